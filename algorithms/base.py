@@ -1,0 +1,110 @@
+"""The contract of every algorithm, and what the harness hands to one when it is made.
+
+An algorithm knows policies and batches. It knows no environment, file, logger or configuration
+system: the harness (``trimtab.benchmarks.train``) owns those.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.policies.base import Policy
+from trimtab.types import Batch, Metrics, PolicySpec, Statistics, TrimtabError
+
+
+class PolicyFactory(Protocol):
+    """Builds the configured policy for given shapes."""
+
+    def __call__(self, spec: PolicySpec) -> Policy:
+        """Return a policy with fresh weights."""
+        ...
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a run gives to its algorithm.
+
+    Attributes:
+        spec: shapes and limits of the task at the chosen chunk length.
+        policy: builds the policy that the run configured, or None where ``policy=`` was not given.
+        base: the policy that the run starts from or steers, or None where ``base=`` was not given.
+        statistics: those of the run's dataset, or None where ``dataset=`` was not given.
+        device: where tensors live.
+    """
+
+    spec: PolicySpec
+    policy: PolicyFactory | None = None
+    base: Policy | None = None
+    statistics: Statistics | None = None
+    device: str = "cpu"
+
+
+class Algorithm(ABC):
+    """A learner: acts with :meth:`explore`, learns with :meth:`update`, is judged by ``policy``.
+
+    Attributes:
+        uses: what it cannot do without, of ``policy``, ``dataset`` and ``base``; the harness says
+            so in one line when it is missing.
+        aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
+        batch_size: transitions in one update.
+        warmup_steps: environment steps gathered before the first online update.
+        updates_per_decision: online updates for each action chunk that was executed.
+        policy: what is evaluated and exported.
+    """
+
+    uses: ClassVar[frozenset[str]] = frozenset()
+    batch_size: int
+    warmup_steps: int = 0
+    updates_per_decision: float = 0.0
+    policy: Policy
+
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shapes, without the batch dimension, of what :meth:`explore` wants to be stored."""
+        return {}
+
+    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return raw actions ``[N, H, A]`` to try, and named tensors to store with them.
+
+        Args:
+            obs: raw observations ``[N, O]``.
+            warmup: whether the first update is still to come.
+        """
+        raise TrimtabError(
+            f"{type(self).__name__} learns from a dataset only; set online_steps=0 and give "
+            "offline_steps"
+        )
+
+    @abstractmethod
+    def update(self, data: Batch) -> Metrics:
+        """Learn from one batch and return named scalars."""
+
+    @abstractmethod
+    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+        """Return every module and optimiser that changes while learning, by name."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to go on exactly here (nested, of tensors and numbers)."""
+        return {name: part.state_dict() for name, part in self.state().items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        for name, part in self.state().items():
+            part.load_state_dict(state[name])
+
+
+def adam(parameters: Any, learning_rate: float) -> torch.optim.Adam:
+    """Return Adam in its fused form: one pass over all parameters instead of one for each."""
+    return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+
+
+@torch.no_grad()
+def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move ``target`` to ``online`` by ``rate``: ``target <- (1 - rate) target + rate online``."""
+    torch._foreach_lerp_(list(target.parameters()), [p.detach() for p in online.parameters()], rate)

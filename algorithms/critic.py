@@ -1,0 +1,80 @@
+"""State-action value functions, as an ensemble computed in one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class EnsembleLinear(nn.Module):
+    """E independent linear layers, ``[E, B, inputs]`` to ``[E, B, outputs]``.
+
+    Initialised as E ``nn.Linear`` would be.
+    """
+
+    def __init__(self, members: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(inputs)
+        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x @ weight + bias`` for each member."""
+        return torch.baddbmm(self.bias, x, self.weight)
+
+
+class EnsembleLayerNorm(nn.Module):
+    """Layer normalisation with a scale and a shift for each member, on ``[E, B, width]``."""
+
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(members, 1, width))
+        self.bias = nn.Parameter(torch.zeros(members, 1, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return ``x`` normalised over its last dimension, scaled and shifted."""
+        return torch.addcmul(self.bias, functional.layer_norm(x, x.shape[-1:]), self.weight)
+
+
+class EnsembleCritic(nn.Module):
+    """Q functions ``Q_e(obs, action)``: E perceptrons with ReLU in one batched pass.
+
+    Args:
+        obs_dim: length of the observation.
+        action_size: length of the flattened action chunk.
+        hidden: widths of the hidden layers.
+        members: number E of Q functions.
+        layer_norm: normalise after each hidden linear layer, before its activation.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_size: int,
+        *,
+        hidden: Sequence[int],
+        members: int = 2,
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        self.members = members
+        layers: list[nn.Module] = []
+        inputs = obs_dim + action_size
+        for width in hidden:
+            layers.append(EnsembleLinear(members, inputs, width))
+            if layer_norm:
+                layers.append(EnsembleLayerNorm(members, width))
+            layers.append(nn.ReLU())
+            inputs = width
+        layers.append(EnsembleLinear(members, inputs, 1))
+        self.network = nn.Sequential(*layers)
+
+    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return values ``[E, B]`` for ``obs`` ``[B, O]`` and a chunk ``action`` ``[B, H, A]``."""
+        x = torch.cat([obs, action.flatten(1)], dim=1)
+        value: Tensor = self.network(x.expand(self.members, -1, -1))
+        return value.squeeze(-1)

@@ -1,0 +1,38 @@
+"""The frozen base itself: learns nothing, and is what every steering method is held against.
+
+The same-start rule of the suite: "Steering Your Diffusion Policy with Latent Space Reinforcement
+Learning" (arXiv 2506.15799) compares with the base policy sampled as it was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.types import Batch, Metrics
+
+
+class Frozen(Algorithm):
+    """Judge ``base`` as it is.
+
+    Args:
+        setup: needs ``base``.
+    """
+
+    uses = frozenset({"base"})
+    batch_size = 1
+
+    def __init__(self, setup: Setup) -> None:
+        assert setup.base is not None
+        self.policy = setup.base.to(setup.device).requires_grad_(False).eval()
+
+    def update(self, data: Batch) -> Metrics:
+        """Learn nothing."""
+        return {}
+
+    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+        """Return nothing: there is nothing that changes."""
+        return {}

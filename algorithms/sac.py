@@ -1,0 +1,179 @@
+"""Soft actor-critic with automatic temperature.
+
+Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905):
+
+- critic:       y = r + gamma (1 - d) [min_i Q'_i(s', a') - alpha log pi(a'|s')],  a' ~ pi(.|s')
+                L_Q = 1/2 sum_i mean (Q_i(s, a) - y)^2
+- actor:        L_pi = mean [alpha log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(.|s) reparameterised
+- temperature:  L_alpha = -mean log(alpha) (log pi(a|s) + H_target)
+- target:       Q' <- (1 - tau) Q' + tau Q
+
+Deviations from the published code: the temperature loss uses ``log alpha`` in place of ``alpha``,
+as Stable-Baselines3 does; critics see actions scaled to [-1, 1]; ``gamma (1 - d)`` is the batch's
+``discount``, which a time limit does not cut.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.algorithms.base import Algorithm, Setup, adam, polyak
+from trimtab.algorithms.critic import EnsembleCritic
+from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
+from trimtab.types import Batch, Metrics, PolicySpec
+
+
+class SAC(Algorithm):
+    """Soft actor-critic on the task's own actions.
+
+    Args:
+        setup: shapes, limits and device; nothing else is needed.
+        hidden: widths of the hidden layers of actor and critics.
+        layer_norm: normalise after each hidden layer of actor and critics.
+        learning_rate: Adam's, for actor, critics and temperature.
+        batch_size: transitions in one update.
+        tau: Polyak rate of the target critics.
+        initial_temperature: alpha at the start.
+        target_entropy: H_target; None for minus the number of action dimensions.
+        backup_entropy: whether the target y counts the entropy of later actions (RLPD's
+            ``backup_entropy``, arXiv 2302.02948); without it, living on earns nothing by itself.
+        warmup_steps: environment steps with uniform random actions before learning.
+        updates_per_decision: updates for each executed action chunk.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+        learning_rate: float = 3e-4,
+        batch_size: int = 256,
+        tau: float = 0.005,
+        initial_temperature: float = 1.0,
+        target_entropy: float | None = None,
+        backup_entropy: bool = True,
+        warmup_steps: int = 5_000,
+        updates_per_decision: float = 1.0,
+    ) -> None:
+        self.batch_size = batch_size
+        self.warmup_steps = warmup_steps
+        self.updates_per_decision = updates_per_decision
+        self.tau = tau
+        self.backup_entropy = backup_entropy
+        spec = self.actor_spec(setup)
+        size = spec.horizon * spec.action_dim
+        self.target_entropy = -float(size) if target_entropy is None else float(target_entropy)
+
+        self.actor = TanhGaussianPolicy(spec, hidden=hidden, layer_norm=layer_norm)
+        self.actor.to(setup.device)
+        self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden, layer_norm=layer_norm)
+        self.critic.to(setup.device)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.temperature = Temperature(initial_temperature).to(setup.device)
+        self.actor_optimizer = adam(self.actor.parameters(), learning_rate)
+        self.critic_optimizer = adam(self.critic.parameters(), learning_rate)
+        self.temperature_optimizer = adam(self.temperature.parameters(), learning_rate)
+        self.policy = self.actor
+
+    def actor_spec(self, setup: Setup) -> PolicySpec:
+        """Return the shapes and limits of the actor: those of the task."""
+        return setup.spec
+
+    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return uniform random actions during warm-up, sampled ones after it."""
+        if not warmup:
+            return self.actor.act(obs), {}
+        shape = (obs.shape[0], *self.actor.noise_shape)
+        return self.actor.normalizer.raw_action(2 * torch.rand(shape, device=obs.device) - 1), {}
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of critics, actor and temperature, and move the target critics."""
+        action = self.actor.normalizer.normalize_action(self.actor_action(data))
+        obs = self.actor.normalizer.obs(data.obs)
+        next_obs = self.actor.normalizer.obs(data.next_obs)
+        alpha = self.temperature().detach()
+
+        # Critic: regress every Q to the soft value of the next state under the target critics.
+        with torch.no_grad():
+            next_action, next_log_prob = self.sample(data.next_obs)
+            next_value = self.target(next_obs, next_action).amin(0)
+            if self.backup_entropy:
+                next_value = next_value - alpha * next_log_prob
+            backup = data.reward + data.discount * next_value
+        value = self.critic(obs, action)
+        critic_loss = 0.5 * (value - backup).square().mean(1).sum()
+        self.critic_optimizer.zero_grad(set_to_none=True)
+        critic_loss.backward()
+        self.critic_optimizer.step()
+
+        actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
+        polyak(self.target, self.critic, self.tau)
+        return {
+            "critic_loss": critic_loss.item(),
+            "q_mean": value.mean().item(),
+            "actor_loss": actor_loss.item(),
+            "entropy": -log_prob.mean().item(),
+            "temperature": alpha.item(),
+        }
+
+    def update_actor(self, raw_obs: Tensor, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Take one step of actor and temperature; return the actor's loss and log-densities."""
+        # Actor: entropy-regularised ascent on the least critic, whose weights get no gradients.
+        self.actor_critic().requires_grad_(False)
+        action, log_prob = self.sample(raw_obs)
+        actor_loss = (alpha * log_prob - self.actor_critic()(obs, action).amin(0)).mean()
+        self.actor_optimizer.zero_grad(set_to_none=True)
+        actor_loss.backward()
+        self.actor_optimizer.step()
+        self.actor_critic().requires_grad_(True)
+
+        # Temperature: raise alpha while the entropy is below its target.
+        log_prob = log_prob.detach()
+        temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
+        self.temperature_optimizer.zero_grad(set_to_none=True)
+        temperature_loss.backward()
+        self.temperature_optimizer.step()
+        return actor_loss, log_prob
+
+    def actor_action(self, data: Batch) -> Tensor:
+        """Return the stored actions ``[B, H, A]`` that the critics are about, in raw units."""
+        return data.action
+
+    def actor_critic(self) -> EnsembleCritic:
+        """Return the critics that the actor climbs."""
+        return self.critic
+
+    def sample(self, raw_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sampled actions scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""
+        noise = self.actor.sample_noise(raw_obs.shape[0])
+        action, log_prob = self.actor.sample_with_log_prob(raw_obs, noise)
+        return self.actor.normalizer.normalize_action(action), log_prob
+
+    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+        """Return networks, temperature and optimisers."""
+        return {
+            "actor": self.actor,
+            "critic": self.critic,
+            "target": self.target,
+            "temperature": self.temperature,
+            "actor_optimizer": self.actor_optimizer,
+            "critic_optimizer": self.critic_optimizer,
+            "temperature_optimizer": self.temperature_optimizer,
+        }
+
+
+class Temperature(nn.Module):
+    """The entropy weight alpha, positive through its logarithm."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(float(initial)).log())
+
+    def forward(self) -> Tensor:
+        """Return alpha, a scalar."""
+        return self.log.exp()

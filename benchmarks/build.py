@@ -1,0 +1,311 @@
+"""Make what a run is made of: its data, its base policy, its method."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_class
+
+from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.benchmarks.config import RunConfig, group_options
+from trimtab.benchmarks.rundir import locked
+from trimtab.datasets.episodes import Dataset, validate
+from trimtab.datasets.formats import minari
+from trimtab.datasets.recipes.record import record
+from trimtab.envs.registry import get_spec, make
+from trimtab.envs.spec import EnvSpec
+from trimtab.files import read_json, sha256_json
+from trimtab.policies.bundle import (
+    Bundle,
+    bundle_hash,
+    check_bundle,
+    load_bundle,
+    save_bundle,
+)
+from trimtab.types import PolicySpec, TrimtabError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Components:
+    """What a run is made of, and the hash of all that decides its numbers."""
+
+    env: EnvSpec
+    act_steps: int
+    dataset: Dataset | None
+    base: Bundle | None
+    base_label: str | None
+    policy_label: str
+    config_hash: str
+    make_algorithm: Callable[[], Algorithm]
+
+
+def components(config: RunConfig) -> Components:
+    """Check and load all that ``config`` names, without making the algorithm yet.
+
+    Raises:
+        TrimtabError: if anything is missing, unknown, or does not fit the task.
+    """
+    env = get_spec(config["env"], **(config["env_options"] or {}))
+    target = config["algorithm"]["_target_"]
+    algorithm: Any = get_class(target)
+    for need in sorted(algorithm.uses):
+        if config[need] is None:
+            raise TrimtabError(_missing(config, need))
+    dataset = resolve_dataset(config) if config["dataset"] is not None else None
+    if dataset is not None:
+        check_dataset_fits(dataset, env)
+    base = load_base(config["base"]) if config["base"] is not None else None
+    if config["offline_steps"] and dataset is None:
+        raise TrimtabError(f"offline_steps={config['offline_steps']}: needs dataset=…")
+    bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
+    act_steps = config["act_steps"] or bases_steps
+    spec = PolicySpec(env.obs_dim, act_steps, env.action_dim, env.action_low, env.action_high)
+    if base is not None:
+        check_base_fits(base, spec, env)
+
+    policy = None
+    if config["policy"] is not None:
+        kind = dict(config["policy"])
+        policy = functools.partial(get_class(kind.pop("_target_")), **kind)
+
+    def make_algorithm() -> Algorithm:
+        setup = Setup(
+            spec=spec,
+            policy=policy,
+            base=base.policy if base is not None else None,
+            statistics=dataset.statistics() if dataset is not None else None,
+            device=config["device"],
+        )
+        keywords = {k: v for k, v in config["algorithm"].items() if k != "_target_"}
+        try:
+            made: Algorithm = algorithm(setup, **keywords)
+        except (TypeError, ValueError, RuntimeError) as error:  # a size or rate out of range
+            if isinstance(error, TrimtabError):
+                raise
+            raise TrimtabError(
+                f"{config.algorithm} cannot be made with these settings: {error}; "
+                "check algorithm.* and policy.*"
+            ) from error
+        return made
+
+    base_policy = training(base).get("policy") if base is not None else None
+    return Components(
+        env=env,
+        act_steps=act_steps,
+        dataset=dataset,
+        base=base,
+        base_label=base_label(base) if base is not None else None,
+        policy_label=config.policy or base_policy or _default_policy(base),
+        config_hash=config_hash(config, env, dataset, base),
+        make_algorithm=make_algorithm,
+    )
+
+
+def _default_policy(base: Bundle | None) -> str:
+    return base.policy.label if base is not None else "tanh_gaussian"
+
+
+def _missing(config: RunConfig, need: str) -> str:
+    if need == "base":
+        return f"{config.algorithm} starts from a base policy: add base=<a run or a bundle>"
+    choices = ", ".join(group_options(need))
+    return f"{config.algorithm} needs {need}=…; there are: {choices}"
+
+
+def config_hash(
+    config: RunConfig, env: EnvSpec, dataset: Dataset | None, base: Bundle | None
+) -> str:
+    """Return ten hexadecimal digits over all that decides a run's numbers, but for its seed.
+
+    A base that follows the seed is known by the configuration that trained it, so that the runs of
+    one configuration share a hash; a single base is known by its weights.
+    """
+    apart = {"seed", "out", "suite_name", "device", "checkpoint_every", "dataset", "base"}
+    decisive = {key: value for key, value in config.settings.items() if key not in apart}
+    identity = None
+    if base is not None:
+        trained = training(base).get("config_hash")
+        identity = trained if config.base_follows_seed and trained else bundle_hash(base.folder)
+    decisive |= {
+        "fingerprint": env.fingerprint,
+        "dataset": dataset.content_hash if dataset is not None else None,
+        "base": identity,
+    }
+    return sha256_json(decisive)[:10]
+
+
+def base_label(base: Bundle) -> str:
+    """Return what the ``base`` column of result rows calls a base: method, kind, configuration."""
+    parts = [training(base).get(key) for key in ("algorithm", "policy", "config_hash")]
+    known = [str(part) for part in parts if part]
+    return "-".join(known) if known else bundle_hash(base.folder)[:10]
+
+
+def training(base: Bundle) -> Mapping[str, Any]:
+    """Return what a bundle says of how it was trained."""
+    return dict(base.config.get("training") or {})
+
+
+def load_base(path: str) -> Bundle:
+    """Open a run's policy or a bundle.
+
+    Raises:
+        TrimtabError: if there is none at ``path``, or it is damaged.
+    """
+    return load_bundle(policy_folder(path))
+
+
+def export_bundle(run: Path, out: Path) -> dict[str, float]:
+    """Write the policy of a run, or of a bundle, as a bundle with ONNX; return its replay errors.
+
+    Raises:
+        TrimtabError: if ``run`` has no policy, or the bundle cannot be written or does not replay.
+    """
+    bundle = load_base(str(run))
+    env = bundle.config["env"]
+    contract = {
+        "env": env["id"],
+        "env_options": env["options"],
+        "env_horizon": env["horizon"],
+        "fingerprint": env["fingerprint"],
+        "control_rate": bundle.config["control_rate"],
+        "act_steps": bundle.config["chunking"]["act_steps"],
+        "training": training(bundle),
+    }
+    results = None
+    if (run / "result.json").is_file():
+        summary = read_json(run / "result.json", "result")
+        results = {key: summary[key] for key in ("env", "episodes", "return", "success")}
+    save_bundle(bundle.policy, out, contract=contract, results=results)
+    return check_bundle(out)
+
+
+def policy_folder(path: str) -> Path:
+    """Return the bundle's folder that ``path`` (a run or a bundle) names.
+
+    Raises:
+        TrimtabError: if ``path`` is neither.
+    """
+    folder = Path(path)
+    if (folder / "policy" / "config.json").is_file():
+        return folder / "policy"
+    if (folder / "provenance.json").is_file():
+        raise TrimtabError(f"{folder} is a run that has not finished; run it again to finish it")
+    if not folder.exists():
+        raise TrimtabError(f"{folder} does not exist; give the folder of a run or of a bundle")
+    return folder
+
+
+def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec) -> None:
+    """Check that a base policy reads and commands what the task has.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    have = base.policy.spec
+    for what, ours, theirs in (
+        ("observation length", spec.obs_dim, have.obs_dim),
+        ("action length", spec.action_dim, have.action_dim),
+        ("action limits", (spec.action_low, spec.action_high), (have.action_low, have.action_high)),
+    ):
+        if ours != theirs:
+            raise TrimtabError(
+                f"base {base.folder} does not fit {env.id}: {what} {theirs} against {ours}; "
+                "choose a base that was trained on a task with the same spaces"
+            )
+    if spec.horizon > have.horizon:
+        raise TrimtabError(
+            f"act_steps={spec.horizon}: base {base.folder} gives chunks of {have.horizon}"
+        )
+
+
+def check_dataset_fits(dataset: Dataset, env: EnvSpec) -> None:
+    """Check that a dataset's shapes are those of the task.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    ours, theirs = (env.obs_dim, env.action_dim), (dataset.obs_dim, dataset.action_dim)
+    if ours != theirs:
+        raise TrimtabError(
+            f"dataset {dataset.id} does not fit {env.id}: observation and action lengths "
+            f"{theirs} against {ours}; it was made in {dataset.env}"
+        )
+
+
+def resolve_dataset(
+    config: RunConfig | Mapping[str, Any], progress: Callable[[float], None] = lambda share: None
+) -> Dataset:
+    """Load the dataset that ``config`` names; a recipe is made first where it is not on disk.
+
+    Raises:
+        TrimtabError: if the file is missing, damaged or wrong, or the recipe fails.
+    """
+    recipe = config["dataset"]
+    if "path" in recipe:
+        return minari.load(Path(recipe["path"]))
+    return make_dataset(recipe, Path(config["out"]), progress)
+
+
+def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
+    """Return where a recipe's dataset lies; its settings and its task's physics are in the name."""
+    env = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
+    digest = sha256_json({"recipe": dict(recipe), "fingerprint": env.fingerprint})[:10]
+    return out / "datasets" / digest / str(recipe["id"])
+
+
+def make_dataset(
+    recipe: Mapping[str, Any], out: Path, progress: Callable[[float], None] = lambda share: None
+) -> Dataset:
+    """Return a recipe's dataset, recording it if it is not on disk yet.
+
+    Raises:
+        TrimtabError: if the recipe cannot be carried out.
+    """
+    folder = recipe_folder(recipe, out)
+    with locked(folder.parent.parent, wait=True):  # runs that start together make it once
+        if not folder.exists():
+            dataset = _record_dataset(recipe, progress)
+            minari.save(dataset, folder)
+    return minari.load(folder)
+
+
+def _record_dataset(recipe: Mapping[str, Any], progress: Callable[[float], None]) -> Dataset:
+    options = recipe.get("env_options") or {}
+    env_spec = get_spec(recipe["env"], **options)
+    logger.info("recording %s episodes of %s", recipe["episodes"], recipe["id"])
+    controller = dict(recipe["controller"])
+    env = make(recipe["env"], **options)
+    try:
+        episodes = record(
+            env,
+            env_spec.task,
+            functools.partial(get_class(controller.pop("_target_")), **controller),
+            episodes=int(recipe["episodes"]),
+            seed=int(recipe["seed"]),
+            success_key=env_spec.success_key,
+            only_successful=bool(recipe["only_successful"]),
+            progress=progress,
+        )
+    finally:
+        env.close()
+    dataset = Dataset(
+        id=recipe["id"],
+        env=recipe["env"],
+        env_options=options,
+        episodes=tuple(episodes),
+        action_low=env_spec.action_low,
+        action_high=env_spec.action_high,
+        control_rate=env_spec.control_rate,
+        recipe=dict(recipe),
+        fingerprint=env_spec.fingerprint,
+    )
+    validate(dataset, recipe["id"])
+    return dataset

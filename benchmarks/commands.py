@@ -1,0 +1,504 @@
+"""What each command of the command line does. Tables and answers go to standard output."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from trimtab.benchmarks import build, config, rundir
+from trimtab.benchmarks.catalog import describe_algorithm
+from trimtab.benchmarks.cli import near
+from trimtab.benchmarks.evaluate import Act
+from trimtab.policies.bundle import Bundle
+from trimtab.types import TrimtabError
+
+logger = logging.getLogger(__name__)
+
+
+def train(words: Sequence[str]) -> int:
+    """Carry out one run, or with ``-m`` one for each combination of comma-separated values."""
+    many = {"-m", "--multirun"}
+    overrides = [word for word in words if word not in many]
+    for word in overrides:
+        if word.startswith("-"):
+            raise TrimtabError(f"train: no option {word}; settings are key=value, sweeps take -m")
+    if len(overrides) < len(words):
+        return _sweep(overrides)
+    settings = config.compose_run(overrides)
+
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from trimtab.benchmarks.train import train as carry_out
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(), TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"),
+    )  # fmt: skip
+    progress = Progress(*columns, console=Console(stderr=True))
+    task = progress.add_task(settings.algorithm, total=1.0, text="")
+
+    def tell(share: float, text: str) -> None:
+        progress.start()  # only now: wrong input ends before any bar is shown
+        progress.update(task, completed=share, text=text)
+
+    try:
+        result = carry_out(settings, tell)
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+    _print_result(result.folder, result.summary, already_done=result.already_done)
+    return 0
+
+
+def _print_result(folder: Path, summary: Mapping[str, Any], *, already_done: bool) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"{'already done' if already_done else 'done'}: {folder}")
+    success = summary["success"]
+    rate = f", success {success:.2f}" if success is not None else ""
+    console.print(
+        f"return {summary['return']:.2f}{rate} over {summary['episodes']} episodes after "
+        f"{summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
+    )
+
+
+def sweep_job(composed: Any) -> dict[str, Any]:
+    """Carry out one run of a sweep; what Hydra's launchers call in their workers."""
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import DictConfig, OmegaConf, open_dict
+
+    from trimtab.benchmarks.train import train as carry_out
+
+    with_hydra = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
+    assert isinstance(with_hydra, DictConfig)
+    with open_dict(with_hydra):
+        with_hydra.hydra = HydraConfig.get()
+    result = carry_out(config.from_composed(with_hydra))
+    return {"folder": str(result.folder), "already_done": result.already_done, **result.summary}
+
+
+def _sweep(overrides: Sequence[str]) -> int:
+    """Carry out a sweep with Hydra's launcher; joblib's, if it is there and none is named."""
+    from hydra import initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.utils import JobStatus
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    words = config.spell_out(overrides)
+    named = any(word.startswith("hydra/launcher") for word in words)
+    if not named and importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is not None:
+        words += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={os.cpu_count() or 1}"]
+    try:
+        with initialize_config_module("trimtab.conf", version_base="1.3"):
+            words = config.check_overrides(words)
+            hydra = GlobalHydra.instance().hydra
+            assert hydra is not None
+            for word in _single(words):  # one combination is checked before any is started
+                config.from_composed(_compose(word))
+            batches = hydra.multirun(
+                config_name="config",
+                task_function=sweep_job,
+                overrides=[*words, "hydra.mode=MULTIRUN"],
+                with_log_configuration=False,
+            )
+    except (HydraException, OmegaConfBaseException) as error:
+        raise TrimtabError(f"sweep: {str(error).strip().splitlines()[0]}") from error
+    jobs = [job for batch in batches for job in batch]
+    failed = [job for job in jobs if job.status == JobStatus.FAILED]
+    for job in jobs:
+        if job.status == JobStatus.COMPLETED:
+            value = job.return_value
+            _print_result(Path(value["folder"]), value, already_done=value["already_done"])
+    if failed:
+        raise TrimtabError(f"{len(failed)} of {len(jobs)} runs failed: {_reason(failed[0])}")
+    return 0
+
+
+def _single(words: Sequence[str]) -> list[list[str]]:
+    """Return the first combination of a sweep's words."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(words))
+    first = []
+    for word, override in zip(words, parsed, strict=True):
+        if override.key_or_group.startswith("hydra"):
+            continue
+        if override.is_sweep_override():
+            word = f"{word.partition('=')[0]}={next(iter(override.sweep_string_iterator()))}"
+        first.append(word)
+    return [first]
+
+
+def _compose(words: Sequence[str]) -> Any:
+    from hydra import compose
+
+    return compose("config", overrides=list(words), return_hydra_config=True)
+
+
+def _reason(job: Any) -> str:
+    try:
+        job.return_value  # noqa: B018 - Hydra raises the job's own error here
+    except Exception as error:  # whatever the job raised
+        return str(error.__cause__ or error)
+    return "unknown"
+
+
+def explain_run() -> list[str]:
+    """Return the lines of help on the settings of a run: those of ``conf/config.yaml``."""
+    lines = [f"  {line}" for line in config.settings_help()]
+    for group in ("algorithm", "policy", "dataset"):
+        lines.append(f"  {group}: {', '.join(config.group_options(group))}")
+    lines += [
+        "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy",
+        "  -m: a sweep over comma-separated values, such as -m seed=0,1,2, in parallel",
+    ]
+    return lines
+
+
+def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str) -> int:
+    """Carry out a suite, write its leaderboard, figure and bundle, and print the tables."""
+    from trimtab.benchmarks import leaderboard as boards
+    from trimtab.benchmarks.figures import draw
+    from trimtab.benchmarks.results import FILE_NAME, collect_files
+    from trimtab.benchmarks.suite import load_suite, run_suite
+
+    loaded = load_suite(suite, runs, _whole_numbers(seeds) if seeds else None)
+    folder = Path(out) if out else Path(runs) / "suites" / suite
+    console = Console(stderr=True)
+    with rundir.locked(folder):
+        outcome = run_suite(loaded, folder, workers=workers, console=console)
+        console.print("computing the leaderboard", highlight=False)
+        table = collect_files([path / FILE_NAME for path in outcome.folders.values()], Path(runs))
+        board = boards.build(
+            table,
+            baselines=loaded.baselines or None,
+            command=f"trimtab bench suite={suite}",
+            versions=rundir.provenance()["packages"],
+            title=loaded.title,
+        )
+        paths = boards.write(board, folder)
+        figure = folder / "figure.png"
+        if loaded.figure is not None and not (outcome.already_done and figure.is_file()):
+            console.print("drawing the figure", highlight=False)
+            draw(loaded.figure, outcome, figure)
+        bundle = folder / "bundle"
+        if loaded.export is not None and not (outcome.already_done and bundle.is_dir()):
+            console.print("exporting the bundle", highlight=False)
+            first = loaded.jobs[0].seed
+            build.export_bundle(outcome.folder(loaded.export, first), bundle)
+    if format == "json":
+        sys.stdout.write(board.to_json())
+        return 0
+    answer = Console()
+    if outcome.already_done:
+        answer.print(f"suite {suite}: all {len(loaded.jobs)} runs were done before; nothing to do")
+    boards.print_table(board, answer)
+    plain = Console(soft_wrap=True, highlight=False)
+    plain.print(f"page:    {paths['index.html']}")
+    if loaded.figure is not None:
+        plain.print(f"figure:  {figure}")
+    if loaded.export is not None:
+        plain.print(f"bundle:  {bundle}")
+    plain.print(f"rows:    {paths[FILE_NAME]}")
+    return 0
+
+
+def _whole_numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise TrimtabError(f"seeds={text}: must be whole numbers, such as 0,1,2") from error
+
+
+def evaluate(
+    policy: str,
+    env: str,
+    episodes: int,
+    seed: int,
+    backend: str,
+    deterministic: str,
+    env_options: str,
+    format: str,
+) -> int:
+    """Judge a policy and print its scores with intervals."""
+    import yaml
+
+    from trimtab.benchmarks import stats
+    from trimtab.benchmarks.evaluate import Evaluator
+    from trimtab.envs.registry import get_spec
+    from trimtab.types import PolicySpec
+
+    if deterministic not in ("", "true", "false"):
+        raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
+    bundle = build.load_base(policy)
+    trained = bundle.config["env"]
+    task = env or trained["id"]
+    if env_options:
+        try:
+            options = yaml.safe_load(env_options)
+        except yaml.YAMLError as error:
+            raise TrimtabError(f"evaluate: env_options={env_options}: not YAML") from error
+        if not isinstance(options, dict):
+            raise TrimtabError("evaluate: env_options: such as {reward: sparse, horizon: 150}")
+    else:
+        options = trained["options"] if task == trained["id"] else {}
+    spec = get_spec(task, **options)
+    act_steps = int(bundle.config["chunking"]["act_steps"])
+    build.check_base_fits(
+        bundle,
+        PolicySpec(spec.obs_dim, act_steps, spec.action_dim, spec.action_low, spec.action_high),
+        spec,
+    )
+    if spec.fingerprint != trained.get("fingerprint") and task == trained["id"]:
+        logger.warning(
+            "%s has another physics fingerprint (%s) here than where the policy was trained (%s)",
+            task, spec.fingerprint, trained.get("fingerprint"),
+        )  # fmt: skip
+    zero_noise = bundle.config["evaluate_deterministic"]
+    if deterministic:
+        zero_noise = deterministic == "true"
+    act: Act = BACKENDS[backend](bundle)
+    evaluator = Evaluator(task, episodes=episodes, seed=seed, act_steps=act_steps, options=options)
+    try:
+        scores = evaluator.judge(act, bundle.policy.noise_shape, deterministic=zero_noise)
+    finally:
+        evaluator.close()
+    returns = [episode.return_ for episode in scores.episodes]
+    interval = stats.two_level_interval([np.asarray(returns)])
+    answer: dict[str, Any] = {
+        "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
+        "fingerprint": spec.fingerprint, "deterministic": zero_noise,
+        "return": interval.value, "return_interval": [interval.low, interval.high],
+    }  # fmt: skip
+    rate = scores.success_rate
+    if rate is not None:
+        wilson = stats.wilson_interval(round(rate * len(returns)), len(returns))
+        answer |= {"success": rate, "success_interval": [wilson.low, wilson.high]}
+    answer["episodes"] = [
+        {
+            "eval_episode": e.eval_episode, "eval_seed": e.eval_seed, "return": e.return_,
+            "success": e.success, "length": e.length,
+        }
+        for e in scores.episodes
+    ]  # fmt: skip
+    if format == "json":
+        _print_json(answer)
+        return 0
+    table = Table(title=f"{task}, {len(returns)} episodes, {backend}", title_justify="left")
+    for heading in ("score", "mean", "95% interval"):
+        table.add_column(heading)
+    if rate is not None:
+        low, high = answer["success_interval"]
+        table.add_row("success", f"{rate:.2f}", f"{low:.2f} to {high:.2f}")
+    table.add_row("return", f"{interval.value:.2f}", f"{interval.low:.2f} to {interval.high:.2f}")
+    Console().print(table)
+    return 0
+
+
+def _on_torch(bundle: Bundle) -> Act:
+    from trimtab.benchmarks.evaluate import torch_act
+
+    return torch_act(bundle.policy)
+
+
+def _on_onnx(bundle: Bundle) -> Act:
+    from trimtab.policies.runtime import load_policy
+
+    runner = load_policy(bundle.folder)
+    return lambda obs, noise: runner.predict(obs, noise)
+
+
+BACKENDS: dict[str, Callable[[Bundle], Act]] = {"torch": _on_torch, "onnx": _on_onnx}
+"""What can run a bundle's policy."""
+
+
+def leaderboard(runs: str, out: str, baseline: str, metric: str, format: str) -> int:
+    """Recompute a leaderboard from raw rows."""
+    from trimtab.benchmarks import leaderboard as boards
+    from trimtab.benchmarks.results import collect_episodes
+
+    options: dict[str, Any] = {"metric": metric} if metric else {}
+    command = f"trimtab leaderboard runs={runs}" + (f" baseline={baseline}" if baseline else "")
+    board = boards.build(
+        collect_episodes(runs),
+        baselines=baseline or None,
+        command=command,
+        versions=rundir.provenance()["packages"],
+        **options,
+    )
+    if out:
+        paths = boards.write(board, out)
+        logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
+    if format == "json":
+        sys.stdout.write(board.to_json())
+    else:
+        boards.print_table(board, Console())
+    return 0
+
+
+def export(run: str, out: str) -> int:
+    """Write a bundle with ONNX and check it."""
+    errors = build.export_bundle(Path(run), Path(out))
+    Console(soft_wrap=True, highlight=False).print(
+        f"bundle: {out}; golden rows replay within "
+        + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
+    )
+    return 0
+
+
+def dataset(action: str, dataset: str, path: str, out: str, format: str) -> int:
+    """List, make, check or describe offline data."""
+    from trimtab.datasets import catalog, lint
+
+    if action == "list":
+        rows = [
+            {"recipe": name, **{key: recipe[key] for key in ("id", "env", "episodes")}}
+            for name, recipe in _recipes().items()
+        ]
+        place = Path(out) / "datasets"
+        made = catalog.list_datasets(place) if place.is_dir() else []
+        if format == "json":
+            _print_json({"recipes": rows, "made": made})
+        else:
+            _print_rows("recipes", rows)
+            _print_rows(f"on disk below {out}/datasets", made)
+        return 0
+    if bool(dataset) == bool(path):
+        raise TrimtabError(
+            f"dataset: action={action} takes either dataset=<recipe> or path=<folder>"
+        )
+    if dataset:
+        recipes = _recipes()
+        if dataset not in recipes:
+            raise TrimtabError(
+                f"dataset={dataset}: there is no such recipe; {near(dataset, recipes)}"
+            )
+        recipe = recipes[dataset]
+        loaded = build.make_dataset(recipe, Path(out))
+        place = build.recipe_folder(recipe, Path(out))
+    elif action == "make":
+        raise TrimtabError("dataset: action=make takes dataset=<recipe>, not path=")
+    else:
+        from trimtab.datasets.formats import minari
+
+        place, loaded = Path(path), minari.load(path)
+    if action == "check":
+        findings = lint.check(loaded)
+        rows = [
+            {"level": f.level, "code": f.code, "where": f.where, "message": f.message}
+            for f in findings
+        ]
+        if format == "json":
+            _print_json({"path": str(place), "findings": rows})
+        elif rows:
+            _print_rows(str(place), rows)
+        else:
+            Console(soft_wrap=True, highlight=False).print(f"{place}: nothing found")
+        return 1 if any(f.level == "error" for f in findings) else 0
+    summary = {"path": str(place), "content_hash": loaded.content_hash, **catalog.summary(loaded)}
+    if format == "json":
+        _print_json(summary)
+    else:
+        _print_rows(loaded.id, [{"what": k, "value": v} for k, v in summary.items()])
+    return 0
+
+
+def _recipes() -> dict[str, dict[str, Any]]:
+    """Return the datasets that can be made here: the files that name a controller."""
+    files = {name: config.load_group("dataset", name) for name in config.group_options("dataset")}
+    return {name: file for name, file in files.items() if "controller" in file}
+
+
+def list_things(what: str, tag: str, format: str) -> int:
+    """Print what there is of one kind."""
+    rows = LISTINGS[what](what, tag)
+    if format == "json":
+        _print_json(rows)
+    else:
+        _print_rows(what, rows)
+    return 0
+
+
+def _tasks(what: str, tag: str) -> list[dict[str, Any]]:
+    from trimtab.envs.registry import list_tasks
+
+    return [
+        {
+            what: name,
+            "horizon": task.horizon,
+            "success": task.success_key is not None,
+            "tags": ", ".join(task.tags),
+        }
+        for name, task in list_tasks().items()
+        if not tag or tag in task.tags
+    ]
+
+
+def _methods(what: str, tag: str) -> list[dict[str, Any]]:
+    rows = []
+    for name in config.group_options(what):
+        target = config.load_group(what, name)[what]["_target_"]
+        summary, paper = describe_algorithm(target)
+        rows.append({what: name, "paper": paper, "summary": summary})
+    return rows
+
+
+def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
+    """Return a listing of a group's files by some of their keys."""
+
+    def listing(what: str, tag: str) -> list[dict[str, Any]]:
+        files = {name: config.load_group(what, name) for name in config.group_options(what)}
+        return [{what: name, **{k: file.get(k) for k in keys}} for name, file in files.items()]
+
+    return listing
+
+
+LISTINGS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
+    "env": _tasks,
+    "algorithm": _methods,
+    "policy": _files("_target_"),
+    "dataset": _files("id", "env", "episodes"),
+    "suite": _files("title"),
+}
+"""How ``trimtab list`` finds what there is: (group, tag) -> rows."""
+
+
+def doctor(out: str, format: str) -> int:
+    """Print what is wrong with this machine or installation; exit code 1 if anything is."""
+    from trimtab.benchmarks.doctor import examine
+
+    findings = examine(Path(out))
+    if format == "json":
+        _print_json([finding.to_json() for finding in findings])
+    else:
+        _print_rows("doctor", [finding.to_json() for finding in findings])
+    return 1 if any(finding.level == "error" for finding in findings) else 0
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for key in rows[0] if rows else ("nothing",):
+        table.add_column(str(key), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    Console().print(table)

@@ -1,0 +1,318 @@
+"""From the words of a command line to the checked settings of a run."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.resources
+import inspect
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from trimtab.types import TrimtabError
+
+GROUPS = ("algorithm", "policy", "dataset", "experiment")
+"""Settings that name a file of ``conf/<group>/``."""
+
+CONSTRUCTED = ("algorithm", "policy")
+"""Groups whose keys are the keywords of a constructor."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The checked settings of one run.
+
+    Attributes:
+        settings: every setting by name, resolved to plain values.
+        algorithm: name of the chosen method.
+        policy: name of the chosen policy, or None.
+        dataset: name of the chosen dataset, or None.
+        base_follows_seed: whether ``base`` was written with ``${seed}`` in it, so that runs of one
+            configuration start from as many bases as there are seeds.
+    """
+
+    settings: Mapping[str, Any]
+    algorithm: str
+    policy: str | None
+    dataset: str | None
+    base_follows_seed: bool
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+
+def group_options(group: str) -> list[str]:
+    """Return the names that a group's setting can take."""
+    with initialize_config_module("trimtab.conf", version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        return sorted(loader.get_group_options(group))
+
+
+def load_group(group: str, name: str) -> dict[str, Any]:
+    """Return one file of a group as plain values, such as a suite.
+
+    Raises:
+        TrimtabError: if there is no such file.
+    """
+    options = group_options(group)
+    if name not in options:
+        raise TrimtabError(f"{group}={name}: there is no such {group}; {nearest(name, options)}")
+    loaded = OmegaConf.to_container(_conf_file(f"{group}/{name}.yaml"))
+    assert isinstance(loaded, dict)
+    return {str(key): value for key, value in loaded.items()}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint that names the nearest right word, or all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+
+
+def keywords(target: str) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only parameters of the constructor that ``target`` names."""
+    parameters = inspect.signature(get_class(target)).parameters
+    return {n: p for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def spell_out(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with short forms written out: ``dataset=<folder>``."""
+    spelt: list[str] = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        is_folder = "/" in value or value.startswith(".") or (value and Path(value).is_dir())
+        if key == "dataset" and is_folder:
+            spelt += ["dataset=folder", f"dataset.path={value}"]
+        else:
+            spelt.append(override)
+    return spelt
+
+
+def compose_run(overrides: Sequence[str]) -> RunConfig:
+    """Return the checked settings that ``overrides`` (``key=value`` words) ask for.
+
+    Raises:
+        TrimtabError: on a misspelt setting or value, with the nearest right one.
+    """
+    overrides = spell_out(overrides)
+    try:
+        with initialize_config_module("trimtab.conf", version_base="1.3"):
+            overrides = check_overrides(overrides)
+            composed = compose("config", overrides=list(overrides), return_hydra_config=True)
+        return from_composed(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise TrimtabError(f"settings: {line}; see trimtab train --help") from error
+
+
+def from_composed(composed: DictConfig) -> RunConfig:
+    """Return the checked settings of what Hydra composed (with its ``hydra`` node)."""
+    choices = composed.hydra.runtime.choices
+    base = OmegaConf.to_container(composed, resolve=False)
+    assert isinstance(base, dict)
+    composed = OmegaConf.masked_copy(composed, [str(k) for k in composed if k != "hydra"])
+    missing = sorted(OmegaConf.missing_keys(composed))
+    if missing:
+        key = missing[0]
+        listed = key if key in ("env", *GROUPS) else ""
+        hint = f"; see trimtab list {listed}" if listed else ""
+        raise TrimtabError(f"{key} is not given: add {key}=…{hint}")
+    settings = OmegaConf.to_container(composed, resolve=True)
+    assert isinstance(settings, dict)
+    config = RunConfig(
+        settings={str(key): value for key, value in settings.items()},
+        algorithm=choices["algorithm"],
+        policy=choices.get("policy"),
+        dataset=choices.get("dataset"),
+        base_follows_seed="${seed}" in str(base.get("base")),
+    )
+    check_values(config)
+    return config
+
+
+def check_overrides(overrides: Sequence[str]) -> list[str]:
+    """Check names against what there is, and let every constructor keyword be set.
+
+    Hydra only lets a key be set that some YAML has; a keyword that a YAML leaves at its default is
+    as good, so its override gets Hydra's ``++``. Must be called inside an initialised Hydra.
+
+    Raises:
+        TrimtabError: with the nearest right name.
+    """
+    loader = GlobalHydra.instance().config_loader()
+    parser = OverridesParser.create(config_loader=loader)
+    top = compose_top_level()
+    parsed = parser.parse_overrides(list(overrides))
+    chosen = {p.key_or_group: p.value() for p in parsed if isinstance(p.value(), str)}
+    checked: list[str] = []
+    for text, override in zip(overrides, parsed, strict=True):
+        key = override.key_or_group
+        head, _, rest = key.partition(".")
+        if head.startswith("hydra"):
+            checked.append(text)
+            continue
+        if head not in top:
+            raise TrimtabError(f"{key}: there is no such setting; {nearest(head, top)}")
+        value = override.value()
+        if not rest and head in GROUPS and isinstance(value, str):
+            options = sorted(loader.get_group_options(head))
+            if value not in options and value != "null":
+                raise TrimtabError(f"{head}={value}: {nearest(value, options)}")
+        if rest and not override.is_delete():
+            if head in CONSTRUCTED and head in chosen:
+                text = _constructor_override(text, head, rest, str(chosen[head]))
+            elif head == "dataset" and head in chosen:
+                text = _dataset_override(text, rest, str(chosen[head]))
+            elif head == "env_options":  # an open mapping: the task says what it takes
+                text = _even_if_new(text)
+        checked.append(text)
+    return checked
+
+
+def _constructor_override(text: str, group: str, key: str, choice: str) -> str:
+    section = _conf_file(f"{group}/{choice}.yaml")
+    section = section.get(group, section)  # a method's file also sets settings of the run
+    known = keywords(section["_target_"])
+    head = key.partition(".")[0]
+    if head not in known and head != "_target_":
+        raise TrimtabError(f"{group}.{key}: {choice} has no such setting; {nearest(head, known)}")
+    return _even_if_new(text)
+
+
+def _dataset_override(text: str, key: str, choice: str) -> str:
+    section = _conf_file(f"dataset/{choice}.yaml")
+    head, _, rest = key.partition(".")
+    listed = [str(key) for key in section]  # `in` would not see those that are still to be given
+    if head not in listed:
+        raise TrimtabError(f"dataset.{key}: {choice} has no such setting; {nearest(head, listed)}")
+    if head == "controller" and rest:
+        known = keywords(section[head]["_target_"])
+        word = rest.partition(".")[0]
+        if word not in known and word != "_target_":
+            raise TrimtabError(
+                f"dataset.{key}: {choice}'s controller has no such setting; {nearest(word, known)}"
+            )
+    return _even_if_new(text) if rest else text
+
+
+def _even_if_new(text: str) -> str:
+    return text if text.startswith("+") else f"++{text}"
+
+
+def compose_top_level() -> list[str]:
+    """Return the names of all settings of ``conf/config.yaml``."""
+    settings = [str(key) for key in _conf_file("config.yaml")]
+    return [key for key in settings if key not in ("defaults", "hydra")] + ["experiment"]
+
+
+def settings_help() -> list[str]:
+    """Return the lines of ``conf/config.yaml`` that set and explain the settings of a run."""
+    text = importlib.resources.files("trimtab.conf").joinpath("config.yaml").read_text("utf-8")
+    lines = text.partition("experiment: null\n")[2].partition("\nhydra:")[0].splitlines()
+    return [line for line in lines if line.strip()]
+
+
+def _conf_file(name: str) -> DictConfig:
+    text = importlib.resources.files("trimtab.conf").joinpath(name).read_text(encoding="utf-8")
+    loaded = OmegaConf.create(text)
+    assert isinstance(loaded, DictConfig)
+    return loaded
+
+
+def check_values(config: RunConfig) -> None:
+    """Check the values that are wrong whatever the method is.
+
+    Raises:
+        TrimtabError: naming the setting.
+    """
+    whole = {
+        "seed": 0,
+        "num_envs": 1,
+        "act_steps": 1,
+        "buffer_size": 1,
+        "offline_steps": 0,
+        "online_steps": 0,
+        "eval_every": 1,
+        "eval_episodes": 1,
+        "eval_seed": 0,
+        "checkpoint_every": 1,
+    }
+    optional = {"act_steps", "eval_every"}
+    for name, least in whole.items():
+        value = config[name]
+        if value is None and name in optional:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise TrimtabError(f"{name}={value}: must be a whole number of at least {least}")
+    discount = config["discount"]
+    if not _fits(discount, float) or not 0 <= discount <= 1:
+        raise TrimtabError(f"discount={discount}: must be a number from 0 to 1")
+    if not isinstance(config["env"], str):
+        raise TrimtabError(f"env={config['env']}: must be the id of a task; see trimtab list env")
+    for key, may_be_null in {
+        "base": True,
+        "device": False,
+        "suite_name": True,
+        "out": False,
+    }.items():
+        value = config[key]
+        if not isinstance(value, str) and not (value is None and may_be_null):
+            raise TrimtabError(f"{key}={value}: must be text; put a number in quotes")
+    if not isinstance(config["eval_deterministic"], bool | None):
+        value = config["eval_deterministic"]
+        raise TrimtabError(f"eval_deterministic={value}: must be true, false or null")
+    check_device(config["device"])
+    if not isinstance(config["env_options"] or {}, Mapping):
+        raise TrimtabError("env_options: must be a mapping, such as env_options.reward=sparse")
+    for group in CONSTRUCTED:
+        section = config[group]
+        if section is None:
+            continue
+        known = keywords(section["_target_"])
+        for key in section:
+            if key not in known and key != "_target_":
+                raise TrimtabError(f"{group}.{key}: no such setting; {nearest(key, known)}")
+        target: Any = get_class(section["_target_"])
+        kinds = typing.get_type_hints(target.__init__)
+        for key, value in section.items():
+            if key in known and not _fits(value, kinds[key]):
+                kind = kinds[key].__name__ if isinstance(kinds[key], type) else kinds[key]
+                wanted = str(kind).replace("collections.abc.", "")
+                raise TrimtabError(f"{group}.{key}={value}: must be of type {wanted}")
+
+
+def check_device(device: str) -> None:
+    """Check that ``device`` is one that torch has here.
+
+    Raises:
+        TrimtabError: if it is not.
+    """
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise TrimtabError(f"device={device}: torch has no such device here; use cpu") from error
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a plain value is of the type with which a keyword is annotated."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in arguments)
+    if origin in (Sequence, list, tuple):
+        return isinstance(value, list | tuple) and all(_fits(one, arguments[0]) for one in value)
+    if kind in (int, float):
+        allowed = int if kind is int else int | float
+        return isinstance(value, allowed) and not isinstance(value, bool)
+    return not isinstance(origin or kind, type) or isinstance(value, origin or kind)

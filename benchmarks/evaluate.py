@@ -1,0 +1,218 @@
+"""The one judge: a policy on fixed seeds, in environments of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trimtab.envs.vector import make_vec
+from trimtab.policies.base import Policy
+from trimtab.types import TrimtabError
+
+FloatArray = NDArray[np.float32]
+
+Act = Callable[[FloatArray, FloatArray], FloatArray]
+"""``(obs [N, O], noise [N, *noise_shape]) -> action [N, H, A]``, all raw, on any backend."""
+
+MOST_ENVS = 10
+"""Environments judged side by side: more cost memory and gain little on a processor."""
+
+
+@dataclass(frozen=True)
+class EpisodeScore:
+    """One evaluation episode; ``success`` is None where the task has no such notion."""
+
+    eval_episode: int
+    eval_seed: int
+    return_: float
+    success: bool | None
+    length: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Scores:
+    """All the episodes of one evaluation, in their order."""
+
+    episodes: tuple[EpisodeScore, ...]
+
+    @property
+    def mean_return(self) -> float:
+        """Mean undiscounted return."""
+        return float(np.mean([episode.return_ for episode in self.episodes]))
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of episodes that succeeded, or None where the task has no such notion."""
+        flags = [episode.success for episode in self.episodes if episode.success is not None]
+        return float(np.mean(flags)) if flags else None
+
+
+class Evaluator:
+    """Judges policies on one task, always in the same episodes.
+
+    Every environment runs the same number of episodes, so that short episodes are not favoured.
+    Episode i is reset with seed ``seed + i`` and the policy's noise in it comes from that seed too,
+    so that an episode does not depend on how many run beside it.
+
+    Args:
+        env: task id.
+        episodes: number of episodes.
+        seed: that of the first episode.
+        act_steps: executed actions of a chunk.
+        options: what the task is made with.
+
+    Raises:
+        TrimtabError: if the task is unknown or ``episodes`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        env: str,
+        *,
+        episodes: int,
+        seed: int,
+        act_steps: int = 1,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if episodes < 1:
+            raise TrimtabError(f"evaluation: episodes must be at least 1, got {episodes}")
+        self.episodes, self.seed = episodes, seed
+        side_by_side = max(n for n in range(1, MOST_ENVS + 1) if episodes % n == 0)
+        self.rounds = episodes // side_by_side
+        self.envs = make_vec(
+            env,
+            side_by_side,
+            seed=seed,
+            act_steps=act_steps,
+            episode_seed=lambda index, episode: seed + index * self.rounds + episode,
+            **(options or {}),
+        )
+
+    def judge(self, act: Act, noise_shape: tuple[int, ...], *, deterministic: bool) -> Scores:
+        """Run all episodes and return their scores.
+
+        Args:
+            act: the policy on raw observations and noise.
+            noise_shape: shape of one row's noise.
+            deterministic: zero noise instead of sampled noise.
+        """
+        n, act_steps = self.envs.num_envs, self.envs.act_steps
+        returns, lengths = np.zeros(n), np.zeros(n, dtype=np.int64)
+        success = np.zeros(n, dtype=bool)
+        done_rounds = np.zeros(n, dtype=np.int64)
+        noise = np.zeros((n, *noise_shape), dtype=np.float32)
+        streams = [self._stream(i, 0) for i in range(n)]
+        started = [time.perf_counter()] * n
+        scores: dict[int, EpisodeScore] = {}
+        self.envs.active[:] = True
+        obs, _ = self.envs.reset(seed=self.seed)  # back to episode 0: always the same episodes
+        while self.envs.active.any():
+            if not deterministic:
+                for i in np.flatnonzero(self.envs.active):
+                    noise[i] = streams[i].standard_normal(noise_shape, dtype=np.float32)
+            action = act(obs, noise)[:, :act_steps]
+            obs, reward, terminated, truncated, info = self.envs.step(action)
+            returns += reward
+            lengths += info["steps"]
+            if "success" in info:
+                success |= info["success"]
+            for i in np.flatnonzero((terminated | truncated) & self.envs.active):
+                episode = int(i * self.rounds + done_rounds[i])
+                now = time.perf_counter()
+                scores[episode] = EpisodeScore(
+                    episode,
+                    self.seed + episode,
+                    float(returns[i]),
+                    bool(success[i]) if "success" in info else None,
+                    int(lengths[i]),
+                    now - started[i],
+                )
+                returns[i], lengths[i], success[i], started[i] = 0.0, 0, False, now
+                done_rounds[i] += 1
+                if done_rounds[i] == self.rounds:
+                    self.envs.active[i] = False
+                else:
+                    streams[i] = self._stream(i, int(done_rounds[i]))
+        return Scores(tuple(scores[episode] for episode in range(self.episodes)))
+
+    def _stream(self, index: int, episode: int) -> np.random.Generator:
+        seed = self.seed + index * self.rounds + episode
+        return np.random.Generator(np.random.Philox(seed))
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+
+def _check_fits(policy: Policy, evaluator: Evaluator) -> None:
+    envs, spec, task = evaluator.envs, policy.spec, evaluator.envs.env_spec
+    if (spec.obs_dim, spec.action_dim) != (task.obs_dim, task.action_dim):
+        raise TrimtabError(
+            f"the policy does not fit {envs.id}: observation and action lengths "
+            f"{(spec.obs_dim, spec.action_dim)} against {(task.obs_dim, task.action_dim)}; "
+            "judge it on a task with the same spaces"
+        )
+    if envs.act_steps > spec.horizon:
+        raise TrimtabError(
+            f"act_steps={envs.act_steps}: the policy gives chunks of {spec.horizon}; give fewer"
+        )
+
+
+def torch_act(policy: Policy) -> Act:
+    """Return ``policy`` as a function of numpy arrays."""
+    device = policy.normalizer.obs_shift.device
+
+    @torch.no_grad()
+    def act(obs: FloatArray, noise: FloatArray) -> FloatArray:
+        action = policy(torch.as_tensor(obs, device=device), torch.as_tensor(noise, device=device))
+        raw: FloatArray = action.cpu().numpy()
+        return raw
+
+    return act
+
+
+def evaluate(
+    policy: Policy,
+    env: str,
+    *,
+    episodes: int,
+    seed: int,
+    act_steps: int | None = None,
+    deterministic: bool | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Scores:
+    """Judge ``policy`` on ``episodes`` episodes of ``env`` with seeds from ``seed`` on.
+
+    Args:
+        policy: any policy whose shapes fit the task.
+        env: task id.
+        episodes: number of episodes.
+        seed: that of the first episode; episode i has ``seed + i``.
+        act_steps: executed actions of a chunk; None for all of them.
+        deterministic: zero noise; None for as this kind of policy is judged.
+        options: what the task is made with.
+
+    Raises:
+        TrimtabError: if the task is unknown or the policy does not fit it.
+    """
+    evaluator = Evaluator(
+        env,
+        episodes=episodes,
+        seed=seed,
+        act_steps=act_steps or policy.spec.horizon,
+        options=options,
+    )
+    try:
+        _check_fits(policy, evaluator)
+        if deterministic is None:
+            deterministic = policy.evaluate_deterministic
+        return evaluator.judge(torch_act(policy), policy.noise_shape, deterministic=deterministic)
+    finally:
+        evaluator.close()

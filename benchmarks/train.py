@@ -1,0 +1,404 @@
+"""The one loop: offline, online and from one to the other are numbers of steps.
+
+    offline_steps updates on the dataset, then online_steps environment steps of gathering and
+    learning; an evaluation and a checkpoint every so often; a bundle at the end.
+
+A run is resumed from its checkpoint to the same bits: learner, buffer, environments, random states
+and the counters of this file are all that changes, and all of it is saved.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trimtab.benchmarks import build
+from trimtab.benchmarks.checkpoint import load_checkpoint, save_checkpoint
+from trimtab.benchmarks.collector import Collector
+from trimtab.benchmarks.config import RunConfig
+from trimtab.benchmarks.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.results import EpisodeRow, write_episodes
+from trimtab.benchmarks.rundir import MetricsLog, locked, provenance, remove_leftovers
+from trimtab.datasets.replay import ReplayBuffer
+from trimtab.envs.vector import make_vec
+from trimtab.files import atomic_write_json, atomic_write_text, read_json
+from trimtab.policies.bundle import bundle_hash, save_bundle
+from trimtab.types import Batch, Metrics, TrimtabError
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[float, str], None]
+"""Called with the share of the run that is done and a few words."""
+
+LOG_EVERY = 500
+"""Updates between two lines of ``metrics.jsonl``."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a run: its folder and what ``result.json`` in it says."""
+
+    folder: Path
+    summary: dict[str, Any]
+    already_done: bool
+
+
+def train(config: RunConfig, progress: Progress = lambda share, text: None) -> Result:
+    """Carry out one run, or go on with it, or say that it is done.
+
+    Args:
+        config: checked settings.
+        progress: told how far the run is.
+
+    Raises:
+        TrimtabError: on wrong input, a folder that is in use or cannot be written, or a loss that
+            is not finite.
+    """
+    try:
+        return _train(config, progress)
+    except OSError as error:  # such as a simulator's own temporary files on a full disk
+        where = error.filename or "a file"
+        raise TrimtabError(
+            f"cannot write or read {where}: {error.strerror or error}; free the disk or choose "
+            "writable folders with out= and TMPDIR"
+        ) from error
+
+
+def _train(config: RunConfig, progress: Progress) -> Result:
+    torch.set_num_threads(1)
+    parts = build.components(config)
+    folder = (
+        Path(config["out"]) / config["env"] / config.algorithm / parts.config_hash
+        / f"seed{config['seed']}"
+    )  # fmt: skip
+    if (folder / "result.json").is_file():
+        _check_same_base(folder, parts)
+        return Result(folder, read_json(folder / "result.json", "result"), already_done=True)
+    with locked(folder):
+        remove_leftovers(folder)
+        if (folder / "provenance.json").is_file():
+            _check_same_base(folder, parts)
+        else:
+            _write_provenance(folder, config, parts)
+        run = _Run(config, parts, folder, progress)
+        try:
+            return run.carry_out()
+        finally:
+            run.close()
+
+
+class _Run:
+    """The state of one run, and the loop over it."""
+
+    def __init__(
+        self, config: RunConfig, parts: build.Components, folder: Path, progress: Progress
+    ) -> None:
+        self.config, self.parts, self.folder, self.progress = config, parts, folder, progress
+        seed = config["seed"]
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # for simulators that still draw from the global generator
+        self.algorithm = parts.make_algorithm()
+        env, steps = parts.env, parts.act_steps
+        self.dataset_source = (
+            ReplayBuffer.from_dataset(
+                parts.dataset,
+                window=steps,
+                discount=config["discount"],
+                seed=seed,
+                device=config["device"],
+            )
+            if parts.dataset is not None
+            else None
+        )
+        self.buffer: ReplayBuffer | None = None
+        self.collector: Collector | None = None
+        if config["online_steps"]:
+            envs = make_vec(env.id, config["num_envs"], seed=seed, act_steps=steps, **env.options)
+            capacity = min(config["buffer_size"], config["online_steps"] + config["num_envs"])
+            self.buffer = ReplayBuffer(
+                max(capacity, config["num_envs"]),
+                env.obs_dim,
+                (steps, env.action_dim),
+                num_envs=config["num_envs"],
+                discount=config["discount"],
+                seed=seed,
+                device=config["device"],
+                aux=self.algorithm.aux_shapes,
+            )
+            self.collector = Collector(envs, self.algorithm, self.buffer, config["device"])
+        self.evaluator = Evaluator(
+            env.id,
+            episodes=config["eval_episodes"],
+            seed=config["eval_seed"],
+            act_steps=steps,
+            options=env.options,
+        )
+        self.metrics = MetricsLog(folder / "metrics.jsonl")
+        self.rows: list[EpisodeRow] = []
+        self.updates = 0
+        self.env_steps = 0
+        self.credit = 0.0
+        self.seconds = 0.0
+
+    def carry_out(self) -> Result:
+        """Go through the rest of the run and write its results."""
+        state = load_checkpoint(self.folder / "checkpoint")
+        if state is not None:
+            self._load(state)
+            logger.info("%s: going on at step %d", self.folder, self.position)
+        else:
+            self.metrics.start_again()
+        self._started = time.perf_counter() - self.seconds
+        self._resumed_at = self.position if state is not None else None
+        while self.updates < self.config["offline_steps"]:
+            assert self.dataset_source is not None
+            self._update(self.dataset_source.sample(self.algorithm.batch_size))
+            self._after(1)
+        while self.env_steps < self.config["online_steps"]:
+            self._after(self._interact())
+        return self._finish()
+
+    @property
+    def position(self) -> int:
+        """Offline updates made plus environment steps taken: how far the run is."""
+        return min(self.updates, int(self.config["offline_steps"])) + self.env_steps
+
+    @property
+    def end(self) -> int:
+        """The position at which the run is done."""
+        return int(self.config["offline_steps"] + self.config["online_steps"])
+
+    def _interact(self) -> int:
+        assert self.collector is not None and self.buffer is not None
+        warmup = self.env_steps < self.algorithm.warmup_steps
+        steps = self.collector.step(warmup=warmup)
+        self.env_steps += steps
+        if self.env_steps >= self.algorithm.warmup_steps:
+            self.credit += self.algorithm.updates_per_decision * self.collector.envs.num_envs
+            while self.credit >= 1.0:
+                self.credit -= 1.0
+                self._update(self.buffer.sample(self.algorithm.batch_size))
+        return steps
+
+    def _update(self, batch: Batch) -> None:
+        metrics = self.algorithm.update(batch)
+        self._check_finite(metrics)
+        self.metrics.add(metrics)
+        self.updates += 1
+        if self.updates % LOG_EVERY == 0:
+            self._log()
+
+    def _check_finite(self, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise TrimtabError(
+                    f"{self.folder}: {name} is {value} at update {self.updates + 1} "
+                    f"({self.env_steps} environment steps); the last good state is in "
+                    f"{self.folder / 'checkpoint'}; lower the learning rate or check the data"
+                )
+
+    def _log(self) -> None:
+        position = {"env_steps": self.env_steps, "updates": self.updates}
+        extra = {"seconds": round(time.perf_counter() - self._started, 3)}
+        if self.collector is not None and self.collector.episodes:
+            extra |= {
+                "episodes": self.collector.episodes,
+                "train_return": self.collector.last_return,
+                "train_success": self.collector.last_success,
+            }
+        self.metrics.write(position, extra)
+
+    def _after(self, steps: int) -> None:
+        """Evaluate and save where the last ``steps`` crossed a multiple of their intervals."""
+        now, before = self.position, self.position - steps
+        every = self.config["eval_every"]
+        if every and now // every > before // every and now < self.end:
+            self._evaluate()
+        every = self.config["checkpoint_every"]
+        if now // every > before // every and now < self.end:
+            save_checkpoint(self.folder / "checkpoint", now, self._state())
+        if now * 200 // self.end > before * 200 // self.end:
+            self.progress(now / self.end, f"{now:,} of {self.end:,} steps")
+
+    def _evaluate(self) -> None:
+        policy, config, parts = self.algorithm.policy, self.config, self.parts
+        deterministic = config["eval_deterministic"]
+        if deterministic is None:
+            deterministic = policy.evaluate_deterministic
+        scores = self.evaluator.judge(
+            torch_act(policy), policy.noise_shape, deterministic=deterministic
+        )
+        self.rows += [
+            EpisodeRow(
+                suite=config["suite_name"],
+                env=parts.env.id,
+                algorithm=config.algorithm,
+                policy=parts.policy_label,
+                dataset=parts.dataset.id if parts.dataset is not None else None,
+                base=parts.base_label,
+                seed=config["seed"],
+                env_steps=self.env_steps,
+                updates=self.updates,
+                eval_episode=score.eval_episode,
+                eval_seed=score.eval_seed,
+                return_=score.return_,
+                success=score.success,
+                length=score.length,
+                seconds=score.seconds,
+                fingerprint=parts.env.fingerprint,
+                config_hash=parts.config_hash,
+            )
+            for score in scores.episodes
+        ]
+        write_episodes(self.folder / "episodes.parquet", self.rows)
+        self.scores = scores
+        logger.info(
+            "%s: %d environment steps, %d updates: return %.3f, success %s",
+            self.folder,
+            self.env_steps,
+            self.updates,
+            scores.mean_return,
+            scores.success_rate,
+        )
+
+    def _finish(self) -> Result:
+        # Saved before the last evaluation: a run killed during or after it repeats it, and has its
+        # rows once.
+        if self._resumed_at != self.position:
+            save_checkpoint(self.folder / "checkpoint", self.position, self._state())
+        self._evaluate()
+        self._log()
+        seconds = time.perf_counter() - self._started
+        summary = {
+            "env": self.parts.env.id,
+            "algorithm": self.config.algorithm,
+            "policy": self.parts.policy_label,
+            "seed": self.config["seed"],
+            "config_hash": self.parts.config_hash,
+            "env_steps": self.env_steps,
+            "updates": self.updates,
+            "episodes": len(self.scores.episodes),
+            "return": self.scores.mean_return,
+            "success": self.scores.success_rate,
+            "seconds": round(seconds, 2),
+        }
+        save_bundle(
+            self.algorithm.policy,
+            self.folder / "policy",
+            contract=self._contract(),
+            results={k: summary[k] for k in ("env", "episodes", "return", "success")},
+            onnx=False,
+        )
+        atomic_write_json(self.folder / "result.json", summary)
+        self.progress(1.0, "done")
+        return Result(self.folder, summary, already_done=False)
+
+    def _contract(self) -> dict[str, Any]:
+        env, parts = self.parts.env, self.parts
+        return {
+            "env": env.id,
+            "env_options": dict(env.options),
+            "env_horizon": env.horizon,
+            "fingerprint": env.fingerprint,
+            "control_rate": env.control_rate,
+            "act_steps": parts.act_steps,
+            "training": {
+                "algorithm": self.config.algorithm,
+                "policy": parts.policy_label,
+                "dataset": parts.dataset.id if parts.dataset is not None else None,
+                "dataset_hash": parts.dataset.content_hash if parts.dataset is not None else None,
+                "base": parts.base_label,
+                "seed": self.config["seed"],
+                "env_steps": self.env_steps,
+                "updates": self.updates,
+                "config_hash": parts.config_hash,
+            },
+        }
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "algorithm": self.algorithm.state_dict(),
+            "dataset": self.dataset_source.state_dict() if self.dataset_source else None,
+            "buffer": self.buffer.state_dict() if self.buffer is not None else None,
+            "collector": self.collector.state_dict() if self.collector is not None else None,
+            "metrics": self.metrics.state_dict(),
+            "rows": [row.to_row() for row in self.rows],
+            "torch_random": torch.get_rng_state(),
+            "numpy_random": np.random.get_state(legacy=True),
+            "updates": self.updates,
+            "env_steps": self.env_steps,
+            "credit": self.credit,
+            "seconds": time.perf_counter() - self._started,
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.algorithm.load_state_dict(state["algorithm"])
+        if self.dataset_source is not None:
+            self.dataset_source.load_state_dict(state["dataset"])
+        if self.collector is not None and self.buffer is not None:
+            self.buffer.load_state_dict(state["buffer"])
+            self.collector.load_state_dict(state["collector"])
+        self.metrics.load_state_dict(state["metrics"])
+        self.rows = [
+            EpisodeRow(**{("return_" if k == "return" else k): v for k, v in row.items()})
+            for row in state["rows"]
+        ]
+        torch.set_rng_state(state["torch_random"])
+        np.random.set_state(tuple(state["numpy_random"]))
+        self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
+        self.credit, self.seconds = float(state["credit"]), float(state["seconds"])
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.evaluator.close()
+        if self.collector is not None:
+            self.collector.envs.close()
+
+
+def _write_provenance(folder: Path, config: RunConfig, parts: build.Components) -> None:
+    from omegaconf import OmegaConf
+
+    atomic_write_text(folder / "config.yaml", OmegaConf.to_yaml(dict(config.settings)))
+    document = {
+        **provenance(),
+        "config_hash": parts.config_hash,
+        "seed": config["seed"],
+        "env": {
+            "id": parts.env.id,
+            "options": dict(parts.env.options),
+            "physics": dict(parts.env.physics),
+            "fingerprint": parts.env.fingerprint,
+        },
+        "dataset": _dataset_identity(parts),
+        "base": _base_identity(parts),
+    }
+    atomic_write_text(folder / "provenance.json", json.dumps(document, indent=2) + "\n")
+
+
+def _dataset_identity(parts: build.Components) -> dict[str, str] | None:
+    if parts.dataset is None:
+        return None
+    return {"id": parts.dataset.id, "content_hash": parts.dataset.content_hash}
+
+
+def _base_identity(parts: build.Components) -> str | None:
+    return bundle_hash(parts.base.folder) if parts.base is not None else None
+
+
+def _check_same_base(folder: Path, parts: build.Components) -> None:
+    """A run that follows its seed's base must not go on from another one of the same settings."""
+    started_from = read_json(folder / "provenance.json", "provenance").get("base")
+    if started_from != _base_identity(parts):
+        raise TrimtabError(
+            f"{folder} was started from another base of the same configuration; "
+            "give that one, or choose another out="
+        )

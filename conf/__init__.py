@@ -1,0 +1,1 @@
+"""Trimtab's settings, one folder for each group; Hydra finds them as ``pkg://trimtab.conf``."""

@@ -1,0 +1,237 @@
+"""The one in-memory schema of offline data: episodes of T steps with T+1 observations.
+
+Every reader ends here and every consumer starts here. Units are raw (nothing is normalised),
+termination and truncation are kept apart, and the true last observation is stored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trimtab.types import Statistics, TrimtabError
+
+__all__ = ["Dataset", "Episode", "validate"]
+
+_SUCCESS_KEYS = ("success", "is_success")
+
+
+def _frozen(value: Any, dtype: npt.DTypeLike | None, name: str) -> npt.NDArray[Any]:
+    """Return a contiguous read-only view, so that a content hash stays true."""
+    try:
+        array = np.ascontiguousarray(value, dtype=dtype).view()
+    except (TypeError, ValueError) as error:
+        raise TrimtabError(f"episode: key '{name}' is not an array of numbers ({error})") from error
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """One episode of T steps. Arrays are converted to these types and made read-only.
+
+    Attributes:
+        observations: ``[T+1, O]`` float32, the last one being the true final observation.
+        actions: ``[T, A]`` float32, raw units.
+        rewards: ``[T]`` float32.
+        terminations: ``[T]`` bool, true where the task itself ended (value 0 afterwards).
+        truncations: ``[T]`` bool, true where only the clock ran out.
+        infos: further arrays ``[T, ...]`` by name, for example ``success`` (bool).
+        seed: seed that the episode's reset was given, or None where unknown.
+    """
+
+    observations: npt.NDArray[np.float32]
+    actions: npt.NDArray[np.float32]
+    rewards: npt.NDArray[np.float32]
+    terminations: npt.NDArray[np.bool_]
+    truncations: npt.NDArray[np.bool_]
+    infos: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("observations", "actions", "rewards"):
+            object.__setattr__(self, name, _frozen(getattr(self, name), np.float32, name))
+        for name in ("terminations", "truncations"):
+            object.__setattr__(self, name, _frozen(getattr(self, name), np.bool_, name))
+        infos = {name: _frozen(self.infos[name], None, name) for name in sorted(self.infos)}
+        object.__setattr__(self, "infos", infos)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def total_reward(self) -> float:
+        """Undiscounted sum of the rewards."""
+        return float(self.rewards.sum(dtype=np.float64))
+
+    @property
+    def success(self) -> bool | None:
+        """Whether any step succeeded; None where success was not recorded."""
+        for key in _SUCCESS_KEYS:
+            if key in self.infos:
+                return bool(np.any(self.infos[key]))
+        return None
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return every array by its stored name, infos as ``infos/<name>``, in a fixed order."""
+        core = {
+            "observations": self.observations,
+            "actions": self.actions,
+            "rewards": self.rewards,
+            "terminations": self.terminations,
+            "truncations": self.truncations,
+        }
+        return {**core, **{f"infos/{name}": array for name, array in self.infos.items()}}
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Episodes of one environment, with what is needed to use and to recreate them.
+
+    Attributes:
+        id: name of the form ``namespace/name-v0``.
+        env: id of the environment.
+        env_options: non-default options that the environment was made with (JSON values).
+        episodes: the data.
+        action_low: lower limit of each action dimension, raw units, length A.
+        action_high: upper limit of each action dimension, raw units, length A.
+        control_rate: actions a second (Hz), or None where unknown.
+        recipe: how the dataset was made (JSON values).
+        fingerprint: physics fingerprint of the environment, or None where unknown.
+    """
+
+    id: str
+    env: str
+    env_options: Mapping[str, Any]
+    episodes: tuple[Episode, ...]
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    control_rate: float | None = None
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    fingerprint: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "episodes", tuple(self.episodes))
+        object.__setattr__(self, "action_low", tuple(float(x) for x in self.action_low))
+        object.__setattr__(self, "action_high", tuple(float(x) for x in self.action_high))
+
+    def __len__(self) -> int:
+        return len(self.episodes)
+
+    @property
+    def num_steps(self) -> int:
+        """Number of transitions."""
+        return sum(len(episode) for episode in self.episodes)
+
+    @property
+    def obs_dim(self) -> int:
+        """Length O of an observation."""
+        return int(self.episodes[0].observations.shape[1])
+
+    @property
+    def action_dim(self) -> int:
+        """Length A of an action."""
+        return int(self.episodes[0].actions.shape[1])
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over names, seeds and arrays in order, whatever file they are stored in."""
+        digest = hashlib.sha256()
+        head = [self.id, self.env, dict(self.env_options), self.action_low, self.action_high]
+        digest.update(json.dumps(head, sort_keys=True).encode())
+        for episode in self.episodes:
+            digest.update(f"episode seed {episode.seed}".encode())
+            for name, array in episode.arrays().items():
+                little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+                digest.update(f"{name} {little.dtype.str} {little.shape}".encode())
+                digest.update(little.tobytes())
+        return digest.hexdigest()
+
+    def statistics(self) -> Statistics:
+        """Return per-dimension statistics over every observation and every action.
+
+        Means and deviations are accumulated in float64 and returned as float32; the deviation is
+        the population's (divided by the count) and 0 for a dimension that never changes.
+
+        Raises:
+            TrimtabError: if the data holds NaN or infinity.
+        """
+        observations = [episode.observations for episode in self.episodes]
+        actions = [episode.actions for episode in self.episodes]
+        count = sum(len(rows) for rows in observations)
+        mean = np.sum([rows.sum(0, dtype=np.float64) for rows in observations], axis=0) / count
+        squares = np.sum([((rows - mean) ** 2).sum(0) for rows in observations], axis=0) / count
+
+        def tensor(value: Any) -> torch.Tensor:
+            return torch.from_numpy(np.asarray(value, dtype=np.float32))
+
+        return Statistics(
+            obs_mean=tensor(mean),
+            obs_std=tensor(np.sqrt(squares)),
+            obs_min=tensor(np.min([rows.min(0) for rows in observations], axis=0)),
+            obs_max=tensor(np.max([rows.max(0) for rows in observations], axis=0)),
+            action_min=tensor(np.min([rows.min(0) for rows in actions], axis=0)),
+            action_max=tensor(np.max([rows.max(0) for rows in actions], axis=0)),
+        )
+
+
+def validate(dataset: Dataset, where: str) -> None:
+    """Check shapes and finiteness of everything; ``where`` (a path or name) opens the message.
+
+    Raises:
+        TrimtabError: no episodes, an empty episode, a wrong or inconsistent shape, NaN or infinity,
+            or action limits that do not fit; it names the episode and the key.
+    """
+    advice = "make the dataset again or repair the file"
+    if not dataset.episodes:
+        raise TrimtabError(f"{where}: the dataset has no episodes; {advice}")
+    obs_dim = action_dim = -1
+    for index, episode in enumerate(dataset.episodes):
+        place = f"{where}: episode {index}, key"
+        steps = episode.actions.shape[0] if episode.actions.ndim == 2 else -1
+        if steps < 1 or episode.actions.shape[1] < 1:
+            raise TrimtabError(
+                f"{place} 'actions': shape {episode.actions.shape} is not (T, A) with T and A "
+                f"at least 1; {advice}"
+            )
+        if index == 0:
+            obs_dim = episode.observations.shape[1] if episode.observations.ndim == 2 else -1
+            action_dim = episode.actions.shape[1]
+        if obs_dim < 1:
+            raise TrimtabError(
+                f"{place} 'observations': shape {episode.observations.shape} is not "
+                f"(T+1, O) with O at least 1; {advice}"
+            )
+        expected: dict[str, tuple[int, ...]] = {
+            "observations": (steps + 1, obs_dim),
+            "actions": (steps, action_dim),
+            "rewards": (steps,),
+            "terminations": (steps,),
+            "truncations": (steps,),
+        }
+        for name, array in episode.arrays().items():
+            wanted = expected.get(name, (steps, *array.shape[1:]))
+            if array.shape != wanted:
+                raise TrimtabError(
+                    f"{place} '{name}': shape {array.shape}, expected {wanted}; {advice}"
+                )
+            if array.dtype.kind not in "biuf":
+                raise TrimtabError(f"{place} '{name}': {array.dtype} is not a number; {advice}")
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise TrimtabError(f"{place} '{name}': NaN or infinity in it; {advice}")
+    if not len(dataset.action_low) == len(dataset.action_high) == action_dim:
+        raise TrimtabError(
+            f"{where}: action limits have {len(dataset.action_low)} and "
+            f"{len(dataset.action_high)} entries for {action_dim} action dimensions; {advice}"
+        )
+    limits = np.array([dataset.action_low, dataset.action_high])
+    if np.isnan(limits).any() or (limits[0] > limits[1]).any():
+        raise TrimtabError(f"{where}: an action limit is NaN or low exceeds high; {advice}")

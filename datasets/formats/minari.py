@@ -1,0 +1,363 @@
+"""Datasets in the layout of the Minari package: ``<folder>/data/{metadata.json, main_data.hdf5}``.
+
+Written and read with h5py alone; the ``minari`` package reads what is written here (with
+``folder = $MINARI_DATASETS_PATH/<dataset id>``), and its Box-spaced datasets are read here. What
+Minari has no key for is kept under extra keys of ``metadata.json`` that begin with ``trimtab_``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.hdf5 import child, children, opened, read_array
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_directory, read_json, sha256_file, sha256_json
+
+__all__ = ["load", "read_metadata", "save"]
+
+DATA_FILE = "main_data.hdf5"
+METADATA_FILE = "metadata.json"
+HDF5_VERSION = "v110"  # oldest HDF5 that reads it (2016); its metadata is small and checksummed
+FORMAT_VERSION = "0.5.3"  # of Minari, whose reader refuses versions that it does not know
+_ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d{1,9}", re.ASCII)
+_PREFIX = "trimtab_"
+_DIGEST = "trimtab_sha256"  # over all other keys with the prefix
+_CHUNK_BYTES = 1 << 20
+_ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+def save(dataset: Dataset, folder: str | Path) -> None:
+    """Write ``dataset`` as ``folder``, whole or not at all; the same dataset gives the same bytes.
+
+    A dataset already in ``folder`` is replaced.
+
+    Raises:
+        TrimtabError: if the dataset is not valid, its id is not of the form ``namespace/name-v0``,
+            ``folder`` holds something else, or the disk refuses.
+    """
+    folder = Path(folder)
+    if not _ID.fullmatch(dataset.id):
+        raise TrimtabError(
+            f"dataset id '{dataset.id}' is not of the form namespace/name-v0 (letters, "
+            "digits, '-' and '_'; the namespace has two or more of them); rename it"
+        )
+    validate(dataset, f"dataset {dataset.id}")
+    _check_replaceable(folder)
+    own = _plain(
+        {
+            "trimtab_env": dataset.env,
+            "trimtab_env_options": dict(dataset.env_options),
+            "trimtab_control_rate": dataset.control_rate,
+            "trimtab_recipe": dict(dataset.recipe),
+            "trimtab_fingerprint": dataset.fingerprint,
+            "trimtab_content_hash": dataset.content_hash,
+        },
+        dataset.id,
+    )
+    with atomic_directory(folder) as beside:
+        data = beside / "data"
+        data.mkdir()
+        _write(data / DATA_FILE, _file_image(dataset))
+        own["trimtab_file_sha256"] = sha256_file(data / DATA_FILE)
+        own[_DIGEST] = sha256_json(own)
+        unbounded = [float("inf")] * dataset.obs_dim
+        metadata = {
+            "dataset_id": dataset.id,
+            "total_episodes": len(dataset),
+            "total_steps": dataset.num_steps,
+            "data_format": "hdf5",
+            "observation_space": _box([-x for x in unbounded], unbounded),
+            "action_space": _box(list(dataset.action_low), list(dataset.action_high)),
+            "minari_version": FORMAT_VERSION,
+            "dataset_size": round((data / DATA_FILE).stat().st_size / 1e6, 1),
+            "author": ["Trimtab"],
+            "author_email": [],
+            "algorithm_name": str(dataset.recipe.get("name", "unknown")),
+            "description": f"{len(dataset)} episodes of {dataset.env}",
+            "requirements": [],
+        }
+        _write(data / METADATA_FILE, (json.dumps({**metadata, **own}, indent=2) + "\n").encode())
+
+
+def load(folder: str | Path) -> Dataset:
+    """Read the dataset in ``folder``, check it, and return it as float32 episodes.
+
+    A file written by ``save`` is compared with its stored SHA-256 before it is opened, and its
+    content hash afterwards. A Dict observation is concatenated in the order of its space's keys, as
+    Gymnasium flattens it. Infos of T+1 rows lose their first (the reset's).
+
+    Raises:
+        TrimtabError: if anything is missing, truncated, changed, of a wrong type or shape, NaN or
+            infinite, or there are no episodes; one line with the file, the episode and the key.
+    """
+    metadata = read_metadata(folder)
+    data = Path(folder) / "data"
+    path = data / DATA_FILE
+    where = f"dataset {path}"
+    if not path.is_file():
+        raise TrimtabError(f"{where}: the file is missing; {_ADVICE}")
+    _check_untouched(metadata, data)
+    low, high = _action_limits(metadata, data)
+    with opened(path) as file:
+        count = metadata["total_episodes"]
+        if len(file) != count:
+            raise TrimtabError(
+                f"{where}: {len(file)} episodes, but {METADATA_FILE} says {count}; {_ADVICE}"
+            )
+        order = _observation_keys(metadata)
+        episodes = tuple(_read_episode(file, index, order, where) for index in range(count))
+    dataset = Dataset(
+        id=metadata["dataset_id"],
+        env=metadata.get("trimtab_env") or _env_of_spec(metadata),
+        env_options=metadata.get("trimtab_env_options") or {},
+        episodes=episodes,
+        action_low=low,
+        action_high=high,
+        control_rate=metadata.get("trimtab_control_rate"),
+        recipe=metadata.get("trimtab_recipe") or {},
+        fingerprint=metadata.get("trimtab_fingerprint"),
+    )
+    validate(dataset, where)
+    if dataset.num_steps != metadata["total_steps"]:
+        raise TrimtabError(
+            f"{where}: {dataset.num_steps} steps, but {METADATA_FILE} says "
+            f"{metadata['total_steps']}; {_ADVICE}"
+        )
+    if metadata.get("trimtab_content_hash", dataset.content_hash) != dataset.content_hash:
+        raise TrimtabError(f"{where}: the content differs from its stored hash; {_ADVICE}")
+    return dataset
+
+
+def read_metadata(folder: str | Path) -> dict[str, Any]:
+    """Return ``metadata.json`` of the dataset in ``folder``, with the required keys checked.
+
+    Raises:
+        TrimtabError: if it is missing, not JSON, of another data format, or was changed by hand.
+    """
+    path = Path(folder) / "data" / METADATA_FILE
+    if not path.is_file():
+        raise TrimtabError(
+            f"dataset {folder}: there is no data/{METADATA_FILE} in it; give the folder of a "
+            "dataset in the Minari layout"
+        )
+    try:
+        metadata = read_json(path, "dataset")
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, TrimtabError):
+            raise
+        raise TrimtabError(f"dataset {path}: not readable JSON ({error}); {_ADVICE}") from error
+    if not isinstance(metadata, dict):
+        raise TrimtabError(f"dataset {path}: not a JSON object; {_ADVICE}")
+    types = {"dataset_id": str, "total_episodes": int, "total_steps": int, "data_format": str}
+    for key, kind in types.items():
+        if type(metadata.get(key)) is not kind:
+            raise TrimtabError(f"dataset {path}: '{key}' is not of type {kind.__name__}; {_ADVICE}")
+    if metadata["data_format"] != "hdf5":
+        raise TrimtabError(
+            f"dataset {path}: data_format '{metadata['data_format']}' is not read here; convert it "
+            "to 'hdf5' with the minari package"
+        )
+    if metadata["total_episodes"] < 1:
+        raise TrimtabError(f"dataset {path}: the dataset has no episodes; {_ADVICE}")
+    own = {key: value for key, value in metadata.items() if key.startswith(_PREFIX)}
+    digest = own.pop(_DIGEST, None)
+    if (own or digest is not None) and sha256_json(own) != digest:
+        raise TrimtabError(
+            f"dataset {path}: its {_PREFIX}* keys were changed after it was written; {_ADVICE}"
+        )
+    return metadata
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Refuse to replace anything that is not a dataset: it would be deleted."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise TrimtabError(f"cannot write {folder}: a file is in its place; choose another folder")
+    if {entry.name for entry in folder.iterdir()} - {"data"} or (
+        (folder / "data").exists() and not (folder / "data" / METADATA_FILE).is_file()
+    ):
+        raise TrimtabError(
+            f"cannot write {folder}: it holds something other than a dataset; choose another folder"
+        )
+
+
+def _plain(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TrimtabError(
+            f"dataset {name}: its recipe or options are not JSON ({error}); use plain values"
+        ) from error
+    return plain
+
+
+def _box(low: list[float], high: list[float]) -> str:
+    space = {"type": "Box", "dtype": "float32", "shape": [len(low)], "low": low, "high": high}
+    return json.dumps(space)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write to the disk itself, so that the folder is whole before it is renamed."""
+    with open(path, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _file_image(dataset: Dataset) -> bytes:
+    """Return the HDF5 file's bytes, made in memory: on a full disk HDF5 would crash the process."""
+    with h5py.File(
+        "image", "w", driver="core", backing_store=False, track_order=True, libver=HDF5_VERSION
+    ) as file:
+        for index, episode in enumerate(dataset.episodes):
+            group = file.create_group(f"episode_{index}")
+            rewards = episode.rewards.astype(np.float64)
+            group.attrs["id"] = index
+            group.attrs["total_steps"] = len(episode)
+            if episode.seed is not None:
+                group.attrs["seed"] = episode.seed
+            for statistic in ("sum", "mean", "std", "max", "min"):
+                group.attrs[f"rewards_{statistic}"] = float(getattr(rewards, statistic)())
+            group.create_group("infos")  # Minari prints an episode only if it has infos
+            for name, array in episode.arrays().items():
+                row_bytes = max(1, array.nbytes // len(array))
+                rows = max(1, min(len(array), _CHUNK_BYTES // row_bytes))
+                group.create_dataset(
+                    name,
+                    data=array,
+                    chunks=(rows, *(max(1, size) for size in array.shape[1:])),
+                    maxshape=(None, *array.shape[1:]),  # so that Minari can append
+                )
+        file.flush()
+        image: bytes = file.id.get_file_image()
+        return image
+
+
+def _check_untouched(metadata: Mapping[str, Any], data: Path) -> None:
+    expected = metadata.get("trimtab_file_sha256")
+    if expected is None:
+        return
+    try:
+        actual = sha256_file(data / DATA_FILE)
+    except OSError as error:
+        raise TrimtabError(f"dataset {data / DATA_FILE}: not readable ({error})") from error
+    if actual != expected:
+        raise TrimtabError(
+            f"dataset {data / DATA_FILE}: truncated or changed (its SHA-256 is not the one in "
+            f"{METADATA_FILE}); {_ADVICE}"
+        )
+
+
+def _space(metadata: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a space's description, or an empty one where it is missing or not JSON."""
+    try:
+        space = json.loads(metadata.get(key) or "{}")
+    except (TypeError, ValueError, RecursionError):
+        return {}
+    return space if isinstance(space, dict) else {}
+
+
+def _action_limits(
+    metadata: Mapping[str, Any], data: Path
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    space = _space(metadata, "action_space")
+    try:
+        if space["type"] != "Box":
+            raise ValueError(f"a {space['type']} space")
+        low, high = (np.asarray(space[key], dtype=np.float64) for key in ("low", "high"))
+        if low.ndim != 1 or high.shape != low.shape:
+            raise ValueError(f"limits of shapes {low.shape} and {high.shape}")
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise TrimtabError(
+            f"dataset {data / METADATA_FILE}: 'action_space' is not a flat Box "
+            f"({type(error).__name__}: {error}); only continuous actions are supported"
+        ) from error
+    return tuple(low.tolist()), tuple(high.tolist())
+
+
+def _observation_keys(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the arrays' paths below ``observations`` in the space's order; none for a Box."""
+
+    def paths(space: Any, prefix: str, depth: int) -> list[str]:
+        if not isinstance(space, dict) or space.get("type") != "Dict" or depth > 4:
+            return [prefix]
+        parts = space.get("subspaces")
+        items = parts.items() if isinstance(parts, dict) else ()
+        return [p for key, sub in items for p in paths(sub, f"{prefix}/{key}", depth + 1)]
+
+    found = paths(_space(metadata, "observation_space"), "", 0)
+    return tuple(path.removeprefix("/") for path in found if path)
+
+
+def _env_of_spec(metadata: Mapping[str, Any]) -> str:
+    """Return the environment's id from Gymnasium's specification, or ``unknown``."""
+    name = _space(metadata, "env_spec").get("id")
+    return name if isinstance(name, str) and name else "unknown"
+
+
+def _read_episode(file: h5py.File, index: int, order: tuple[str, ...], where: str) -> Episode:
+    place = f"{where}: episode {index}"
+    group = child(file, f"episode_{index}", where)
+    if not isinstance(group, h5py.Group):
+        raise TrimtabError(f"{place}: not a group; {_ADVICE}")
+    arrays = {}
+    for key in ("actions", "rewards", "terminations", "truncations"):
+        arrays[key] = read_array(child(group, key, place), f"{place}, key '{key}'")
+    for key in ("terminations", "truncations"):
+        if arrays[key].dtype != np.bool_ and not np.isin(arrays[key], (0, 1)).all():
+            raise TrimtabError(f"{place}, key '{key}': values other than 0 and 1; {_ADVICE}")
+    steps = len(arrays["rewards"]) if arrays["rewards"].ndim else 0
+    if int(group.attrs.get("total_steps", steps)) != steps:
+        raise TrimtabError(f"{place}: {steps} rewards, but total_steps says otherwise; {_ADVICE}")
+    observations = _read_observations(child(group, "observations", place), order, place)
+    seed = group.attrs.get("seed")
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is refused
+        return Episode(
+            observations=observations,
+            infos=_read_infos(group, steps, place),
+            seed=int(seed) if isinstance(seed, int | np.integer) else None,
+            **arrays,
+        )
+
+
+def _read_observations(
+    member: h5py.Group | h5py.Dataset, order: tuple[str, ...], place: str
+) -> npt.NDArray[Any]:
+    place = f"{place}, key 'observations'"
+    if isinstance(member, h5py.Dataset):
+        return read_array(member, place)
+    found = children(member, place)
+    if not order or set(order) != set(found):
+        raise TrimtabError(
+            f"{place}: its arrays are not those of 'observation_space' in {METADATA_FILE}; "
+            f"{_ADVICE}"
+        )
+    parts = [read_array(found[name], f"{place}, '{name}'") for name in order]
+    if any(part.ndim != 2 or len(part) != len(parts[0]) for part in parts):
+        raise TrimtabError(f"{place}: parts of shapes {[p.shape for p in parts]}; {_ADVICE}")
+    return np.concatenate(parts, axis=1)
+
+
+def _read_infos(group: h5py.Group, steps: int, place: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the infos that are one number or array a step; others (text, ragged) are left out."""
+    if "infos" not in group:
+        return {}
+    member = child(group, "infos", place)
+    if not isinstance(member, h5py.Group):
+        raise TrimtabError(f"{place}, key 'infos': not a group; {_ADVICE}")
+    infos = {}
+    for name, stored in children(member, place).items():
+        if stored.dtype.kind in "biuf" and stored.shape and stored.shape[0] in (steps, steps + 1):
+            infos[name] = read_array(stored, f"{place}, key 'infos/{name}'")[-steps:]
+    return infos

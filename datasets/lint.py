@@ -1,0 +1,152 @@
+"""Checks of a dataset for what is legal but probably a mistake."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from trimtab.datasets.episodes import Dataset
+
+__all__ = ["Finding", "check"]
+
+_SATURATED_SHARE = 0.5  # of the rows lie exactly at a limit
+_LIMIT_TOLERANCE = 1e-5  # of the action's range: float32 rounding is no violation
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a check found.
+
+    Attributes:
+        level: ``error`` (training on it is wrong) or ``warning`` (look at it).
+        code: stable name of the check.
+        where: episode, key and dimension concerned.
+        message: what is wrong and what to do.
+    """
+
+    level: Literal["error", "warning"]
+    code: str
+    where: str
+    message: str
+
+
+def check(dataset: Dataset) -> list[Finding]:
+    """Return everything suspicious in ``dataset``; an empty list means nothing was found.
+
+    Codes: ``no-episodes``, ``not-finite``, ``constant-observation``, ``constant-action``,
+    ``saturated-action``, ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``,
+    ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``.
+    """
+    if not dataset.episodes:
+        return [Finding("error", "no-episodes", dataset.id, "it has no episodes; make it again")]
+    return [
+        *_not_finite(dataset),
+        *_observations(dataset),
+        *_actions(dataset),
+        *_rewards(dataset),
+        *_duplicates(dataset),
+        *_ends(dataset),
+    ]
+
+
+def _not_finite(dataset: Dataset) -> Iterator[Finding]:
+    for index, episode in enumerate(dataset.episodes):
+        for name, array in episode.arrays().items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                count = int((~np.isfinite(array)).sum())
+                yield Finding(
+                    "error", "not-finite", f"episode {index}, key '{name}'",
+                    f"{count} values are NaN or infinite; drop the episode or record it again",
+                )  # fmt: skip
+
+
+def _observations(dataset: Dataset) -> Iterator[Finding]:
+    low = np.min([episode.observations.min(0) for episode in dataset.episodes], axis=0)
+    high = np.max([episode.observations.max(0) for episode in dataset.episodes], axis=0)
+    for dimension in np.flatnonzero(low == high):
+        yield Finding(
+            "warning", "constant-observation", f"observation {dimension}",
+            f"always {low[dimension]:g}: it tells nothing; a normaliser has to expect it",
+        )  # fmt: skip
+
+
+def _actions(dataset: Dataset) -> Iterator[Finding]:
+    actions = np.concatenate([episode.actions for episode in dataset.episodes])
+    lows = np.array(dataset.action_low, dtype=np.float64)
+    highs = np.array(dataset.action_high, dtype=np.float64)
+    for dimension, column in enumerate(actions.astype(np.float64).T):
+        low, high = lows[dimension], highs[dimension]
+        where = f"action {dimension}"
+        if column.min() == column.max():
+            yield Finding(
+                "warning", "constant-action", where,
+                f"always {column[0]:g}: nothing can be learnt about it",
+            )  # fmt: skip
+        if not np.isfinite(low) or not np.isfinite(high):
+            continue
+        slack = _LIMIT_TOLERANCE * max(high - low, 1e-12)
+        outside = int(((column < low - slack) | (column > high + slack)).sum())
+        if outside:
+            yield Finding(
+                "error", "action-out-of-range", where,
+                f"{outside} of {len(column)} values lie outside [{low:g}, {high:g}] (seen "
+                f"{column.min():g} to {column.max():g}); correct the limits or the units",
+            )  # fmt: skip
+        share = float(((column <= low + slack) | (column >= high - slack)).mean())
+        if share > _SATURATED_SHARE and column.min() != column.max():
+            yield Finding(
+                "warning", "saturated-action", where,
+                f"{share:.0%} of the values lie at a limit; check the units and the clipping",
+            )  # fmt: skip
+
+
+def _rewards(dataset: Dataset) -> Iterator[Finding]:
+    rewards = np.concatenate([episode.rewards for episode in dataset.episodes])
+    if len(rewards) > 1 and rewards.min() == rewards.max():
+        yield Finding(
+            "warning", "constant-reward", "key 'rewards'",
+            f"always {rewards[0]:g}: there is nothing to optimise; imitation still works",
+        )  # fmt: skip
+
+
+def _duplicates(dataset: Dataset) -> Iterator[Finding]:
+    first: dict[bytes, int] = {}
+    for index, episode in enumerate(dataset.episodes):
+        digest = hashlib.sha256()
+        for array in (episode.observations, episode.actions, episode.rewards):
+            digest.update(f"{array.shape}".encode() + array.tobytes())
+        earlier = first.setdefault(digest.digest(), index)
+        if earlier != index:
+            yield Finding(
+                "warning", "duplicate-episode", f"episode {index}",
+                f"the same as episode {earlier}; drop it, or check the seeds",
+            )  # fmt: skip
+
+
+def _ends(dataset: Dataset) -> Iterator[Finding]:
+    for index, episode in enumerate(dataset.episodes):
+        flags = episode.terminations | episode.truncations
+        if flags[:-1].any():
+            step = int(np.argmax(flags[:-1]))
+            yield Finding(
+                "warning", "flag-inside-episode", f"episode {index}",
+                f"step {step} of {len(episode)} already ends it; split the episode there",
+            )  # fmt: skip
+        if not flags[-1]:
+            yield Finding(
+                "warning", "no-end-flag", f"episode {index}",
+                "its last step is neither terminated nor truncated; it is treated as truncated",
+            )  # fmt: skip
+    lengths = {len(episode) for episode in dataset.episodes}
+    terminated = all(episode.terminations[-1] for episode in dataset.episodes)
+    truncated = any(episode.truncations[-1] for episode in dataset.episodes)
+    if len(dataset) > 1 and len(lengths) == 1 and terminated and not truncated:
+        yield Finding(
+            "error", "timeout-as-terminal", "key 'terminations'",
+            f"every episode ends terminated after {lengths.pop()} steps: a time limit seems to be "
+            "stored as a termination; move it to 'truncations'",
+        )  # fmt: skip

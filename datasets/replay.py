@@ -1,0 +1,374 @@
+"""A ring of transitions that forms n-step windows and action chunks when it is sampled.
+
+Rows are stored once, as gathered. What a learner sees (how many rows are summed, where a window has
+to stop) is worked out at sampling, so one buffer serves one-step, n-step and chunked learning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trimtab.datasets.episodes import Dataset
+from trimtab.types import Batch, Tensor, TrimtabError
+
+__all__ = ["ReplayBuffer"]
+
+_TERMINATED = 1  # the task ended: nothing follows, the value afterwards is 0
+_EPISODE_END = 2  # the episode ended for any reason: a window stops here
+
+
+class ReplayBuffer:
+    """Ring of ``[capacity // num_envs, num_envs]`` transitions; meets ``Source``.
+
+    A start is uniform over all stored rows. Its window ends at the first of: ``window`` rows, the
+    end of its episode, the newest stored row of its column. The n-step return over the rows used is
+    that of Sutton and Barto (2018), equation 7.1, with the bootstrap left to ``Batch.discount``.
+
+    Args:
+        capacity: transitions kept, over all columns; rounded down to a multiple of ``num_envs``.
+        obs_dim: length O of a flat observation.
+        action_shape: ``(h, A)``: one row holds a chunk of h actions (1 for single steps).
+        num_envs: number of columns, one for each environment that is stepped together.
+        window: most rows in a sampled window; the batch's horizon is ``window * h``.
+        discount: discount for each row (for each decision, not each action of a chunk).
+        seed: seed of the buffer's own random generator.
+        device: where sampled tensors are put.
+        aux: name -> shape of further float32 values stored with each row.
+
+    Raises:
+        TrimtabError: if a size is not positive or the discount lies outside [0, 1].
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        obs_dim: int,
+        action_shape: tuple[int, int],
+        *,
+        num_envs: int = 1,
+        window: int = 1,
+        discount: float = 0.99,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        aux: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        chunk, action_dim = action_shape
+        if min(obs_dim, chunk, action_dim, num_envs, window) < 1 or capacity < num_envs:
+            raise TrimtabError(
+                f"replay buffer: capacity {capacity}, obs_dim {obs_dim}, action_shape "
+                f"{tuple(action_shape)}, num_envs {num_envs}, window {window}: sizes must be at "
+                "least 1 and capacity at least num_envs"
+            )
+        if not 0.0 <= discount <= 1.0:
+            raise TrimtabError(f"replay buffer: discount {discount} lies outside [0, 1]")
+        self.num_envs = num_envs
+        self.rows = capacity // num_envs
+        self.window = window
+        self.discount = float(discount)
+        self.device = torch.device(device)
+        self._chunk = chunk
+        shapes: dict[str, tuple[int, ...]] = {
+            "obs": (obs_dim,),
+            "action": (chunk, action_dim),
+            "reward": (),
+            "next_obs": (obs_dim,),
+        }
+        self._aux_names = tuple(aux or ())
+        shapes.update({f"aux/{name}": tuple(shape) for name, shape in (aux or {}).items()})
+        lead = (self.rows, num_envs)
+        self._arrays: dict[str, npt.NDArray[Any]] = {
+            name: np.zeros(lead + shape, dtype=np.float32) for name, shape in shapes.items()
+        }
+        self._arrays["flags"] = np.zeros(lead, dtype=np.uint8)
+        self._position = 0  # the row that is written next
+        self._size = 0  # filled rows
+        self._dataset_hash: str | None = None  # set: the rows are a dataset's and stay as they are
+        self._generator = np.random.Generator(np.random.PCG64(seed))
+        self._link()
+
+    def _link(self) -> None:
+        """Keep flat views ``[rows * num_envs, ...]``, because one index gathers faster than two."""
+        self._flat = {
+            name: array.reshape(self.rows * self.num_envs, *array.shape[2:])
+            for name, array in self._arrays.items()
+        }
+        self._steps = np.arange(self.window)
+        self._powers = self.discount ** np.arange(self.window + 1, dtype=np.float64)
+
+    @classmethod
+    def from_dataset(
+        cls,
+        dataset: Dataset,
+        *,
+        window: int = 1,
+        discount: float = 0.99,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+    ) -> ReplayBuffer:
+        """Return a full, read-only buffer of a dataset's steps, episodes one after another.
+
+        Rows are single environment steps (h = 1) and windows never join two episodes. Batches also
+        carry ``mc_return``: the discounted sum of the rewards from the row to its episode's end,
+        with nothing bootstrapped. Mix it with an online buffer by ``Mixture``.
+
+        Raises:
+            TrimtabError: if the dataset has no steps.
+        """
+        if dataset.num_steps < 1:
+            raise TrimtabError(f"dataset {dataset.id}: it has no steps; make it again")
+        episodes = dataset.episodes
+        buffer = cls(
+            dataset.num_steps,
+            dataset.obs_dim,
+            (1, dataset.action_dim),
+            window=window,
+            discount=discount,
+            seed=seed,
+            device=device,
+        )
+        buffer._arrays["mc_return"] = np.zeros((buffer.rows, 1), dtype=np.float32)
+        buffer._link()
+        first = 0
+        for episode in episodes:
+            part = slice(first, first + len(episode))
+            buffer._flat["obs"][part] = episode.observations[:-1]
+            buffer._flat["next_obs"][part] = episode.observations[1:]
+            buffer._flat["action"][part, 0] = episode.actions
+            buffer._flat["reward"][part] = episode.rewards
+            ends = episode.terminations | episode.truncations
+            ends[-1] = True  # some files mark nothing where recording stopped
+            buffer._flat["flags"][part] = episode.terminations * _TERMINATED + ends * _EPISODE_END
+            buffer._flat["mc_return"][part] = _returns(episode.rewards, ends, discount)
+            first = part.stop
+        buffer._size = buffer.rows
+        buffer._dataset_hash = dataset.content_hash
+        return buffer
+
+    def __len__(self) -> int:
+        return self._size * self.num_envs
+
+    @property
+    def capacity(self) -> int:
+        """Most transitions that are kept."""
+        return self.rows * self.num_envs
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays: the buffer's memory."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+    def add(
+        self,
+        obs: npt.ArrayLike | Tensor,
+        action: npt.ArrayLike | Tensor,
+        reward: npt.ArrayLike | Tensor,
+        next_obs: npt.ArrayLike | Tensor,
+        terminated: npt.ArrayLike | Tensor,
+        truncated: npt.ArrayLike | Tensor,
+        aux: Mapping[str, npt.ArrayLike | Tensor] | None = None,
+    ) -> None:
+        """Store one row of every column, over the oldest one once the ring is full.
+
+        Args:
+            obs: ``[N, O]`` observations acted upon.
+            action: ``[N, h, A]`` action chunks, raw units.
+            reward: ``[N]`` reward of the chunk.
+            next_obs: ``[N, O]`` true next observations (never those after a reset).
+            terminated: ``[N]`` bool, the task ended.
+            truncated: ``[N]`` bool, the episode was cut.
+            aux: the declared further values by name, each ``[N, ...]``.
+
+        Raises:
+            TrimtabError: on a wrong shape, a missing or unknown ``aux`` name, or a buffer that was
+                made from a dataset.
+        """
+        if self._dataset_hash is not None:
+            raise TrimtabError(
+                "replay buffer: it holds a dataset and cannot grow; mix it with another buffer"
+            )
+        given = aux or {}
+        if set(given) != set(self._aux_names):
+            raise TrimtabError(
+                f"replay buffer: aux has {sorted(given)}, declared were {sorted(self._aux_names)}"
+            )
+        ended = _array(terminated, np.bool_), _array(truncated, np.bool_)
+        values = {
+            "obs": _array(obs, np.float32),
+            "action": _array(action, np.float32),
+            "reward": _array(reward, np.float32),
+            "next_obs": _array(next_obs, np.float32),
+            **{f"aux/{name}": _array(given[name], np.float32) for name in self._aux_names},
+        }
+        for name, value in (*values.items(), ("terminated", ended[0]), ("truncated", ended[1])):
+            expected = self._arrays.get(name, self._arrays["flags"]).shape[1:]
+            if value.shape != expected:
+                raise TrimtabError(
+                    f"replay buffer: '{name}' has shape {value.shape}, expected {expected}"
+                )
+        for name, value in values.items():
+            self._arrays[name][self._position] = value
+        self._arrays["flags"][self._position] = (
+            ended[0] * _TERMINATED + (ended[0] | ended[1]) * _EPISODE_END
+        )
+        self._position = (self._position + 1) % self.rows
+        self._size = min(self._size + 1, self.rows)
+
+    def sample(self, batch_size: int) -> Batch:
+        """Return ``batch_size`` windows with float32 tensors on the buffer's device.
+
+        ``action`` is ``[B, window * h, A]``: after the window's end its last real action is
+        repeated and ``valid`` is false. ``obs``, ``aux`` and ``mc_return`` are those of the first
+        row, ``next_obs`` is that of the last row used.
+
+        Raises:
+            TrimtabError: if the buffer is empty or ``batch_size`` is not positive.
+        """
+        if batch_size < 1 or self._size == 0:
+            raise TrimtabError(
+                f"replay buffer: cannot draw {batch_size} of {len(self)} stored transitions"
+            )
+        # Ages count from the oldest row, so that the write head is always at the end of the range.
+        start = self._generator.integers(self._size * self.num_envs, size=batch_size)
+        oldest = (self._position - self._size) % self.rows * self.num_envs
+        first = start + oldest
+        first[first >= self.capacity] -= self.capacity
+        if self.window == 1:
+            return self._batch(first, first, first[:, None], np.ones(batch_size, dtype=np.int64))
+        newer = self._size - 1 - start // self.num_envs  # rows of the column after the first
+        offsets = np.minimum(self._steps, newer[:, None])
+        index = first[:, None] + offsets * self.num_envs
+        index[index >= self.capacity] -= self.capacity
+        ends = self._flat["flags"].take(index) >= _EPISODE_END
+        ends[:, -1] = True
+        used = np.minimum(ends.argmax(axis=1), newer) + 1
+        last = np.take_along_axis(index, used[:, None] - 1, axis=1)
+        index = np.where(self._steps < used[:, None], index, last)
+        return self._batch(first, last[:, 0], index, used)
+
+    def _batch(
+        self,
+        first: npt.NDArray[np.int64],  # [B] flat index of each window's first row
+        last: npt.NDArray[np.int64],  # [B] flat index of the last row used
+        index: npt.NDArray[np.int64],  # [B, window] flat indices, the last one repeated at the end
+        used: npt.NDArray[np.int64],  # [B] rows used
+    ) -> Batch:
+        flat, chunk = self._flat, self._chunk
+        real = self._steps < used[:, None]
+        action = flat["action"].take(index, axis=0)  # [B, window, h, A]
+        if chunk > 1 and self.window > 1:  # repeat the last action, not the whole last chunk
+            action = np.where(real[:, :, None, None], action, action[:, -1:, -1:])
+        reward = (flat["reward"].take(index) * real) @ self._powers[:-1]
+        discount = self._powers[used] * (flat["flags"].take(last) & _TERMINATED == 0)
+        size = len(first)
+        return Batch(
+            obs=self._tensor(flat["obs"].take(first, axis=0)),
+            action=self._tensor(action.reshape(size, self.window * chunk, -1)),
+            reward=self._tensor(reward.astype(np.float32)),
+            next_obs=self._tensor(flat["next_obs"].take(last, axis=0)),
+            discount=self._tensor(discount.astype(np.float32)),
+            valid=self._tensor(real.repeat(chunk, axis=1)),
+            mc_return=self._tensor(flat["mc_return"].take(first)) if "mc_return" in flat else None,
+            aux={
+                name: self._tensor(flat[f"aux/{name}"].take(first, axis=0))
+                for name in self._aux_names
+            },
+        )
+
+    def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def _layout(self) -> dict[str, Any]:
+        return {
+            "rows": self.rows,
+            "window": self.window,
+            "discount": self.discount,
+            "shapes": {name: list(array.shape[1:]) for name, array in self._arrays.items()},
+            "dataset": self._dataset_hash,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of the filled rows and the generator's state, JSON scalars and arrays only.
+
+        A buffer made from a dataset leaves its rows out: they are the dataset's, whose content hash
+        is kept and compared instead.
+        """
+        state = self._generator.bit_generator.state
+        kept = {} if self._dataset_hash is not None else self._arrays
+        return {
+            "layout": self._layout(),
+            "position": self._position,
+            "size": self._size,
+            "arrays": {name: array[: self._size].copy() for name, array in kept.items()},
+            "generator": {
+                "state": str(state["state"]["state"]),
+                "inc": str(state["state"]["inc"]),
+                "has_uint32": int(state["has_uint32"]),
+                "uinteger": int(state["uinteger"]),
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned; the next samples are then identical.
+
+        Raises:
+            TrimtabError: if the state is of a buffer of another layout or dataset, or damaged.
+        """
+        try:
+            if dict(state["layout"]) != self._layout():
+                raise TrimtabError(
+                    "replay buffer: the saved state has another layout, window, discount or "
+                    "dataset; resume with the settings of the saved run"
+                )
+            arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
+            saved = state["generator"]
+            words = {"state": int(saved["state"]), "inc": int(saved["inc"])}
+            generator = {
+                "bit_generator": "PCG64",
+                "state": words,
+                "has_uint32": int(saved["has_uint32"]),
+                "uinteger": int(saved["uinteger"]),
+            }
+            kept = {} if self._dataset_hash is not None else self._arrays
+            if not (
+                0 <= size <= self.rows
+                and 0 <= position < self.rows
+                and (size == self.rows or position == size)
+            ):
+                raise ValueError(f"size {size} and position {position} in {self.rows} rows")
+            for name, array in kept.items():
+                part = arrays[name]
+                if part.shape != (size, *array.shape[1:]) or part.dtype != array.dtype:
+                    raise ValueError(f"'{name}' has shape {part.shape} and type {part.dtype}")
+            self._generator.bit_generator.state = generator
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            if isinstance(error, TrimtabError):
+                raise
+            raise TrimtabError(
+                f"replay buffer: the saved state is damaged ({error}); resume from another one"
+            ) from error
+        for name, array in kept.items():
+            array[:size] = arrays[name]
+        self._size, self._position = size, position
+
+
+def _array(value: npt.ArrayLike | Tensor, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value, dtype=dtype)
+
+
+def _returns(
+    rewards: npt.NDArray[np.float32], ends: npt.NDArray[np.bool_], discount: float
+) -> npt.NDArray[np.float64]:
+    """Return the discounted Monte-Carlo return ``[T]`` of each step, afresh after each end."""
+    returns = np.empty(len(rewards), dtype=np.float64)
+    following = 0.0
+    for step in range(len(rewards) - 1, -1, -1):
+        following = float(rewards[step]) + (0.0 if ends[step] else discount * following)
+        returns[step] = following
+    return returns

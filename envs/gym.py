@@ -1,0 +1,67 @@
+"""Gymnasium's MuJoCo tasks, version 5, bare: no checkers, no order enforcement."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from trimtab.envs.mujoco_frames import mujoco_frames
+from trimtab.envs.quiet import quiet
+from trimtab.envs.spec import Family, RawEnv, Task
+
+__all__ = ["FAMILY"]
+
+
+def _build(task: str) -> RawEnv:
+    with quiet():
+        import gymnasium
+        import mujoco  # noqa: F401  (a clear ImportError now, rather than Gymnasium's later)
+        from gymnasium.envs.registration import load_env_creator
+
+        spec = gymnasium.spec(task)
+        entry = spec.entry_point
+        creator = load_env_creator(entry) if isinstance(entry, str) else entry
+        assert creator is not None
+        return cast(RawEnv, creator(**spec.kwargs))
+
+
+# Minimum and maximum returns of the D4RL paper's tables (Fu et al., 2020; shared by all versions of
+# a task). They were taken under mujoco-py and Gym's v2 tasks, hence the name of the table.
+_D4RL = {
+    "HalfCheetah-v5": (-280.178953, 12135.0),
+    "Hopper-v5": (-20.272305, 3234.3),
+    "Walker2d-v5": (1.629008, 4592.3),
+    "Ant-v5": (-325.6, 3879.7),
+}
+
+# Episode lengths in environment steps, as Gymnasium registers them.
+_HORIZONS = {
+    "Ant-v5": 1000,
+    "HalfCheetah-v5": 1000,
+    "Hopper-v5": 1000,
+    "Humanoid-v5": 1000,
+    "HumanoidStandup-v5": 1000,
+    "InvertedDoublePendulum-v5": 1000,
+    "InvertedPendulum-v5": 1000,
+    "Pusher-v5": 100,
+    "Reacher-v5": 50,
+    "Swimmer-v5": 1000,
+    "Walker2d-v5": 1000,
+}
+
+_LOCOMOTION = {"Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d"}
+
+FAMILY = Family(
+    name="gym",
+    install="gymnasium[mujoco]",
+    packages=("mujoco", "gymnasium"),
+    tasks={
+        name: Task(
+            horizon=horizon,
+            score_references={"d4rl-v2": _D4RL[name]} if name in _D4RL else {},
+            tags=("locomotion",) if name.removesuffix("-v5") in _LOCOMOTION else ("control",),
+        )
+        for name, horizon in _HORIZONS.items()
+    },
+    build=_build,
+    frames=mujoco_frames,
+)

@@ -1,0 +1,191 @@
+"""Every environment by its id; a new family is a new module here, and nothing else changes."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.metadata
+import json
+import pkgutil
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import gymnasium
+
+import trimtab
+from trimtab.envs.fingerprint import fingerprint
+from trimtab.envs.spec import EnvSpec, Family, Task
+from trimtab.envs.task_env import TaskEnv
+from trimtab.errors import TrimtabError
+
+__all__ = ["get_spec", "list_envs", "list_families", "list_tasks", "make"]
+
+# Importing it registers this very list with Gymnasium, which only a user's import should do.
+_WITH_EFFECTS = frozenset({"register"})
+_REWARDS = ("native", "sparse")
+_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {"horizon": None, "reward": "native", "terminate_on_success": False}
+)
+
+
+@functools.cache
+def _families() -> Mapping[str, Family]:
+    """Find the modules beside this one that define ``FAMILY``; simulators are not imported."""
+    folders = [f"{folder}/envs" for folder in trimtab.__path__]
+    found = {}
+    for module in pkgutil.iter_modules(folders):
+        if module.name in _WITH_EFFECTS:
+            continue
+        family = getattr(importlib.import_module(f"trimtab.envs.{module.name}"), "FAMILY", None)
+        if isinstance(family, Family):
+            if family.name != module.name:
+                raise TrimtabError(
+                    f"environment family {family.name!r} lies in envs/{module.name}.py; "
+                    "give both the same name"
+                )
+            found[family.name] = family
+    return found
+
+
+def list_envs() -> tuple[str, ...]:
+    """Return every registered id, sorted; whether its simulator is installed or not."""
+    return tuple(
+        sorted(f"{name}/{task}" for name, family in _families().items() for task in family.tasks)
+    )
+
+
+def list_families() -> tuple[Family, ...]:
+    """Return every family; whether its simulator is installed or not."""
+    return tuple(_families().values())
+
+
+def list_tasks() -> dict[str, Task]:
+    """Return what every family declares of its tasks, by id, sorted."""
+    found = {f"{f.name}/{name}": task for f in list_families() for name, task in f.tasks.items()}
+    return dict(sorted(found.items()))
+
+
+def _find(id: str) -> tuple[Family, str, Task]:
+    known = list_envs()
+    if id not in known:
+        lower = {name.lower(): name for name in known}
+        by_task = {name.lower().split("/", 1)[1]: name for name in known}
+        near = difflib.get_close_matches(str(id).lower(), [*lower, *by_task], 1, 0.3)
+        hint = (lower | by_task)[near[0]] if near else known[0]
+        raise TrimtabError(f"unknown environment {id!r}; the nearest is {hint!r}")
+    name, task = id.split("/", 1)
+    family = _families()[name]
+    return family, task, family.tasks[task]
+
+
+def _checked_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all options with defaults filled in; the native horizon, when given, is a default."""
+    unknown = sorted(set(options) - set(_DEFAULTS))
+    if unknown:
+        raise TrimtabError(
+            f"{id}: unknown environment option {unknown[0]!r}; there are {', '.join(_DEFAULTS)}"
+        )
+    values = {**_DEFAULTS, **options}
+    horizon, reward = values["horizon"], values["reward"]
+    if horizon is not None and (
+        isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1
+    ):
+        raise TrimtabError(f"{id}: horizon must be a whole number of steps >= 1, got {horizon!r}")
+    if horizon == task.horizon:
+        values["horizon"] = None
+    if reward not in _REWARDS:
+        raise TrimtabError(f"{id}: reward must be one of {', '.join(_REWARDS)}, got {reward!r}")
+    if not isinstance(values["terminate_on_success"], bool):
+        raise TrimtabError(
+            f"{id}: terminate_on_success must be true or false, "
+            f"got {values['terminate_on_success']!r}"
+        )
+    if task.success_key is None and (reward == "sparse" or values["terminate_on_success"]):
+        raise TrimtabError(
+            f"{id} has no notion of success; leave reward=native and terminate_on_success=false"
+        )
+    return values
+
+
+def _build(id: str, options: Mapping[str, Any]) -> tuple[TaskEnv, Family, str, Task]:
+    family, name, task = _find(id)
+    values = _checked_options(id, task, options)
+    try:
+        raw = family.build(name)
+    except ImportError as error:
+        raise TrimtabError(
+            f"{id} needs the extra: pip install '{family.install}' ({error})"
+        ) from error
+    env = TaskEnv(
+        raw,
+        horizon=values["horizon"] or task.horizon,
+        success_key=task.success_key,
+        sparse=values["reward"] == "sparse",
+        terminate_on_success=values["terminate_on_success"],
+    )
+    return env, family, name, task
+
+
+def make(id: str, **options: Any) -> TaskEnv:
+    """Make one environment.
+
+    Args:
+        id: ``family/task``, as :func:`list_envs` gives them.
+        options: ``horizon`` (int, environment steps; None for the task's own), ``reward``
+            (``"native"`` or ``"sparse"``), ``terminate_on_success`` (bool).
+
+    Raises:
+        TrimtabError: if the id or an option is unknown, an option does not fit the task, or the
+            simulator is not installed.
+    """
+    return _build(id, options)[0]
+
+
+def get_spec(id: str, **options: Any) -> EnvSpec:
+    """Return what is known about an environment, its physics and its fingerprint.
+
+    The first call for an id and its options runs a few seeded steps; later ones in the same
+    process are free.
+
+    Raises:
+        TrimtabError: as :func:`make`.
+    """
+    _, _, task = _find(id)
+    values = _checked_options(id, task, options)
+    changed = {key: value for key, value in values.items() if value != _DEFAULTS[key]}
+    return _spec(id, json.dumps(changed, sort_keys=True))
+
+
+@functools.cache
+def _spec(id: str, options_json: str) -> EnvSpec:
+    options: dict[str, Any] = json.loads(options_json)
+    env, family, name, task = _build(id, options)
+    observation, action = env.observation_space, env.action_space
+    assert isinstance(observation, gymnasium.spaces.Box)
+    assert isinstance(action, gymnasium.spaces.Box)
+    time_step, frame_skip, integrator = family.frames(env.raw)
+    versions = {package: importlib.metadata.version(package) for package in family.packages}
+    return EnvSpec(
+        id=id,
+        family=family.name,
+        task=name,
+        obs_dim=int(observation.shape[0]),
+        action_dim=int(action.shape[0]),
+        action_low=tuple(float(x) for x in action.low),
+        action_high=tuple(float(x) for x in action.high),
+        control_rate=round(1.0 / (time_step * frame_skip), 9),
+        horizon=env.horizon,
+        success_key=task.success_key,
+        score_references=task.score_references,
+        tags=task.tags,
+        options=options,
+        physics={
+            **versions,
+            "timestep": time_step,
+            "frame_skip": frame_skip,
+            "integrator": integrator,
+        },
+        fingerprint=fingerprint(lambda: env, {**versions, "options": options}),
+    )

@@ -1,0 +1,103 @@
+"""What is known about an environment without stepping it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EnvSpec", "Family", "FloatArray", "RawEnv", "Task"]
+
+FloatArray = NDArray[np.float32]
+RawEnv = gymnasium.Env[Any, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a simulator family, as the family declares it.
+
+    Attributes:
+        horizon: length after which an episode is truncated, in environment steps.
+        success_key: key of ``info`` that says whether the task is solved now, or None.
+        score_references: named (minimum, maximum) returns for normalised scores.
+        tags: words to select tasks by.
+    """
+
+    horizon: int
+    success_key: str | None = None
+    score_references: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """A simulator family: the one thing that a family's module has to define, as ``FAMILY``.
+
+    Attributes:
+        name: prefix of the ids and name of the module.
+        install: what to give to pip when the simulator is missing.
+        packages: distributions whose versions decide the physics.
+        tasks: the tasks by name; known without importing the simulator.
+        build: makes the bare environment of a task. Its observations are flat arrays of any float
+            type, it never truncates, and ``reset(seed=...)`` decides the whole episode.
+        frames: (time step in seconds, steps of physics per action, integrator's name) of a bare
+            environment.
+    """
+
+    name: str
+    install: str
+    packages: tuple[str, ...]
+    tasks: Mapping[str, Task]
+    build: Callable[[str], RawEnv]
+    frames: Callable[[RawEnv], tuple[float, int, str]]
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Spaces, rates, limits and physics provenance of one environment with its options.
+
+    Attributes:
+        id: ``family/task``.
+        family: first part of the id.
+        task: second part of the id.
+        obs_dim: length of the flat float32 observation.
+        action_dim: length of one action.
+        action_low: lower limit of each action dimension, raw units.
+        action_high: upper limit of each action dimension, raw units.
+        control_rate: actions per simulated second (Hz).
+        horizon: length after which an episode is truncated, in environment steps.
+        success_key: key of ``info`` that tells success, None where the task has no such notion.
+        score_references: named (minimum, maximum) returns; a score without its table's name means
+            nothing, so there is no default one.
+        tags: words to select tasks by.
+        options: the options that differ from the defaults.
+        physics: engine and package versions, time step, frame skip, integrator.
+        fingerprint: 12 hexadecimal digits over a short seeded trajectory; equal fingerprints mean
+            equal dynamics to six digits.
+    """
+
+    id: str
+    family: str
+    task: str
+    obs_dim: int
+    action_dim: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    control_rate: float
+    horizon: int
+    success_key: str | None
+    score_references: Mapping[str, tuple[float, float]]
+    tags: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    physics: Mapping[str, str | float | int] = field(default_factory=dict)
+    fingerprint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON values."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values

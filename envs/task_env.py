@@ -1,0 +1,94 @@
+"""The one wrapper around every bare environment: float32, time limit, reward and success."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from trimtab.envs.quiet import quiet
+from trimtab.envs.spec import FloatArray, RawEnv
+
+__all__ = ["TaskEnv"]
+
+
+class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
+    """A single environment as the suite sees it.
+
+    The observation is a flat float32 array ``[O]`` and the action a float32 array ``[A]`` in the
+    environment's raw units; it reaches the simulator as it is, so limits are enforced (or not) by
+    the simulator. Observations are not clipped: a declared bound of a simulator that does not hold
+    after a reset would otherwise change data.
+
+    Args:
+        raw: bare environment whose ``reset(seed=...)`` decides the whole episode.
+        horizon: environment steps after which an episode is truncated.
+        success_key: key of ``info`` for success, or None.
+        sparse: reward 1.0 on steps where success is true and 0.0 elsewhere, instead of the
+            simulator's own reward.
+        terminate_on_success: end the episode, with ``terminated``, as soon as success is true.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(
+        self,
+        raw: RawEnv,
+        *,
+        horizon: int,
+        success_key: str | None,
+        sparse: bool = False,
+        terminate_on_success: bool = False,
+    ) -> None:
+        self.raw = raw
+        self.horizon = horizon
+        self.success_key = success_key
+        self._sparse = sparse
+        self._terminate_on_success = terminate_on_success
+        self._elapsed = 0
+        observation, action = raw.observation_space, raw.action_space
+        assert isinstance(observation, gymnasium.spaces.Box)
+        assert isinstance(action, gymnasium.spaces.Box)
+        with quiet():
+            self.observation_space = gymnasium.spaces.Box(
+                -np.inf, np.inf, observation.shape, np.float32
+            )
+            self.action_space = gymnasium.spaces.Box(
+                action.low.astype(np.float32), action.high.astype(np.float32), dtype=np.float32
+            )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[FloatArray, dict[str, Any]]:
+        """Start an episode; ``seed`` decides all of it. Returns the observation [O] and info."""
+        if seed is not None:
+            super().reset(seed=seed)
+        obs, info = self.raw.reset(seed=seed, options=options)
+        self._elapsed = 0
+        if self.success_key is not None:
+            info[self.success_key] = bool(info.get(self.success_key, False))
+        return np.asarray(obs, np.float32), info
+
+    def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
+        """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info."""
+        obs, reward, terminated, truncated, info = self.raw.step(action)
+        self._elapsed += 1
+        if self.success_key is not None:
+            success = bool(info[self.success_key])
+            info[self.success_key] = success
+            if self._sparse:
+                reward = 1.0 if success else 0.0
+            if success and self._terminate_on_success:
+                terminated = True
+        return (
+            np.asarray(obs, np.float32),
+            float(reward),
+            bool(terminated),
+            bool(truncated) or self._elapsed >= self.horizon,
+            info,
+        )
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self.raw.close()

@@ -1,0 +1,344 @@
+"""Many environments in step, the only way for the rest of the suite to get environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from trimtab.envs.chunk import ChunkWrapper
+from trimtab.envs.quiet import quiet
+from trimtab.envs.registry import get_spec, make
+from trimtab.envs.spec import EnvSpec, FloatArray
+from trimtab.errors import TrimtabError
+
+__all__ = ["SyncVectorEnv", "default_episode_seed", "make_vec"]
+
+EpisodeSeed = Callable[[int, int], int]
+
+
+def default_episode_seed(seed: int, index: int, episode: int) -> int:
+    """Return the seed of episode ``episode`` of environment ``index`` under the run's ``seed``."""
+    return int(np.random.SeedSequence([seed, index, episode]).generate_state(1)[0])
+
+
+def _checked_seed(seed: Any) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise TrimtabError(f"seed must be a whole number >= 0, got {seed!r}")
+    return int(seed)
+
+
+class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[Any]]):
+    """N copies of one task, stepped one after another, with ``SAME_STEP`` autoreset.
+
+    Every episode has a seed of its own that decides all of it, so a copy's state is its episode's
+    number and the actions since: that is what :meth:`state_dict` holds, whatever the simulator.
+
+    ``active`` [N] is all true; a judge that wants no more episodes of a copy sets its entry to
+    false, and that copy then stands still (reward 0, the same observation, no steps).
+
+    Use :func:`make_vec` to make one. Observations are [N, O] float32, actions [N, act_steps, A]
+    float32 (other types are converted), rewards [N] float64 (summed over a chunk).
+
+    ``infos`` of :meth:`step` always holds
+        - ``final_obs`` [N, O]: the last observation of each episode that ended, zeros elsewhere,
+          and ``_final_obs`` [N] bool: which rows those are;
+        - ``final_info``: arrays [N], meaningful where ``_final_info`` is true: ``episode``,
+          ``seed``, ``return`` (undiscounted sum of the rewards above), ``length`` (environment
+          steps) and, where the task has success, ``success`` (at any step of the episode) and
+          ``success_at_end`` (within the last chunk);
+        - ``steps`` [N]: environment steps really taken;
+        - ``success`` [N] bool, where the task has success: at any step of this chunk.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        num_envs: int,
+        *,
+        seed: int,
+        act_steps: int = 1,
+        discount: float = 1.0,
+        episode_seed: EpisodeSeed | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise TrimtabError(f"num_envs must be a whole number >= 1, got {num_envs!r}")
+        self.id = id
+        self.num_envs = num_envs
+        self.act_steps = act_steps
+        self.options = dict(options or {})
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
+        self._seed = _checked_seed(seed)
+        self._custom_seed = episode_seed
+        self.envs = [
+            ChunkWrapper(make(id, **self.options), act_steps, discount) for _ in range(num_envs)
+        ]
+        first = self.envs[0]
+        self.success_key = first.env.success_key
+        self.horizon = first.env.horizon
+        assert isinstance(first.observation_space, gymnasium.spaces.Box)
+        assert isinstance(first.action_space, gymnasium.spaces.Box)
+        self.single_observation_space = first.observation_space
+        self.single_action_space = first.action_space
+        with quiet():
+            self.observation_space = batch_space(first.observation_space, num_envs)
+            self.action_space = batch_space(first.action_space, num_envs)
+        self._action_shape = (num_envs, *first.action_space.shape)
+        chunks = -(-self.horizon // act_steps)
+        self._obs = np.zeros((num_envs, *first.observation_space.shape), np.float32)
+        self._actions = np.zeros((num_envs, chunks, *first.action_space.shape), np.float32)
+        self._chunks = np.zeros(num_envs, np.int64)
+        self._episode = np.full(num_envs, -1, np.int64)
+        self._return = np.zeros(num_envs)
+        self._length = np.zeros(num_envs, np.int64)
+        self._success = np.zeros(num_envs, np.bool_)
+        self.active = np.ones(num_envs, np.bool_)
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """What is known about the environment; the first call in a process runs a few steps."""
+        return get_spec(self.id, **self.options)
+
+    def episode_seed(self, index: int, episode: int) -> int:
+        """Return the seed that decides episode ``episode`` of environment ``index``."""
+        if self._custom_seed is not None:
+            return int(self._custom_seed(index, episode))
+        return default_episode_seed(self._seed, index, episode)
+
+    def _start(self, index: int, episode: int) -> None:
+        self._episode[index] = episode
+        obs, _ = self.envs[index].reset(seed=self.episode_seed(index, episode))
+        self._obs[index] = obs
+        self._chunks[index] = 0
+        self._return[index] = 0.0
+        self._length[index] = 0
+        self._success[index] = False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[FloatArray, dict[str, Any]]:
+        """Start the next episode everywhere; the first call starts episode 0.
+
+        Args:
+            seed: a new seed for all episodes to come, counted from 0 again.
+            options: not used by any task.
+
+        Returns:
+            Observations [N, O] and an empty dictionary.
+        """
+        if options:
+            raise TrimtabError(f"{self.id}: reset takes no options, got {sorted(options)}")
+        if seed is not None:
+            self._seed = _checked_seed(seed)
+            self._episode[:] = -1
+        for index in range(self.num_envs):
+            self._start(index, int(self._episode[index]) + 1)
+        return self._obs.copy(), {}
+
+    def _advance(
+        self, index: int, action: FloatArray
+    ) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
+        """Step one environment and keep its books; no autoreset."""
+        result = self.envs[index].step(action)
+        _, reward, _, _, info = result
+        self._actions[index, self._chunks[index]] = action
+        self._chunks[index] += 1
+        self._return[index] += reward
+        self._length[index] += info["steps"]
+        if self.success_key is not None and info[self.success_key]:
+            self._success[index] = True
+        return result
+
+    def step(
+        self, actions: FloatArray
+    ) -> tuple[FloatArray, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Apply ``actions`` [N, act_steps, A]; finished episodes are followed by new ones at once.
+
+        Returns:
+            Observations [N, O] (of the new episode where one ended), rewards [N] float64,
+            terminated [N], truncated [N] and infos as the class describes them.
+
+        Raises:
+            TrimtabError: if the actions have another shape or are not finite, or before ``reset``.
+        """
+        actions = np.asarray(actions, np.float32)
+        if actions.shape != self._action_shape:
+            raise TrimtabError(
+                f"{self.id}: actions must have shape {self._action_shape}, got {actions.shape}"
+            )
+        if not np.isfinite(actions).all():
+            bad = int(np.argmax(~np.isfinite(actions).all(axis=(1, 2))))
+            raise TrimtabError(f"{self.id}: the action for environment {bad} is not finite")
+        if self._episode[0] < 0:
+            raise TrimtabError(f"{self.id}: call reset() before step()")
+        count, key = self.num_envs, self.success_key
+        rewards = np.zeros(count)
+        terminations = np.zeros(count, np.bool_)
+        truncations = np.zeros(count, np.bool_)
+        steps = np.zeros(count, np.int64)
+        success = np.zeros(count, np.bool_)
+        final_obs = np.zeros_like(self._obs)
+        final_info: dict[str, NDArray[Any]] = {
+            "episode": np.zeros(count, np.int64),
+            "seed": np.zeros(count, np.int64),
+            "return": np.zeros(count),
+            "length": np.zeros(count, np.int64),
+        }
+        if key is not None:
+            final_info["success"] = np.zeros(count, np.bool_)
+            final_info["success_at_end"] = np.zeros(count, np.bool_)
+        for index in np.flatnonzero(self.active).tolist():
+            obs, reward, terminated, truncated, info = self._advance(index, actions[index])
+            rewards[index] = reward
+            terminations[index] = terminated
+            truncations[index] = truncated
+            steps[index] = info["steps"]
+            if key is not None:
+                success[index] = info[key]
+            if not (terminated or truncated):
+                self._obs[index] = obs
+                continue
+            final_obs[index] = obs
+            episode = int(self._episode[index])
+            final_info["episode"][index] = episode
+            final_info["seed"][index] = self.episode_seed(index, episode)
+            final_info["return"][index] = self._return[index]
+            final_info["length"][index] = self._length[index]
+            if key is not None:
+                final_info["success"][index] = self._success[index]
+                final_info["success_at_end"][index] = info[key]
+            self._start(index, episode + 1)
+        ended = terminations | truncations
+        infos: dict[str, Any] = {
+            "final_obs": final_obs,
+            "_final_obs": ended,
+            "final_info": final_info,
+            "_final_info": ended.copy(),
+            "steps": steps,
+        }
+        if key is not None:
+            infos["success"] = success
+        return self._obs.copy(), rewards, terminations, truncations, infos
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the exact state as arrays: episode numbers, their seeds and the actions since.
+
+        ``actions`` [sum(chunks), act_steps, A] holds the environments' actions one after another,
+        ``chunks`` [N] says how many are whose.
+        """
+        started = self._episode >= 0
+        seeds = [
+            self.episode_seed(index, int(self._episode[index])) if started[index] else 0
+            for index in range(self.num_envs)
+        ]
+        taken = [self._actions[i, : self._chunks[i]] for i in range(self.num_envs)]
+        return {
+            "run_seed": np.array(self._seed, np.int64),
+            "episode": self._episode.copy(),
+            "seed": np.array(seeds, np.int64),
+            "chunks": self._chunks.copy(),
+            "actions": np.concatenate(taken),
+            "obs": self._obs.copy(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go back to a state by starting its episodes with their seeds and repeating the actions.
+
+        Raises:
+            TrimtabError: if the state belongs to another number of environments, task or seed, or
+                the simulator does not arrive at the stored observation bit for bit.
+        """
+        names = {"run_seed", "episode", "seed", "chunks", "actions", "obs"}
+        if set(state) != names:
+            raise TrimtabError(f"{self.id}: a saved state has {sorted(names)}, got {sorted(state)}")
+        episode, chunks, obs = (np.asarray(state[name]) for name in ("episode", "chunks", "obs"))
+        actions = np.asarray(state["actions"], np.float32)
+        if (
+            episode.shape != (self.num_envs,)
+            or chunks.shape != (self.num_envs,)
+            or obs.shape != self._obs.shape
+            or actions.shape != (int(chunks.sum()), *self._action_shape[1:])
+            or chunks.min() < 0
+            or chunks.max() > self._actions.shape[1]
+        ):
+            raise TrimtabError(
+                f"{self.id}: the saved state has observations {obs.shape} and actions "
+                f"{actions.shape}; this is {self.num_envs} environments with observations "
+                f"{self._obs.shape}; use the same task, num_envs and act_steps"
+            )
+        self._seed = int(state["run_seed"])
+        ends = np.cumsum(chunks)
+        for index in range(self.num_envs):
+            number = int(episode[index])
+            if number < 0:
+                self._episode[index] = -1
+                continue
+            if self.episode_seed(index, number) != int(state["seed"][index]):
+                raise TrimtabError(
+                    f"{self.id}: the saved state's episode {number} of environment {index} had "
+                    "another seed; use the same episode_seed"
+                )
+            self._start(index, number)
+            for action in actions[ends[index] - chunks[index] : ends[index]]:
+                reached, _, terminated, truncated, _ = self._advance(index, action)
+                self._obs[index] = reached
+                if terminated or truncated:
+                    break
+            if self._chunks[index] != chunks[index] or not np.array_equal(
+                self._obs[index], obs[index], equal_nan=True
+            ):
+                raise TrimtabError(
+                    f"{self.id}: repeating the saved actions of environment {index} did not lead "
+                    "to the saved observation; the simulator or the options have changed"
+                )
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close every environment."""
+        for env in self.envs:
+            env.close()
+
+
+def make_vec(
+    id: str,
+    num_envs: int,
+    *,
+    seed: int,
+    act_steps: int = 1,
+    discount: float = 1.0,
+    device: str = "cpu",
+    episode_seed: EpisodeSeed | None = None,
+    **options: Any,
+) -> SyncVectorEnv:
+    """Make ``num_envs`` copies of a task, stepped together.
+
+    Args:
+        id: ``family/task``.
+        num_envs: number of copies N.
+        seed: decides every episode: the seed of episode e of copy i is drawn from
+            ``SeedSequence([seed, i, e])``.
+        act_steps: actions per step; actions are always [N, act_steps, A].
+        discount: factor per environment step inside a chunk.
+        device: where the simulator runs; these families run on ``"cpu"``.
+        episode_seed: replaces the rule for seeds: ``episode_seed(i, e) -> int``.
+        options: as :func:`trimtab.envs.registry.make`.
+
+    Raises:
+        TrimtabError: if anything of this is out of range, unknown or not installed.
+    """
+    if str(device) != "cpu":
+        raise TrimtabError(f"{id} runs on the cpu only, got device={str(device)!r}; use device=cpu")
+    return SyncVectorEnv(
+        id,
+        num_envs,
+        seed=seed,
+        act_steps=act_steps,
+        discount=discount,
+        episode_seed=episode_seed,
+        options=options,
+    )

@@ -1,0 +1,88 @@
+"""The contract of every policy: a deterministic function of observation and noise."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.policies.normalizer import Normalizer
+from trimtab.types import Batch, PolicySpec, Statistics, TrimtabError
+
+
+class Policy(nn.Module, ABC):
+    """``action = policy(obs, noise)``, from ``[B, O]`` and ``[B, *noise_shape]`` to ``[B, H, A]``.
+
+    Observations and actions are in raw units; normalisation happens inside. Given its noise a
+    policy is deterministic, which is what makes it steerable, exportable and reproducible.
+
+    Attributes:
+        spec: shapes and limits.
+        noise_shape: shape of the noise of one row, all of it standard normal.
+        normalizer: the only place where units change.
+        evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
+    """
+
+    evaluate_deterministic: ClassVar[bool] = False
+
+    def __init__(self, spec: PolicySpec, noise_shape: tuple[int, ...], **keywords: Any) -> None:
+        super().__init__()
+        self.spec = spec
+        self.noise_shape = noise_shape
+        self.normalizer = Normalizer(spec)
+        self._keywords = keywords
+
+    @abstractmethod
+    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]`` for raw ``obs`` ``[B, O]`` and ``noise``."""
+
+    def sample_noise(self, n: int) -> Tensor:
+        """Return standard normal noise ``[n, *noise_shape]`` on the policy's device."""
+        return torch.randn(n, *self.noise_shape, device=self.normalizer.obs_shift.device)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, *, deterministic: bool = False) -> Tensor:
+        """Return raw actions ``[B, H, A]`` without gradients.
+
+        Args:
+            obs: raw observations ``[B, O]``.
+            deterministic: noise zero instead of sampled noise.
+        """
+        noise = self.sample_noise(obs.shape[0])
+        action: Tensor = self(obs, torch.zeros_like(noise) if deterministic else noise)
+        return action
+
+    def fit_normalizer(self, statistics: Statistics) -> None:
+        """Fit the normaliser to a dataset's raw-unit statistics."""
+        self.normalizer.fit(statistics)
+
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """Return the behaviour-cloning loss (scalar).
+
+        Raises:
+            TrimtabError: if policies of this kind cannot be cloned.
+        """
+        raise TrimtabError(
+            f"a {self.kind} policy has no behaviour-cloning loss; choose another policy=…"
+        )
+
+    @property
+    def kind(self) -> str:
+        """The name of this kind of policy: that of its module."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @property
+    def label(self) -> str:
+        """What result tables call this policy."""
+        return self.kind
+
+    def config(self) -> dict[str, Any]:
+        """Return JSON from which ``trimtab.policies.registry.build_policy`` builds its equal."""
+        return {"kind": self.kind, "spec": self.spec.to_json(), **self._keywords}
+
+    def masked_mean(self, error: Tensor, valid: Tensor) -> Tensor:
+        """Average ``error`` ``[B, H, A]`` over the actions that ``valid`` ``[B, H]`` marks."""
+        weight = valid.to(error.dtype)
+        return (error.mean(dim=-1) * weight).sum() / weight.sum().clamp_min(1.0)

@@ -1,0 +1,77 @@
+"""The few network bodies that the policies share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+def mlp(
+    inputs: int, hidden: Sequence[int], outputs: int, *, layer_norm: bool = False
+) -> nn.Sequential:
+    """Return a multilayer perceptron with ReLU, mapping ``[B, inputs]`` to ``[B, outputs]``.
+
+    Args:
+        inputs: width of the input.
+        hidden: widths of the hidden layers.
+        outputs: width of the linear output.
+        layer_norm: normalise after each hidden linear layer, before its activation (RLPD's order).
+    """
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers.append(nn.Linear(inputs, width))
+        if layer_norm:
+            layers.append(nn.LayerNorm(width))
+        layers.append(nn.ReLU())
+        inputs = width
+    layers.append(nn.Linear(inputs, outputs))
+    return nn.Sequential(*layers)
+
+
+class DenoisingNetwork(nn.Module):
+    """A perceptron over (noisy action chunk, time, observation), for diffusion and flow policies.
+
+    The observation enters through the first layer only, so its share of that layer is computed
+    once for all the steps of a sampler (``condition``) and added at each (``forward``).
+    """
+
+    frequencies: Tensor
+
+    def __init__(
+        self, obs_dim: int, action_shape: tuple[int, int], hidden: Sequence[int], time_dim: int
+    ) -> None:
+        super().__init__()
+        self.action_shape = action_shape
+        flat = math.prod(action_shape)
+        exponent = torch.arange(time_dim // 2) / max(time_dim // 2 - 1, 1)
+        self.register_buffer("frequencies", math.pi * 64.0**exponent, persistent=False)
+        self.obs_layer = nn.Linear(obs_dim, hidden[0])
+        self.action_layer = nn.Linear(flat + 2 * (time_dim // 2), hidden[0], bias=False)
+        self.body = nn.Sequential(nn.ReLU(), mlp(hidden[0], hidden[1:], flat))
+
+    def condition(self, obs: Tensor) -> Tensor:
+        """Return the observation's share of the first layer, ``[B, hidden]``."""
+        share: Tensor = self.obs_layer(obs)
+        return share
+
+    def forward(self, action: Tensor, time: Tensor, condition: Tensor) -> Tensor:
+        """Return the network's field at a noisy chunk.
+
+        Args:
+            action: noisy normalised chunk ``[B, H, A]``.
+            time: position on the path from 0 to 1, ``[B]`` or ``[1]`` for all rows.
+            condition: what :meth:`condition` returned, ``[B, hidden]``.
+
+        Returns:
+            Predicted noise or velocity ``[B, H, A]``.
+        """
+        angle = time[:, None] * self.frequencies
+        features = torch.cat([angle.sin(), angle.cos()], dim=1)
+        if features.shape[0] != action.shape[0]:
+            features = features.expand(action.shape[0], -1)
+        first = self.action_layer(torch.cat([action.flatten(1), features], dim=1)) + condition
+        field: Tensor = self.body(first)
+        return field.reshape(-1, *self.action_shape)

@@ -1,0 +1,68 @@
+"""Normalisation: a part of the policy and of nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.types import PolicySpec, Statistics
+
+_SMALLEST_RANGE = 1e-4
+"""Half range below which a dataset's dimension counts as constant and is not scaled up."""
+
+
+class Normalizer(nn.Module):
+    """Affine maps between raw units and the range [-1, 1] in which networks work.
+
+    Unfitted it leaves observations alone and maps actions from the limits of the spec. Fitted to a
+    dataset it maps each observation and action dimension from the dataset's own range, as DPPO and
+    DSRL do (arXiv 2409.00588, 2506.15799). Observations outside that range are not clipped; actions
+    are always inside the limits of the spec.
+    """
+
+    obs_shift: Tensor
+    obs_scale: Tensor
+    action_shift: Tensor
+    action_scale: Tensor
+    action_low: Tensor
+    action_high: Tensor
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__()
+        low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
+        self.register_buffer("obs_shift", torch.zeros(spec.obs_dim))
+        self.register_buffer("obs_scale", torch.ones(spec.obs_dim))
+        self.register_buffer("action_shift", (high + low) / 2)
+        self.register_buffer("action_scale", (high - low) / 2)
+        self.register_buffer("action_low", low)
+        self.register_buffer("action_high", high)
+
+    def fit(self, statistics: Statistics) -> None:
+        """Take the ranges of a dataset.
+
+        Args:
+            statistics: raw-unit statistics, observations ``[O]``, actions ``[A]``, any device.
+        """
+        device = self.obs_shift.device
+        obs_low, obs_high = statistics.obs_min.to(device), statistics.obs_max.to(device)
+        self.obs_shift.copy_((obs_high + obs_low) / 2)
+        half = (obs_high - obs_low) / 2
+        self.obs_scale.copy_(torch.where(half > _SMALLEST_RANGE, half, torch.ones_like(half)))
+        low = torch.maximum(statistics.action_min.to(device), self.action_low)
+        high = torch.minimum(statistics.action_max.to(device), self.action_high)
+        half = (high - low) / 2
+        self.action_shift.copy_((high + low) / 2)
+        self.action_scale.copy_(half.clamp_min(_SMALLEST_RANGE))
+
+    def obs(self, obs: Tensor) -> Tensor:
+        """Return raw observations ``[B, O]`` normalised."""
+        return (obs - self.obs_shift) / self.obs_scale
+
+    def normalize_action(self, action: Tensor) -> Tensor:
+        """Return raw actions ``[..., A]`` normalised."""
+        return (action - self.action_shift) / self.action_scale
+
+    def raw_action(self, action: Tensor) -> Tensor:
+        """Return normalised actions ``[..., A]`` in raw units, inside the spec's limits."""
+        raw = action * self.action_scale + self.action_shift
+        return torch.maximum(torch.minimum(raw, self.action_high), self.action_low)

@@ -1,0 +1,60 @@
+"""Which kinds of policy there are, and building one from JSON.
+
+A kind is a module of this folder with one concrete :class:`~trimtab.policies.base.Policy`; adding a
+module adds a kind. JSON names kinds, never import paths, so a bundle cannot name foreign code.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.policies.base import Policy
+from trimtab.types import PolicySpec, TrimtabError
+
+
+def policy_kinds() -> dict[str, type[Policy]]:
+    """Return every kind of policy by name."""
+    kinds: dict[str, type[Policy]] = {}
+    for module in sorted(pkgutil.iter_modules([str(Path(__file__).parent)]), key=lambda m: m.name):
+        loaded = importlib.import_module(f"trimtab.policies.{module.name}")
+        for value in vars(loaded).values():
+            if (
+                inspect.isclass(value)
+                and issubclass(value, Policy)
+                and not inspect.isabstract(value)
+                and value.__module__ == loaded.__name__
+            ):
+                kinds[module.name] = value
+    return kinds
+
+
+def build_policy(config: Mapping[str, Any]) -> Policy:
+    """Return the policy that :meth:`Policy.config` described, with fresh weights.
+
+    Raises:
+        TrimtabError: on an unknown kind, or settings that its constructor does not take.
+    """
+    keywords = dict(config)
+    kinds = policy_kinds()
+    kind = keywords.pop("kind", None)
+    if not isinstance(kind, str) or kind not in kinds:
+        near = difflib.get_close_matches(str(kind), kinds, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(kinds)}"
+        raise TrimtabError(f"policy: unknown kind {kind!r}; {hint}")
+    try:
+        for key, value in keywords.items():
+            if key == "spec":
+                keywords[key] = PolicySpec(**value)
+            elif isinstance(value, Mapping) and "kind" in value:
+                keywords[key] = build_policy(value)
+        return kinds[kind](**keywords)
+    except (TypeError, AttributeError, IndexError, ValueError, RuntimeError) as error:
+        if isinstance(error, TrimtabError):
+            raise
+        raise TrimtabError(f"policy: settings of kind {kind} do not fit: {error}") from error

@@ -1,0 +1,231 @@
+"""Run a bundle on a robot: numpy and onnxruntime, no torch.
+
+    runner = load_policy("my-bundle")
+    runner.reset()
+    action = runner.step(obs)  # once a control tick
+
+A bundle proves itself before it is used: its files' hashes are checked and its golden rows are
+replayed. At run time an observation that is not what the policy was trained on raises; it never
+becomes a number that a motor would follow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import ArrayLike, NDArray
+
+from trimtab.errors import TrimtabError
+from trimtab.policies.bundle_files import (
+    GOLDEN,
+    ONNX,
+    Array,
+    Contract,
+    read_files,
+    read_golden,
+    replay_error,
+)
+
+
+def load_policy(
+    folder: str | Path, *, seed: int = 0, deterministic: bool | None = None
+) -> PolicyRunner:
+    """Open a bundle, check all of it, and return its policy ready to run.
+
+    Args:
+        folder: the bundle's folder.
+        seed: seed of the noise.
+        deterministic: zero noise if True, sampled if False; None takes what the policy is judged
+            with (``evaluate_deterministic`` in its contract).
+
+    Raises:
+        TrimtabError: if a file is missing or was changed, or if onnxruntime does not give the
+            golden actions within 1e-4.
+    """
+    config, files = read_files(folder)
+    contract = Contract.parse(config, f"bundle {folder}")
+    golden = read_golden(files[GOLDEN], contract, str(Path(folder) / GOLDEN))
+    if ONNX not in files:
+        raise TrimtabError(
+            f"bundle {folder}: has no {ONNX}; make a complete bundle of its run by trimtab export"
+        )
+    runner = PolicyRunner(
+        contract, files[ONNX], f"bundle {folder}", seed=seed, deterministic=deterministic
+    )
+    runner.check(golden)
+    return runner
+
+
+class PolicyRunner:
+    """Plays a policy one action a control tick.
+
+    A chunk of H actions is predicted when none is left to play, and its first ``act_steps`` actions
+    are played open loop, as at training time. Made by :func:`load_policy`.
+
+    Attributes:
+        contract: shapes, limits, rate and defaults.
+        obs_dim: length O of an observation, raw units.
+        action_dim: length A of an action, raw units.
+        horizon: length H of a predicted chunk.
+        act_steps: actions played from each chunk.
+        control_rate: Hz at which to call :meth:`step`, or None where the task has no clock.
+        action_low: lower limits ``[A]``, raw units, float32.
+        action_high: upper limits ``[A]``, raw units, float32.
+        deterministic: whether :meth:`step` uses zero noise.
+    """
+
+    def __init__(
+        self,
+        contract: Contract,
+        model: bytes,
+        where: str,
+        *,
+        seed: int = 0,
+        deterministic: bool | None = None,
+    ) -> None:
+        self.contract = contract
+        self.obs_dim = contract.obs_dim
+        self.action_dim = contract.action_dim
+        self.horizon = contract.horizon
+        self.act_steps = contract.act_steps
+        self.control_rate = contract.control_rate
+        self.action_low: Array = np.array(contract.action_low, dtype=np.float32)
+        self.action_high: Array = np.array(contract.action_high, dtype=np.float32)
+        self.deterministic = (
+            contract.evaluate_deterministic if deterministic is None else deterministic
+        )
+        self._where = where
+        self._session = _session(model, contract, where)
+        self._queue: deque[Array] = deque()
+        self.reset(seed)
+
+    def reset(self, seed: int | None = None) -> None:
+        """Forget the actions still to be played; call it before every episode.
+
+        Args:
+            seed: start the noise again from this seed; None lets the noise go on, so that episodes
+                differ.
+        """
+        self._queue.clear()
+        if seed is not None:
+            self._generator = np.random.Generator(np.random.Philox(seed))
+
+    def step(self, obs: ArrayLike) -> Array:
+        """Return the action ``[A]`` of this control tick, raw units, inside the limits.
+
+        Args:
+            obs: the observation of this tick ``[O]``, raw units. It is checked on every tick, also
+                on those that play an action predicted earlier.
+
+        Raises:
+            TrimtabError: if the observation has another shape, is not numeric or not finite, or if
+                the policy gives an action that is not finite.
+        """
+        checked = self._checked(obs, (self.obs_dim,), "observation")
+        if not self._queue:
+            chunk = self._run(checked[None], self.sample_noise(1))[0]
+            self._queue.extend(chunk[: self.act_steps])
+        return self._queue.popleft()
+
+    def predict(self, obs: ArrayLike, noise: ArrayLike) -> Array:
+        """Return the action chunks ``[B, H, A]`` of ``obs [B, O]`` and ``noise [B, *noise_shape]``.
+
+        Raises:
+            TrimtabError: as :meth:`step`, for the noise too.
+        """
+        checked = self._checked(obs, (None, self.obs_dim), "observation")
+        noise_shape = (len(checked), *self.contract.noise_shape)
+        return self._run(checked, self._checked(noise, noise_shape, "noise"))
+
+    def sample_noise(self, rows: int) -> Array:
+        """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros."""
+        shape = (rows, *self.contract.noise_shape)
+        if self.deterministic:
+            return np.zeros(shape, dtype=np.float32)
+        return self._generator.standard_normal(shape, dtype=np.float32)
+
+    def check(self, golden: dict[str, Array]) -> float:
+        """Replay golden rows, all at once and one alone; return the largest difference.
+
+        Raises:
+            TrimtabError: if it is above 1e-4.
+        """
+        # A graph that was traced for one batch size would pass the first and fail the second.
+        errors = []
+        for rows in (slice(None), slice(0, 1)):
+            action = self._run(golden["obs"][rows], golden["noise"][rows])
+            errors.append(replay_error(action, golden["action"][rows], self._where, "onnxruntime"))
+        return max(errors)
+
+    def _run(self, obs: Array, noise: Array) -> Array:
+        try:
+            (action,) = self._session.run(["action"], {"obs": obs, "noise": noise})
+        except Exception as error:  # onnxruntime's errors share no public base class
+            raise TrimtabError(f"{self._where}: onnxruntime failed: {error}") from error
+        if not np.isfinite(action).all():
+            raise TrimtabError(
+                f"{self._where}: the policy gave an action that is not finite; stop the robot and "
+                "look at the observations"
+            )
+        clipped: Array = np.clip(action, self.action_low, self.action_high)
+        return clipped
+
+    def _checked(self, value: ArrayLike, shape: tuple[int | None, ...], what: str) -> Array:
+        """Return ``value`` as float32 if it is finite, numeric and of ``shape``.
+
+        A size of None in ``shape`` stands for any number of rows but zero.
+        """
+        try:
+            array: NDArray[Any] = np.asarray(value)
+        except ValueError as error:
+            raise TrimtabError(f"{what}: is no array ({error}); give shape {shape}") from error
+        if array.dtype.kind not in "fiu":
+            raise TrimtabError(f"{what}: has type {array.dtype}; give numbers in raw units")
+        fits = array.ndim == len(shape) and all(
+            have > 0 if want is None else have == want
+            for have, want in zip(array.shape, shape, strict=True)
+        )
+        if not fits:
+            raise TrimtabError(
+                f"{what}: has shape {array.shape}; the policy reads "
+                f"({', '.join('rows' if size is None else str(size) for size in shape)})"
+            )
+        with np.errstate(over="ignore"):  # too large for float32 becomes inf, refused below
+            array = array.astype(np.float32)
+        if not np.isfinite(array).all():
+            index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+            raise TrimtabError(
+                f"{what}: value at index {index} is NaN or infinite; check that sensor first"
+            )
+        return array
+
+
+def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.InferenceSession:
+    """Return an onnxruntime session of one thread whose inputs and output fit the contract."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3  # errors only
+    try:
+        session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors share no public base class
+        raise TrimtabError(
+            f"{where}: onnxruntime cannot open {ONNX} ({error}); export the bundle again"
+        ) from error
+    found = {port.name: list(port.shape[1:]) for port in session.get_inputs()}
+    found |= {port.name: list(port.shape[1:]) for port in session.get_outputs()}
+    expected = {
+        "obs": [contract.obs_dim],
+        "noise": list(contract.noise_shape),
+        "action": [contract.horizon, contract.action_dim],
+    }
+    if found != expected:
+        raise TrimtabError(
+            f"{where}: {ONNX} has inputs and outputs {found}, the contract says {expected}; "
+            "export the bundle again"
+        )
+    return session

@@ -1,0 +1,85 @@
+"""The squashed Gaussian policy of soft actor-critic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trimtab.policies.base import Policy
+from trimtab.policies.networks import mlp
+from trimtab.types import PolicySpec, TrimtabError
+
+
+class TanhGaussianPolicy(Policy):
+    """``action = tanh(mean(obs) + std(obs) * noise)``, scaled to the action limits.
+
+    Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", appendix C. Judged at its
+    mode, ``noise = 0``.
+
+    Args:
+        spec: shapes and limits; the limits must be finite.
+        hidden: widths of the hidden layers.
+        layer_norm: normalise after each hidden layer.
+        log_std_min: lower bound of the log standard deviation (a clamp).
+        log_std_max: upper bound of the log standard deviation (a clamp).
+
+    Raises:
+        TrimtabError: if an action limit is not finite.
+    """
+
+    evaluate_deterministic = True
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+        log_std_min: float = -5.0,
+        log_std_max: float = 2.0,
+    ) -> None:
+        if not all(map(math.isfinite, (*spec.action_low, *spec.action_high))):
+            raise TrimtabError(
+                f"tanh-Gaussian policy: action limits {spec.action_low} to {spec.action_high} "
+                "are not finite; use a task with bounded actions"
+            )
+        shape = (spec.horizon, spec.action_dim)
+        super().__init__(
+            spec,
+            shape,
+            hidden=list(hidden),
+            layer_norm=layer_norm,
+            log_std_min=log_std_min,
+            log_std_max=log_std_max,
+        )
+        self.log_std_range = (log_std_min, log_std_max)
+        flat = spec.horizon * spec.action_dim
+        self.network = mlp(spec.obs_dim, hidden, 2 * flat, layer_norm=layer_norm)
+
+    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
+        mean, log_std = self.network(self.normalizer.obs(obs)).chunk(2, dim=-1)
+        log_std = log_std.clamp(*self.log_std_range)
+        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
+
+    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        mean, log_std = self.distribution(obs)
+        return self.normalizer.raw_action(torch.tanh(mean + log_std.exp() * noise))
+
+    def sample_with_log_prob(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return raw actions ``[B, H, A]`` and the log-density ``[B]`` of their squashed form.
+
+        The density is that of the action scaled to [-1, 1], as in the published code (the constant
+        of the scaling to raw units is left out).
+        """
+        mean, log_std = self.distribution(obs)
+        raw = mean + log_std.exp() * noise
+        # log N(raw) - log |d tanh(raw) / d raw|, the latter as 2 (log 2 - raw - softplus(-2 raw)).
+        log_prob = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        log_prob = log_prob - 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
+        return self.normalizer.raw_action(torch.tanh(raw)), log_prob.sum(dim=(1, 2))

@@ -1,0 +1,13 @@
+"""The one error that a user is meant to see."""
+
+
+class TrimtabError(ValueError):
+    """Wrong input: one line that says what was wrong, where, and what to do.
+
+    The command line prints it on standard error and exits with code 2; a library user catches a
+    ``ValueError``. It lives apart from :mod:`trimtab.types` so that the robot runtime, which has no
+    torch, can raise it too.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(str(message).split()))

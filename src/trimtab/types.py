@@ -1,0 +1,108 @@
+"""What the folders of Trimtab hand to one another.
+
+``Batch`` stands between gathering and learning, ``Source`` is whatever can be sampled,
+``PolicySpec`` is the shape of a policy. Everything here is in raw units: normalisation is part of
+a policy and of nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from trimtab.errors import TrimtabError
+
+__all__ = ["Batch", "Metrics", "PolicySpec", "Source", "Statistics", "Tensor", "TrimtabError"]
+
+Metrics = dict[str, float]
+"""Named scalars of one update, in the order in which they were computed."""
+
+_EMPTY: Mapping[str, Tensor] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Transitions as a learner sees them; n-step, chunks and time limits are already in it.
+
+    ``reward`` is the discounted sum over the k rows of the window that were really taken, and
+    ``discount`` is ``gamma**k``, or 0 after a true termination (never after a time limit), so that
+    a target is always ``reward + discount * value(next_obs)``.
+    """
+
+    obs: Tensor  # [B, O]
+    action: Tensor  # [B, H, A]
+    reward: Tensor  # [B]
+    next_obs: Tensor  # [B, O]
+    discount: Tensor  # [B]
+    valid: Tensor  # [B, H] bool: which actions of the window were really taken
+    next_action: Tensor | None = None  # [B, H, A]
+    mc_return: Tensor | None = None  # [B]
+    aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
+    """What ``Algorithm.explore`` asked to have back, by name, each ``[B, ...]``."""
+
+    def __len__(self) -> int:
+        return int(self.reward.shape[0])
+
+
+class Source(Protocol):
+    """Anything that a learner can draw transitions from."""
+
+    def sample(self, batch_size: int) -> Batch:
+        """Return ``batch_size`` transitions."""
+        ...
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """Shapes and limits of a policy: what it reads and what it commands.
+
+    Attributes:
+        obs_dim: length of the flat observation, in the environment's raw units.
+        horizon: length H of the action chunk that one call returns.
+        action_dim: length A of one action.
+        action_low: lower limit of each action dimension, raw units, length A.
+        action_high: upper limit of each action dimension, raw units, length A.
+    """
+
+    obs_dim: int
+    horizon: int
+    action_dim: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "action_low", tuple(float(x) for x in self.action_low))
+        object.__setattr__(self, "action_high", tuple(float(x) for x in self.action_high))
+        if min(self.obs_dim, self.horizon, self.action_dim) < 1:
+            raise TrimtabError(f"policy spec: sizes must be at least 1, got {self}")
+        if not len(self.action_low) == len(self.action_high) == self.action_dim:
+            raise TrimtabError(
+                f"policy spec: action limits have {len(self.action_low)} and "
+                f"{len(self.action_high)} entries for {self.action_dim} action dimensions"
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON values."""
+        return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Per-dimension statistics of a dataset in raw units; what normalisers are fitted to."""
+
+    obs_mean: Tensor  # [O]
+    obs_std: Tensor  # [O]
+    obs_min: Tensor  # [O]
+    obs_max: Tensor  # [O]
+    action_min: Tensor  # [A]
+    action_max: Tensor  # [A]
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not bool(torch.isfinite(value).all()):
+                raise TrimtabError(f"dataset statistics: {name} is not finite; check the dataset")

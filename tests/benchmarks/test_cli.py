@@ -1,0 +1,186 @@
+"""The command line as a user meets it: in a process of its own, by words, output and exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from trimtab.benchmarks.cli import COMMANDS, main, overview
+
+SMALL_CLONE = [
+    "train", "env=robotics/PointMaze-TwoRoutes-v0", "algorithm=bc", "policy=flow",
+    "dataset=two_routes", "dataset.episodes=4", "act_steps=4", "offline_steps=30",
+    "policy.hidden=[16,16]", "eval_episodes=2",
+]  # fmt: skip
+STEER = [
+    "train", "env=robotics/PointMaze-TwoRoutes-Blocked-v0", "algorithm=dsrl_sac",
+    "online_steps=120", "algorithm.warmup_steps=40", "algorithm.hidden=[8,8]",
+    "algorithm.batch_size=8", "eval_episodes=2",
+]  # fmt: skip
+
+
+def trimtab(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trimtab.benchmarks.cli", *words],
+        cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cli")
+
+
+@pytest.fixture(scope="module")
+def clone(place: Path) -> Path:
+    done = trimtab(*SMALL_CLONE, cwd=place)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (path.parent for path in place.glob("runs/**/result.json"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bundle(clone: Path, place: Path) -> Path:
+    done = trimtab("export", f"run={clone}", "out=bundle", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert "replay" in done.stdout
+    return place / "bundle"
+
+
+def test_help_is_quick_and_names_every_command(place: Path) -> None:
+    started = time.perf_counter()
+    shown = trimtab("--help", cwd=place)
+    # Five times what is promised, because tests share the machine; `import torch` alone takes more.
+    assert time.perf_counter() - started < 5
+    assert shown.returncode == 0
+    assert shown.stdout == overview()
+    assert all(name in shown.stdout for name in COMMANDS)
+    loaded = "import sys, trimtab.benchmarks.cli as c; c.overview(); print('torch' in sys.modules)"
+    check = [sys.executable, "-c", loaded]
+    assert subprocess.run(check, capture_output=True, text=True).stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_explains_itself(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    shown = capfd.readouterr().out
+    assert "examples:" in shown and "settings:" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["trian"], "did you mean train?"),
+        (["train", "env=gym/Hoper-v5", "algorithm=sac"], "gym/Hopper-v5"),
+        (["train", "env=gym/Hopper-v5", "algorithm=sca"], "did you mean sac?"),
+        (["train", "env=gym/Hopper-v5", "algorithm=sac", "sed=1"], "did you mean seed?"),
+        (["train", "env=gym/Hopper-v5", "algorithm=sac", "algorithm.tua=1"], "did you mean tau?"),
+        (["train", "env=gym/Hopper-v5", "algorithm=sac", "--multi"], "no option --multi"),
+        (["train", "env=gym/Hopper-v5", "algorithm=sca", "-m", "seed=0,1"], "did you mean sac?"),
+        (["train", "env=gym/Hopper-v5", "algorithm=dsrl_sac"], "base="),
+        (["train", "env=gym/Hopper-v5", "algorithm=dsrl_sac", "base=nowhere"], "does not exist"),
+        (["bench", "suite=quikstart"], "did you mean quickstart?"),
+        (["bench", "suite=quickstart", "seeds=a"], "whole numbers"),
+        (["bench", "suite=quickstart", "workers=-1"], "whole number"),
+        (["evaluate"], "policy is not given"),
+        (["evaluate", "policy=nowhere"], "does not exist"),
+        (["evaluate", "policy=nowhere", "backend=tflite"], "torch, onnx"),
+        (["leaderboard", "runs=nowhere"], "nowhere"),
+        (["leaderboard", "run=nowhere"], "did you mean runs?"),
+        (["export", "run=nowhere", "out=x"], "does not exist"),
+        (["dataset", "action=destroy"], "list, make, check, info"),
+        (["dataset", "action=check", "path=nowhere"], "nowhere"),
+        (["dataset", "action=make", "dataset=two_rotes"], "did you mean two_routes?"),
+        (["dataset", "action=info"], "either dataset="),
+        (["list", "algoritm"], "did you mean algorithm?"),
+        (["doctor", "format=yaml"], "table, json"),
+    ],
+)  # fmt: skip
+def test_wrong_words_get_one_line_and_code_2(
+    words: list[str],
+    part: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    answer = capfd.readouterr()
+    assert ended.value.code == 2, answer.err
+    assert part in answer.err
+    assert len(answer.err.strip().splitlines()) == 1, answer.err
+    assert answer.out == ""
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_finished_run_says_so(clone: Path, place: Path) -> None:
+    again = trimtab(*SMALL_CLONE, cwd=place)
+    assert again.returncode == 0
+    assert "already done" in again.stdout
+
+
+def test_evaluate_twice_and_on_onnx(bundle: Path, place: Path) -> None:
+    words = ["evaluate", f"policy={bundle}", "episodes=4", "seed=100", "format=json"]
+    first, second = (trimtab(*words, cwd=place) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert first.stdout == second.stdout
+    answer = json.loads(first.stdout)
+    assert [episode["eval_seed"] for episode in answer["episodes"]] == [100, 101, 102, 103]
+    onnx = trimtab(*words, "backend=onnx", cwd=place)
+    assert onnx.returncode == 0, onnx.stderr
+    assert json.loads(onnx.stdout)["success"] == answer["success"]
+
+
+def test_evaluate_refuses_a_task_with_other_spaces(bundle: Path, place: Path) -> None:
+    answer = trimtab("evaluate", f"policy={bundle}", "env=gym/Hopper-v5", cwd=place)
+    assert answer.returncode == 2
+    assert "does not fit gym/Hopper-v5" in answer.stderr
+
+
+def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path) -> None:
+    done = trimtab(*STEER, f"base={bundle}", "-m", "seed=0,1", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("done: ") == 2
+    assert len(list(place.glob("runs/**/dsrl_sac/*/seed[01]/result.json"))) == 2
+    board = trimtab("leaderboard", "runs=runs", "out=board", "format=json", cwd=place)
+    assert board.returncode == 0, board.stderr
+    assert json.loads(board.stdout)
+    assert (place / "board" / "index.html").is_file()
+
+
+def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path) -> None:
+    words = [*STEER, f"base={bundle}", "algorithm.learning_rate=1e30", "seed=0,1", "-m"]
+    answer = trimtab(*words, "algorithm.warmup_steps=10", cwd=place)
+    assert answer.returncode == 2
+    assert answer.stderr.strip().splitlines()[-1].startswith("trimtab: 2 of 2 runs failed")
+
+
+def test_dataset_make_info_check_and_list(place: Path) -> None:
+    made = trimtab("dataset", "action=make", "dataset=push_noisy", "format=json", cwd=place)
+    assert made.returncode == 0, made.stderr
+    path = json.loads(made.stdout)["path"]
+    for action in ("info", "check"):
+        answer = trimtab("dataset", f"action={action}", f"path={path}", "format=json", cwd=place)
+        assert answer.returncode == 0, answer.stderr
+        assert json.loads(answer.stdout)["path"] == path
+    listed = trimtab("dataset", "action=list", "format=json", cwd=place)
+    assert any(row["id"] == "trimtab/push-noisy-v0" for row in json.loads(listed.stdout)["made"])
+
+
+@pytest.mark.parametrize("what", ["env", "algorithm", "policy", "dataset", "suite"])
+def test_list_as_json_is_alone_on_standard_output(
+    what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["list", what, "format=json"])
+    assert ended.value.code == 0
+    rows = json.loads(capfd.readouterr().out)
+    assert rows and all(what in row for row in rows)

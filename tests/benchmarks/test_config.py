@@ -1,0 +1,183 @@
+"""Words of a command line: what is right is understood, what is wrong is named with its remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trimtab.benchmarks.build import components
+from trimtab.benchmarks.config import compose_run, load_group, nearest
+from trimtab.types import TrimtabError
+
+ENV = "env=robotics/PointMaze-TwoRoutes-v0"
+BC = [ENV, "algorithm=bc", "policy=flow", "dataset=two_routes"]
+
+WRONG = {
+    "a setting": (["sede=1"], "sede: there is no such setting; did you mean seed?"),
+    "a setting of the loop": (["online_step=1"], "did you mean online_steps?"),
+    "nothing like a setting": (["xyzzy=1"], "there are: env, "),
+    "a method": (["algorithm=dsrl_sak"], "algorithm=dsrl_sak: did you mean dsrl_sac?"),
+    "a policy": (["policy=flwo"], "policy=flwo: did you mean flow?"),
+    "a dataset": (["dataset=two_route"], "dataset=two_route: did you mean two_routes?"),
+    "a method's keyword": (["algorithm.lerning_rate=1"], "did you mean learning_rate?"),
+    "a policy's keyword": (["policy.hiden=[8]"], "did you mean hidden?"),
+    "an added keyword": (["+algorithm.lerning_rate=1"], "did you mean learning_rate?"),
+    "another method's keyword": (["algorithm.tau=0.1"], "algorithm.tau: bc has no such setting"),
+    "a recipe's key": (["dataset.episode=3"], "dataset.episode: two_routes has no such setting"),
+    "a controller's keyword": (["dataset.controller.niose=0"], "did you mean noise?"),
+    "no sign of equality": (["seed"], "settings: "),
+    "a lone bracket": (["policy.hidden=[8"], "settings: "),
+    "an unknown interpolation": (["base=${sed}"], "settings: "),
+    "a seed that is text": (["seed=one"], "seed=one: must be a whole number of at least 0"),
+    "a negative seed": (["seed=-1"], "seed=-1: must be a whole number of at least 0"),
+    "a seed that is a flag": (["seed=true"], "seed=True: must be a whole number"),
+    "half a step": (["online_steps=1.5"], "online_steps=1.5: must be a whole number"),
+    "no environments": (["num_envs=0"], "num_envs=0: must be a whole number of at least 1"),
+    "no episodes": (["eval_episodes=0"], "eval_episodes=0: must be"),
+    "an empty chunk": (["act_steps=0"], "act_steps=0: must be"),
+    "checkpoints never": (["checkpoint_every=0"], "checkpoint_every=0: must be"),
+    "a discount above 1": (["discount=1.5"], "discount=1.5: must be a number from 0 to 1"),
+    "a discount that is text": (["discount=a"], "discount=a: must be a number from 0 to 1"),
+    "an env that is a number": (["env=3"], "env=3: must be the id of a task"),
+    "a base that is a number": (["base=3"], "base=3: must be text"),
+    "a place that is a number": (["out=3"], "out=3: must be text"),
+    "no place": (["out=null"], "out=None: must be text"),
+    "an unknown device": (["device=abacus"], "device=abacus: torch has no such device"),
+    "a device number too many": (["device=cuda:99"], "device=cuda:99: torch has no such device"),
+    "judging half": (["eval_deterministic=half"], "eval_deterministic=half: must be true"),
+    "options that are no mapping": (["env_options=3"], "env_options: must be a mapping"),
+    "a rate that is text": (["algorithm.learning_rate=fast"], "algorithm.learning_rate=fast: must"),
+    "a batch of a half": (["algorithm.batch_size=0.5"], "algorithm.batch_size=0.5: must be of"),
+    "a batch that is a flag": (["algorithm.batch_size=true"], "must be of type int"),
+    "one width": (["policy.hidden=8"], "policy.hidden=8: must be of type Sequence[int]"),
+    "widths that are text": (["policy.hidden=[a]"], "policy.hidden=['a']: must be of type Seq"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_word_is_named_in_one_line(case: str) -> None:
+    words, expected = WRONG[case]
+    with pytest.raises(TrimtabError) as error:
+        compose_run([*BC, *words])
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["algorithm=sac"], "env is not given: add env=…; see trimtab list env"),
+        ([ENV], "algorithm"),
+        ([ENV, "algorithm=bc", "dataset=folder"], "dataset.path is not given: add dataset.path=…"),
+    ],
+)
+def test_what_is_missing_is_asked_for(words: list[str], expected: str) -> None:
+    with pytest.raises(TrimtabError, match=expected) as error:
+        compose_run(words)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["env=gym/Hoper-v5", "algorithm=sac"], "gym/Hopper-v5"),
+        (["env=gmy/Hopper-v5", "algorithm=sac"], "gym/"),
+        (["env=gym/Hopper-v5", "algorithm=sac", "env_options.horizn=3"], "horizon"),
+        (["env=gym/Hopper-v5", "algorithm=sac", "env_options.reward=spars"], "sparse"),
+        (["env=gym/Hopper-v5", "algorithm=sac", "env_options.horizon=0"], "horizon"),
+        ([ENV, "algorithm=bc", "dataset=two_routes"], "bc needs policy=…; there are: diffusion"),
+        ([ENV, "algorithm=bc", "policy=flow"], "bc needs dataset=…; there are: folder"),
+        ([ENV, "algorithm=dsrl_sac"], "dsrl_sac starts from a base policy: add base="),
+        ([ENV, "algorithm=sac", "offline_steps=5"], "offline_steps=5: needs dataset=…"),
+    ],
+)
+def test_what_the_task_or_the_method_refuses_is_named(words: list[str], expected: str) -> None:
+    with pytest.raises(TrimtabError) as error:
+        components(compose_run(words))
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("word", ["algorithm.learning_rate=-1.0", "algorithm.hidden=[-4]"])
+def test_a_value_that_a_constructor_refuses_is_one_line(word: str) -> None:
+    parts = components(compose_run(["env=gym/Hopper-v5", "algorithm=sac", word]))
+    with pytest.raises(TrimtabError, match="sac cannot be made with these settings") as error:
+        parts.make_algorithm()
+    assert "\n" not in str(error.value)
+
+
+def test_settings_are_plain_values_and_a_method_sets_its_own() -> None:
+    config = compose_run([*BC, "seed=3"])
+    assert (config.algorithm, config.policy, config.dataset) == ("bc", "flow", "two_routes")
+    assert config["seed"] == 3
+    assert config["offline_steps"] == 10_000
+    assert config["algorithm"]["decay_updates"] == 10_000  # follows offline_steps
+    assert type(config["policy"]["hidden"]) is list
+    later = compose_run([*BC, "offline_steps=70"])
+    assert later["algorithm"]["decay_updates"] == 70
+
+
+def test_a_keyword_that_the_yaml_leaves_out_can_be_set() -> None:
+    config = compose_run([ENV, "algorithm=bc", "dataset=two_routes", "policy=tanh_gaussian"])
+    assert "spread" not in compose_run(BC)["dataset"]["controller"]
+    words = [*BC, "dataset.controller.spread=[0.1,0.2]", "env_options.horizon=9"]
+    config = compose_run(words)
+    assert config["dataset"]["controller"]["spread"] == [0.1, 0.2]
+    assert config["env_options"]["horizon"] == 9
+
+
+def test_every_constructor_keyword_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    import trimtab.benchmarks.config as module
+
+    whole = module._conf_file
+
+    def without_tau(name: str) -> object:
+        loaded = whole(name)
+        if name == "algorithm/sac.yaml":
+            del loaded["algorithm"]["tau"]
+        return loaded
+
+    monkeypatch.setattr(module, "_conf_file", without_tau)
+    config = compose_run([ENV, "algorithm=sac", "algorithm.tau=0.25"])
+    assert config["algorithm"]["tau"] == 0.25
+
+
+def test_a_folder_is_short_for_its_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for written in (f"{tmp_path}", "./somewhere", "some/where"):
+        config = compose_run([ENV, "algorithm=bc", "policy=flow", f"dataset={written}"])
+        assert config.dataset == "folder"
+        assert config["dataset"] == {"path": written}
+    (tmp_path / "mine").mkdir()
+    monkeypatch.chdir(tmp_path)
+    config = compose_run([ENV, "algorithm=bc", "policy=flow", "dataset=mine"])
+    assert config["dataset"] == {"path": "mine"}
+
+
+def test_a_base_can_follow_the_seed() -> None:
+    words = [ENV, "algorithm=frozen", "seed=4"]
+    follows = compose_run([*words, "base=runs/bc/seed${seed}"])
+    assert follows["base"] == "runs/bc/seed4"
+    assert follows.base_follows_seed
+    fixed = compose_run([*words, "base=runs/bc/seed4"])
+    assert fixed["base"] == "runs/bc/seed4"
+    assert not fixed.base_follows_seed
+
+
+def test_nothing_is_left_of_one_composition_in_the_next() -> None:
+    first = compose_run(BC)
+    with pytest.raises(TrimtabError):
+        compose_run([*BC, "policy.hidden=[8"])
+    compose_run([*BC, "policy.hidden=[8]", "seed=9"])
+    assert compose_run(BC) == first
+
+
+def test_the_nearest_word() -> None:
+    assert nearest("horizn", ["seed", "horizon"]) == "did you mean horizon?"
+    assert nearest("q", ["seed", "horizon"]) == "there are: seed, horizon"
+
+
+def test_a_file_of_a_group_is_plain_values() -> None:
+    assert load_group("dataset", "two_routes")["env"] == "robotics/PointMaze-TwoRoutes-v0"
+    with pytest.raises(TrimtabError, match="dataset=two_rotes.*did you mean two_routes?"):
+        load_group("dataset", "two_rotes")

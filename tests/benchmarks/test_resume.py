@@ -1,0 +1,243 @@
+"""A run that is killed, whenever and however often, ends in the same bits as one left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimtab.benchmarks import train as loop
+from trimtab.benchmarks.checkpoint import load_checkpoint
+from trimtab.benchmarks.config import compose_run
+from trimtab.benchmarks.results import read_episodes
+from trimtab.benchmarks.train import train
+from trimtab.types import TrimtabError
+
+LOG_EVERY = 20
+# Between `ready` and `hold` the parent kills at a moment of its own. At `hold` the run waits for
+# it, so that a slow parent cannot come too late; a run that should finish holds nowhere.
+WORKER = """
+import signal, sys
+from trimtab.benchmarks import checkpoint, train as loop
+from trimtab.benchmarks.config import compose_run
+
+loop.LOG_EVERY = 20
+where, ready, hold = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
+
+def wait():
+    print("ready", flush=True)
+    signal.pause()
+
+def progress(share, text):
+    if share >= ready and not progress.said:
+        progress.said = True
+        print("ready", flush=True)
+    if share >= hold:
+        signal.pause()
+
+progress.said = False
+if where == "writing a checkpoint":
+    whole, written = checkpoint.sha256_file, []
+    def counted(path):
+        written.append(path)
+        return wait() if len(written) == 3 else whole(path)
+    checkpoint.sha256_file = counted
+if where == "writing the bundle":
+    loop.save_bundle = lambda *args, **keywords: wait()
+if where == "writing the result":
+    loop.atomic_write_json = lambda *args: wait()
+result = loop.train(compose_run(sys.argv[4:]), progress)
+print(result.already_done, flush=True)
+"""
+NEVER = "9"
+
+
+def start(words: list[str], where: str, ready: str, hold: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WORKER, where, ready, hold, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def kill(
+    words: list[str], where: str, ready: str = NEVER, hold: str = NEVER, wait: float = 0.0
+) -> None:
+    """Start a run and kill it ``wait`` seconds after it says that it is ready."""
+    child = start(words, where, ready, hold)
+    assert child.stdout is not None
+    with child.stdout:
+        assert child.stdout.readline() == "ready\n"
+        time.sleep(wait)
+        os.kill(child.pid, signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+
+
+def finish(words: list[str]) -> None:
+    """Start a run again and let it come to its end."""
+    child = start(words, "nowhere", NEVER, NEVER)
+    out, _ = child.communicate()
+    assert child.returncode == 0
+    assert out.splitlines()[-1] == "False"  # it had something left to do
+
+
+def run_folder(out: Path) -> Path:
+    (found,) = out.rglob("provenance.json")
+    return found.parent
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Return all that must be the same: weights, last state, rows and log, without times."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (last,) = (folder / "checkpoint").iterdir()
+    rows = read_episodes(folder / "episodes.parquet").to_pylist()
+    summary = json.loads((folder / "result.json").read_text())
+    return {
+        "folder": folder.parts[-3:],
+        "weights": (folder / "policy" / "model.safetensors").read_bytes(),
+        "golden": (folder / "policy" / "golden.safetensors").read_bytes(),
+        "state": (last.name, (last / "arrays.safetensors").read_bytes()),
+        "rows": [{k: v for k, v in row.items() if k != "seconds"} for row in rows],
+        "log": [{k: v for k, v in json.loads(x).items() if k != "seconds"} for x in lines],
+        "summary": {k: v for k, v in summary.items() if k != "seconds"},
+        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
+    }
+
+
+def words_of(tiny: Any, method: str, out: Path) -> list[str]:
+    words: list[str] = tiny.cloning(out) if method == "bc" else tiny.online(out, method)
+    if method == "sac":  # a simulator with contacts, whose episodes end by themselves
+        words = [*words, "env=gym/Hopper-v5", "env_options.horizon=200"]
+    return words
+
+
+@pytest.fixture(scope="module")
+def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """Return a method's outcome without interruption, in this process; made once."""
+    known: dict[str, Any] = {}
+
+    def outcome_of(method: str) -> Any:
+        if method not in known:
+            out = tmp_path_factory.mktemp(f"left-alone-{method}")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(loop, "LOG_EVERY", LOG_EVERY)
+                known[method] = outcome(train(compose_run(words_of(tiny, method, out))).folder)
+        return known[method]
+
+    return outcome_of
+
+
+@pytest.mark.parametrize("method", ["bc", "dsrl_sac", "dsrl_na", "sac"])
+def test_killed_at_three_random_moments(
+    method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
+) -> None:
+    dice = random.Random(f"moments of {method}")
+    words = words_of(tiny, method, tmp_path)
+    resumed_from = []
+    for moment in sorted(dice.uniform(0.05, 0.85) for _ in range(3)):
+        kill(words, "nowhere", f"{moment}", f"{moment + 0.1}", wait=dice.uniform(0.0, 0.05))
+        folder = run_folder(tmp_path)
+        assert not (folder / "result.json").exists()
+        assert not (folder / "policy").exists()
+        state = load_checkpoint(folder / "checkpoint")
+        resumed_from.append(state)
+    assert resumed_from[-1] is not None
+    if method != "bc":  # the last was in the middle of an episode
+        assert resumed_from[-1]["collector"]["envs"]["chunks"].max() > 0
+    finish(words)
+    assert outcome(folder) == left_alone(method)
+
+
+def test_killed_before_the_first_checkpoint(
+    tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
+) -> None:
+    words = [*words_of(tiny, "bc", tmp_path), "checkpoint_every=1000"]
+    kill(words, "nowhere", "0.6", "0.6")
+    folder = run_folder(tmp_path)
+    assert load_checkpoint(folder / "checkpoint") is None
+    assert (folder / "metrics.jsonl").stat().st_size > 0  # lines that must not stay
+    finish(words)
+    assert outcome(folder) == left_alone("bc")
+
+
+def test_killed_in_the_middle_of_writing_a_checkpoint(
+    tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
+) -> None:
+    words = words_of(tiny, "dsrl_sac", tmp_path)
+    kill(words, "writing a checkpoint")
+    folder = run_folder(tmp_path)
+    whole, cut = sorted((folder / "checkpoint").iterdir(), key=lambda path: path.suffix)
+    assert (whole.name, cut.suffix) == ("step-000000000120", ".tmp")
+    assert (cut / "arrays.safetensors").exists() and not (cut / "state.json").exists()
+    finish(words)
+    assert not list(folder.rglob("*.tmp"))
+    assert outcome(folder) == left_alone("dsrl_sac")
+
+
+@pytest.mark.parametrize("where", ["writing the bundle", "writing the result"])
+def test_killed_at_the_very_end(
+    where: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
+) -> None:
+    words = words_of(tiny, "bc", tmp_path)
+    kill(words, where)
+    folder = run_folder(tmp_path)
+    before = read_episodes(folder / "episodes.parquet").to_pylist()
+    assert before[-1]["updates"] == 120  # the last evaluation was made, and is made again
+    finish(words)
+    assert outcome(folder) == left_alone("bc")
+
+
+def test_a_changed_checkpoint_is_not_gone_on_from(tiny: Any, tmp_path: Path) -> None:
+    words = words_of(tiny, "dsrl_na", tmp_path)
+    kill(words, "nowhere", "0.5", "0.5")
+    folder = run_folder(tmp_path)
+    (arrays,) = folder.rglob("step-*/arrays.safetensors")
+    data = bytearray(arrays.read_bytes())
+    data[len(data) // 2] ^= 4
+    arrays.write_bytes(data)
+    with pytest.raises(TrimtabError, match="was changed since it was written; remove") as error:
+        train(compose_run(words))
+    assert "\n" not in str(error.value)
+    assert not (folder / "result.json").exists()
+
+
+def test_a_log_that_was_cut_is_noticed(tiny: Any, tmp_path: Path) -> None:
+    words = words_of(tiny, "bc", tmp_path)
+    kill(words, "nowhere", "0.9", "0.9")
+    (run_folder(tmp_path) / "metrics.jsonl").write_text("")
+    with pytest.raises(TrimtabError, match=r"metrics.jsonl is shorter than .* says; remove"):
+        train(compose_run(words))
+
+
+def test_the_global_generator_of_numpy_goes_on_too(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some simulators draw from it."""
+    words = compose_run([*tiny.cloning(tmp_path), "eval_every=1000"])
+    save, drawn = loop.save_checkpoint, []
+
+    def stop_after_saving(*args: Any) -> None:
+        save(*args)
+        drawn.append(np.random.random(3))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(loop, "save_checkpoint", stop_after_saving)
+        train(words)
+    np.random.seed(99)
+    resumed = loop._Run._load
+
+    def draw_after_loading(run: Any, state: Any) -> None:
+        resumed(run, state)
+        drawn.append(np.random.random(3))
+
+    monkeypatch.setattr(loop._Run, "_load", draw_after_loading)
+    train(words)
+    np.testing.assert_array_equal(drawn[0], drawn[1])

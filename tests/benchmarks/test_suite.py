@@ -1,0 +1,132 @@
+"""A suite: grid, bases, resuming, and what ``trimtab bench`` writes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from trimtab.benchmarks.suite import load_suite, quoted, run_suite
+from trimtab.types import TrimtabError
+
+SUITE = {
+    "title": "Tiny",
+    "seeds": [0, 1],
+    "common": ["eval_episodes=2"],
+    "shared": {
+        "maze": [
+            "env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "dataset.episodes=4",
+            "act_steps=4", "policy.hidden=[16,16]", "offline_steps=30", "algorithm=bc",
+        ],
+    },
+    "runs": {
+        "clone": {"seconds": 2, "with": ["maze"], "overrides": ["policy=flow"]},
+        "frozen": {
+            "seconds": 1,
+            "base": "clone",
+            "overrides": ["env=robotics/PointMaze-TwoRoutes-Blocked-v0", "algorithm=frozen"],
+        },
+    },
+    "export": "frozen",
+    "figure": {
+        "seed": 0, "episodes": 3, "eval_seed": 5, "open": "robotics/PointMaze-TwoRoutes-v0",
+        "panels": [
+            {"title": "a", "run": "frozen", "env": "robotics/PointMaze-TwoRoutes-Blocked-v0"}
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with a suite of its own, as a user adds one."""
+    folder = tmp_path_factory.mktemp("suite")
+    source = Path(__file__).parents[2] / "src" / "trimtab"
+    shutil.copytree(
+        source, folder / "trimtab", ignore=shutil.ignore_patterns("__pycache__", "results")
+    )
+    (folder / "trimtab" / "conf" / "suite" / "tiny.yaml").write_text(yaml.safe_dump(SUITE))
+    return folder
+
+
+def bench(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trimtab.benchmarks.cli", "bench", "suite=tiny", *words],
+        cwd=tree, env={"PYTHONPATH": str(tree), "PATH": ""}, capture_output=True, text=True,
+        timeout=240, check=False,
+    )  # fmt: skip
+
+
+def test_bench_writes_everything_and_then_has_nothing_to_do(tree: Path) -> None:
+    done = bench(tree)
+    assert done.returncode == 0, done.stderr
+    out = tree / "runs" / "suites" / "tiny"
+    names = {"leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
+             "episodes.parquet", "figure.png", "bundle", "suite.json"}  # fmt: skip
+    assert names <= {path.name for path in out.iterdir()}
+    assert (out / "bundle" / "policy.onnx").is_file()
+    # Every seed of the frozen runs started from the clone of its own seed.
+    for seed in (0, 1):
+        (clone,) = (tree / "runs").glob(f"**/bc/*/seed{seed}/policy/model.safetensors")
+        (frozen,) = (tree / "runs").glob(f"**/frozen/*/seed{seed}/policy/model.safetensors")
+        assert clone.read_bytes() == frozen.read_bytes()
+    again = bench(tree)
+    assert again.returncode == 0, again.stderr
+    assert "nothing to do" in again.stdout
+    board = bench(tree, "format=json")
+    assert board.returncode == 0, board.stderr
+    assert json.loads(board.stdout)
+
+    # A run that is gone is run again, and only that one.
+    (lost,) = (tree / "runs").glob("**/frozen/*/seed1")
+    (kept,) = (tree / "runs").glob("**/frozen/*/seed0")
+    before = (kept / "result.json").stat().st_mtime_ns
+    shutil.rmtree(lost)
+    repaired = bench(tree)
+    assert repaired.returncode == 0, repaired.stderr
+    assert (lost / "result.json").is_file()
+    assert (kept / "result.json").stat().st_mtime_ns == before
+
+
+def test_two_benches_do_not_share_a_folder(tree: Path) -> None:
+    import fcntl
+
+    out = tree / "runs" / "suites" / "tiny"
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / "run.lock", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        refused = bench(tree)
+    assert refused.returncode == 2
+    assert "in use by another process" in refused.stderr
+
+
+def test_the_quickstart_is_well_formed() -> None:
+    suite = load_suite("quickstart", "runs")
+    names = {job.name for job in suite.jobs}
+    assert suite.export in names
+    assert suite.figure is not None
+    assert {panel["run"] for panel in suite.figure["panels"]} <= names
+    assert {job.base for job in suite.jobs if job.base} <= names
+    assert len({(job.name, job.seed) for job in suite.jobs}) == len(suite.jobs)
+
+
+def test_a_run_that_fails_ends_the_suite_with_its_name(tmp_path: Path) -> None:
+    suite = load_suite("quickstart", str(tmp_path / "runs"), [0])
+    bad = suite.jobs[0].__class__("bad", 0, ("env=gym/Nothing-v5", "algorithm=sac"), None, 1.0)
+    broken = suite.__class__(**{**vars(suite), "jobs": (bad,)})
+    with pytest.raises(TrimtabError, match="bad seed 0: .*gym/Nothing-v5"):
+        run_suite(broken, tmp_path, workers=1, console=Console(file=open("/dev/null", "w")))  # noqa: SIM115
+
+
+def test_paths_with_awkward_letters_survive_as_overrides() -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    for path in ("a b/c", "it's/seed", "x=1,2/y", "brackets[0]{1}"):
+        (parsed,) = OverridesParser.create().parse_overrides([f"base={quoted(path)}"])
+        assert parsed.value() == path

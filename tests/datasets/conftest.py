@@ -1,0 +1,50 @@
+"""Small random datasets for the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from trimtab.datasets.episodes import Dataset, Episode
+
+MakeDataset = Callable[..., Dataset]
+
+
+def random_episode(generator: np.random.Generator, steps: int, *, terminated: bool) -> Episode:
+    """Return an episode of 3 observation and 2 action dimensions within [-1, 1]."""
+    last = np.arange(steps) == steps - 1
+    return Episode(
+        observations=generator.normal(size=(steps + 1, 3)).astype(np.float32),
+        actions=generator.uniform(-0.99, 0.99, size=(steps, 2)).astype(np.float32),
+        rewards=generator.normal(size=steps).astype(np.float32),
+        terminations=last & terminated,
+        truncations=last & (not terminated),
+        infos={"success": last & terminated, "pose/left": generator.normal(size=(steps, 2))},
+        seed=int(generator.integers(1000)),
+    )
+
+
+@pytest.fixture
+def make_dataset() -> MakeDataset:
+    """Return a function of (lengths, seed) that makes a dataset of id ``test/random-v0``."""
+
+    def make(lengths: Sequence[int] = (4, 1, 7), seed: int = 0) -> Dataset:
+        generator = np.random.default_rng(seed)
+        return Dataset(
+            id="test/random-v0",
+            env="test/env",
+            env_options={"horizon": 7},
+            episodes=tuple(
+                random_episode(generator, steps, terminated=index % 2 == 0)
+                for index, steps in enumerate(lengths)
+            ),
+            action_low=(-1.0, -1.0),
+            action_high=(1.0, 1.0),
+            control_rate=20.0,
+            recipe={"name": "random", "seed": seed},
+            fingerprint="0123456789ab",
+        )
+
+    return make

@@ -1,0 +1,427 @@
+"""The Minari layout: round trip, the Minari package's own reader, bad input, and damage."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.minari import FORMAT_VERSION, load, save
+from trimtab.types import TrimtabError
+
+
+def assert_same(one: Dataset, two: Dataset) -> None:
+    for name in ("id", "env", "env_options", "action_low", "action_high", "control_rate"):
+        assert getattr(one, name) == getattr(two, name)
+    assert (one.recipe, one.fingerprint) == (two.recipe, two.fingerprint)
+    assert one.content_hash == two.content_hash
+    assert_same_arrays(one, two)
+
+
+def assert_same_arrays(one: Dataset, two: Dataset) -> None:
+    for first, second in zip(one.episodes, two.episodes, strict=True):
+        assert first.seed == second.seed
+        for key, array in first.arrays().items():
+            assert array.dtype == second.arrays()[key].dtype
+            np.testing.assert_array_equal(array, second.arrays()[key])
+
+
+def edit_metadata(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / "data/metadata.json"
+    metadata = json.loads(path.read_text())
+    change(metadata)
+    path.write_text(json.dumps(metadata))
+
+
+def make_foreign(folder: Path) -> None:
+    """Leave only what Minari itself writes: no checksum of ours."""
+
+    def strip(metadata: dict[str, Any]) -> None:
+        for key in [key for key in metadata if key.startswith("trimtab_")]:
+            del metadata[key]
+
+    edit_metadata(folder, strip)
+
+
+def test_round_trip_and_same_bytes(make_dataset: Any, tmp_path: Path) -> None:
+    dataset = make_dataset()
+    save(dataset, tmp_path / "one")
+    save(make_dataset(), tmp_path / "two")
+    assert_same(load(tmp_path / "one"), dataset)
+    for name in ("main_data.hdf5", "metadata.json"):
+        one, two = (tmp_path / folder / "data" / name for folder in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+    save(make_dataset(seed=1), tmp_path / "one")  # replaces
+    assert_same(load(tmp_path / "one"), make_dataset(seed=1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_the_minari_package_reads_it(
+    make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    dataset = make_dataset()
+    save(dataset, tmp_path / dataset.id)
+    assert FORMAT_VERSION in minari.supported_dataset_versions
+    loaded = minari.load_dataset(dataset.id)
+    assert (loaded.id, loaded.total_episodes, loaded.total_steps) == (dataset.id, 3, 12)
+    assert loaded.observation_space.shape == (3,)
+    np.testing.assert_array_equal(loaded.action_space.high, dataset.action_high)
+    for ours, theirs in zip(dataset.episodes, loaded.iterate_episodes(), strict=True):
+        np.testing.assert_array_equal(ours.observations, theirs.observations)
+        np.testing.assert_array_equal(ours.actions, theirs.actions)
+        np.testing.assert_array_equal(ours.rewards, theirs.rewards)
+        np.testing.assert_array_equal(ours.terminations, theirs.terminations)
+        np.testing.assert_array_equal(ours.truncations, theirs.truncations)
+        np.testing.assert_array_equal(ours.infos["success"], theirs.infos["success"])
+        assert theirs.terminations.dtype == np.bool_
+        assert loaded.observation_space.contains(theirs.observations[0])
+        assert "rewards=" in repr(theirs)
+    (first, *_) = loaded.storage.get_episode_metadata([0])
+    assert first["seed"] == dataset.episodes[0].seed
+    assert first["rewards_sum"] == pytest.approx(dataset.episodes[0].total_reward)
+    assert dataset.id in minari.list_local_datasets()
+
+
+def test_a_dataset_that_minari_wrote_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minari = pytest.importorskip("minari")
+    spaces = pytest.importorskip("gymnasium").spaces
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    generator = np.random.default_rng(0)
+    parts = {"goal": generator.normal(size=(4, 1)), "a": generator.normal(size=(4, 2))}
+    episode = minari.data_collector.EpisodeBuffer(
+        id=0,
+        seed=7,
+        observations=parts,
+        actions=generator.uniform(-1, 1, size=(3, 2)),
+        rewards=[0.0, 1.0, 2.0],
+        terminations=[False, False, False],
+        truncations=[False, False, True],
+        infos={"success": [False, True, False, True], "text": ["a", "b", "c", "d"]},
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it asks for an author
+        minari.create_dataset_from_buffers(
+            "foreign/box-v2",
+            [episode],
+            observation_space=spaces.Dict(
+                {name: spaces.Box(-9, 9, part.shape[1:]) for name, part in parts.items()}
+            ),
+            action_space=spaces.Box(-1, 1, (2,)),
+        )
+    dataset = load(tmp_path / "foreign/box-v2")
+    assert (dataset.id, dataset.env, dataset.action_low) == ("foreign/box-v2", "unknown", (-1, -1))
+    (read,) = dataset.episodes
+    assert read.seed == 7
+    wanted = np.concatenate([parts["a"], parts["goal"]], axis=1).astype(np.float32)
+    np.testing.assert_array_equal(read.observations, wanted)
+    np.testing.assert_array_equal(read.infos["success"], [True, False, True])
+    assert set(read.infos) == {"success"}
+
+
+@pytest.mark.parametrize("name", ["plain", "a b-v0", "x/../y-v0", "/etc/x-v0", "é/x-v0"])
+def test_ids_that_minari_would_refuse_are_refused(
+    make_dataset: Any, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(TrimtabError, match="is not of the form namespace/name-v0"):
+        save(dataclasses.replace(make_dataset(), id=name), tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_else_is_ever_replaced(make_dataset: Any, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/thesis.txt").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for name in ("precious", "file"):
+        with pytest.raises(TrimtabError, match="choose another folder"):
+            save(make_dataset(), tmp_path / name)
+    assert (tmp_path / "precious/thesis.txt").read_text() == "x"
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_an_invalid_dataset_is_not_written(make_dataset: Any, tmp_path: Path) -> None:
+    dataset = make_dataset()
+    bad = [
+        dataclasses.replace(dataset, episodes=()),
+        dataclasses.replace(dataset, recipe={"f": object()}),
+        dataclasses.replace(dataset, action_high=(1.0,)),
+    ]
+    for broken in bad:
+        with pytest.raises(TrimtabError, match="test/random-v0"):
+            save(broken, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old(make_dataset: Any, tmp_path: Path) -> None:
+    save(make_dataset(), tmp_path / "x")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8000, hard))
+    try:
+        with pytest.raises(TrimtabError, match=f"^cannot write {tmp_path / 'x'}: .*free the disk"):
+            save(make_dataset(seed=1), tmp_path / "x")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert_same(load(tmp_path / "x"), make_dataset())
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def replace_array(key: str, value: Any) -> Callable[[h5py.File], None]:
+    def change(file: h5py.File) -> None:
+        del file[f"episode_1/{key}"]
+        file[f"episode_1/{key}"] = value
+
+    return change
+
+
+def delete(key: str) -> Callable[[h5py.File], None]:
+    return lambda file: file.__delitem__(key)
+
+
+def empty(file: h5py.File) -> None:
+    for name in list(file):
+        del file[name]
+
+
+def loop(file: h5py.File) -> None:
+    file["episode_1/infos/again"] = file["episode_1/infos"]
+
+
+def claim_too_much(file: h5py.File) -> None:
+    del file["episode_1/actions"]
+    file["episode_1"].create_dataset("actions", shape=(1 << 40, 2), dtype="f4", chunks=(64, 2))
+
+
+def store_away(file: h5py.File) -> None:
+    del file["episode_1/rewards"]
+    away = [("elsewhere.bin", 0, h5py.h5f.UNLIMITED)]
+    file["episode_1"].create_dataset("rewards", shape=(1,), dtype="f4", external=away)
+
+
+def map_away(file: h5py.File) -> None:
+    del file["episode_1/rewards"]
+    layout = h5py.VirtualLayout(shape=(1,), dtype="f4")
+    layout[:] = h5py.VirtualSource("elsewhere.hdf5", "rewards", shape=(1,))
+    file["episode_1"].create_virtual_dataset("rewards", layout)
+
+
+def compress(file: h5py.File) -> None:
+    del file["episode_1/rewards"]
+    file["episode_1"].create_dataset(
+        "rewards", shape=(1 << 40,), dtype="f4", chunks=(64,), compression="gzip"
+    )
+
+
+def link_away(file: h5py.File) -> None:
+    del file["episode_1/actions"]
+    file["episode_1/actions"] = h5py.ExternalLink("elsewhere.hdf5", "/actions")
+
+
+def make_group(file: h5py.File) -> None:
+    del file["episode_1/rewards"]
+    file["episode_1/rewards/x"] = [1.0]
+
+
+def set_steps(file: h5py.File) -> None:
+    file["episode_1"].attrs["total_steps"] = 9
+
+
+# Episode 1 has one step, three observation and two action dimensions.
+BROKEN_FILES: list[tuple[str, Callable[[h5py.File], None], str]] = [
+    ("no observations", delete("episode_1/observations"), "episode 1, key 'observations': missing"),
+    ("no rewards", delete("episode_1/rewards"), "episode 1, key 'rewards': missing"),
+    ("no truncations", delete("episode_1/truncations"), "key 'truncations': missing"),
+    ("no episode", delete("episode_1"), "2 episodes, but metadata.json says 3"),
+    ("no episodes", empty, "0 episodes, but"),
+    ("text", replace_array("actions", ["a"]), "key 'actions': type .* is not a number"),
+    ("complex", replace_array("rewards", [1j]), "key 'rewards': type complex128"),
+    ("group", make_group, "key 'rewards': not an array"),
+    ("scalar", replace_array("rewards", 1.0), "episode 1"),
+    ("shape", replace_array("actions", np.zeros((1, 5))), r"'actions': shape \(1, 5\)"),
+    ("length", replace_array("observations", np.zeros((1, 3))), r"shape \(1, 3\), expected \(2, 3"),
+    ("nan", replace_array("observations", np.full((2, 3), np.nan)), "'observations': NaN"),
+    ("overflow", replace_array("rewards", [1e300]), "'rewards': NaN or infinity"),
+    ("flags", replace_array("terminations", [7]), "values other than 0 and 1"),
+    ("total_steps", set_steps, "total_steps says otherwise"),
+    ("claim", claim_too_much, "needs 8796093022208 bytes, 0 are stored"),
+    ("compressed claim", compress, "needs 4398046511104 bytes, 0 are stored"),
+    ("external storage", store_away, "its values lie in another file"),
+    ("virtual", map_away, "its values lie in another file"),
+    ("external link", link_away, "a link that leads elsewhere"),
+    ("endless nesting", loop, "nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"), [case[1:] for case in BROKEN_FILES], ids=[c[0] for c in BROKEN_FILES]
+)
+def test_a_broken_file_is_one_line(
+    make_dataset: Any, tmp_path: Path, change: Callable[[h5py.File], None], message: str
+) -> None:
+    save(make_dataset(), tmp_path / "x")
+    path = tmp_path / "x/data/main_data.hdf5"
+    make_foreign(tmp_path / "x")
+    with h5py.File(path, "a") as file:
+        change(file)
+    with pytest.raises(TrimtabError, match=message) as caught:
+        load(tmp_path / "x")
+    assert "\n" not in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+BROKEN_METADATA: list[tuple[dict[str, Any], str]] = [
+    ({"dataset_id": 3}, "'dataset_id' is not of type str"),
+    ({"total_episodes": "3"}, "'total_episodes' is not of type int"),
+    ({"total_episodes": True}, "'total_episodes' is not of type int"),
+    ({"total_episodes": 0}, "no episodes"),
+    ({"total_episodes": 10**9}, "3 episodes, but metadata.json says 1000000000"),
+    ({"total_steps": 13}, "12 steps, but metadata.json says 13"),
+    ({"data_format": "arrow"}, "convert it"),
+    ({"action_space": "{}"}, "'action_space' is not a flat Box"),
+    ({"action_space": None}, "'action_space' is not a flat Box"),
+    ({"action_space": '{"type": "Discrete", "n": 3}'}, "a Discrete space"),
+    ({"action_space": '{"type": "Box", "low": [[0]], "high": [[1]]}'}, "limits of shapes"),
+    ({"action_space": '{"type": "Box", "low": [0], "high": [1]}'}, "1 entries for 2 action dim"),
+    ({"action_space": '{"type": "Box", "low": ["a"], "high": [1]}'}, "not a flat Box"),
+    ({"trimtab_env": "other"}, "keys were changed"),
+    ({"trimtab_content_hash": None}, "keys were changed"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BROKEN_METADATA)
+def test_broken_metadata_is_one_line(
+    make_dataset: Any, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    save(make_dataset(), tmp_path / "x")
+    edit_metadata(tmp_path / "x", lambda metadata: metadata.update(change))
+    with pytest.raises(TrimtabError, match=message):
+        load(tmp_path / "x")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "[" * 100_000, '{"a": ' + "9" * 5000 + "}", "\xff"]
+)
+def test_metadata_that_is_no_object_is_one_line(
+    make_dataset: Any, tmp_path: Path, text: str
+) -> None:
+    save(make_dataset(), tmp_path / "x")
+    (tmp_path / "x/data/metadata.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(TrimtabError, match="JSON"):
+        load(tmp_path / "x")
+
+
+def test_missing_files_are_one_line(make_dataset: Any, tmp_path: Path) -> None:
+    with pytest.raises(TrimtabError, match="give the folder of a dataset"):
+        load(tmp_path / "nowhere")
+    save(make_dataset(), tmp_path / "x")
+    (tmp_path / "x/data/main_data.hdf5").unlink()
+    with pytest.raises(TrimtabError, match="the file is missing"):
+        load(tmp_path / "x")
+
+
+def test_one_changed_byte_is_noticed_before_the_file_is_opened(
+    make_dataset: Any, tmp_path: Path
+) -> None:
+    save(make_dataset(), tmp_path / "x")
+    path = tmp_path / "x/data/main_data.hdf5"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(TrimtabError, match="truncated or changed"):
+        load(tmp_path / "x")
+
+
+def test_content_that_its_hash_contradicts_is_refused(make_dataset: Any, tmp_path: Path) -> None:
+    save(make_dataset(), tmp_path / "x")
+    edit_metadata(tmp_path / "x", lambda metadata: metadata.update(dataset_id="test/other-v0"))
+    with pytest.raises(TrimtabError, match="content differs from its stored hash"):
+        load(tmp_path / "x")
+
+
+def load_or_none(folder: Path) -> Dataset | None:
+    """Return the dataset, or None if it is refused in one line; any other error goes through."""
+    try:
+        return load(folder)
+    except TrimtabError as error:
+        return None if "\n" not in str(error) else pytest.fail(str(error))
+
+
+def test_fuzz_ends_in_one_line_or_a_right_dataset(make_dataset: Any, tmp_path: Path) -> None:
+    """Random damage to either file: an error of ours, or exactly what was saved."""
+    dataset = make_dataset((2, 1))
+    save(dataset, tmp_path / "x")
+    files = [tmp_path / "x/data" / name for name in ("main_data.hdf5", "metadata.json")]
+    originals = [path.read_bytes() for path in files]
+    generator = np.random.default_rng(2026)
+    refused = read = 0
+    begin = time.monotonic()
+    for _ in range(300):
+        for path, original in zip(files, originals, strict=True):
+            path.write_bytes(original)
+        which = int(generator.integers(2))
+        data = bytearray(originals[which])
+        for _ in range(int(generator.integers(1, 4))):
+            place = int(generator.integers(len(data)))
+            kind = generator.choice(["flip", "cut", "insert", "erase"], p=[0.7, 0.1, 0.1, 0.1])
+            if kind == "flip":
+                data[place] ^= 1 << int(generator.integers(8))
+            elif kind == "cut":
+                del data[max(place, 1) :]
+            elif kind == "insert":
+                data[place:place] = generator.bytes(3)
+            else:
+                del data[place : place + 5]
+        files[which].write_bytes(data)
+        loaded = load_or_none(tmp_path / "x")
+        if loaded is None:
+            refused += 1
+        else:  # a key that is not ours was changed, such as the author
+            assert_same(loaded, dataset)
+            read += 1
+    assert refused > 200
+    assert refused + read == 300
+    assert time.monotonic() - begin < 15
+
+
+def test_fuzz_of_a_foreign_file_ends_in_one_line_or_a_valid_dataset(
+    make_dataset: Any, tmp_path: Path
+) -> None:
+    """Without a checksum HDF5 itself meets the damage; values may change, shapes may not."""
+    save(make_dataset((2, 1)), tmp_path / "x")
+    make_foreign(tmp_path / "x")
+    path = tmp_path / "x/data/main_data.hdf5"
+    old = tmp_path / "old.hdf5"  # in HDF5's oldest version, as Minari writes: without checksums
+    with h5py.File(path) as source, h5py.File(old, "w", libver="earliest") as target:
+        for name in source:
+            source.copy(name, target)
+    original = old.read_bytes()
+    path.write_bytes(original)
+    assert_same_arrays(load(tmp_path / "x"), make_dataset((2, 1)))
+    generator = np.random.default_rng(7)
+    refused = 0
+    for case in range(120):
+        data = bytearray(original)
+        if case % 3 == 0:
+            del data[int(generator.integers(1, len(data))) :]
+        else:
+            for _ in range(int(generator.integers(1, 30))):
+                data[int(generator.integers(len(data)))] = int(generator.integers(256))
+        path.write_bytes(data)
+        loaded = load_or_none(tmp_path / "x")
+        if loaded is None:
+            refused += 1
+        else:
+            assert loaded.num_steps == 3
+    assert refused >= 40  # every truncation at the least

@@ -1,0 +1,202 @@
+"""Recipes: the same seed makes the same bytes, and the demonstrations are what they claim to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hydra.utils import get_class
+
+from trimtab.benchmarks.build import make_dataset, recipe_folder
+from trimtab.benchmarks.config import load_group
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats import minari
+from trimtab.datasets.recipes.metaworld_expert import MetaWorldExpert
+from trimtab.datasets.recipes.record import record
+from trimtab.datasets.recipes.waypoints import WaypointController
+from trimtab.envs.registry import get_spec, make
+from trimtab.types import TrimtabError
+
+
+def recipe(name: str, **changes: Any) -> dict[str, Any]:
+    return {**load_group("dataset", name), **changes}
+
+
+SMALL = {"two_routes": 4, "push_noisy": 2}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
+    """A few episodes of each recipe."""
+    out = tmp_path_factory.mktemp("made")
+    return {
+        name: make_dataset(recipe(name, episodes=count), out) for name, count in SMALL.items()
+    }
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_the_same_seed_makes_the_same_bytes(
+    name: str, made: dict[str, Dataset], tmp_path: Any
+) -> None:
+    again = make_dataset(recipe(name, episodes=SMALL[name]), tmp_path)
+    assert again.content_hash == made[name].content_hash
+    other = make_dataset(recipe(name, episodes=SMALL[name], seed=1), tmp_path)
+    assert other.content_hash != made[name].content_hash
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_more_episodes_begin_with_the_same_ones(
+    name: str, made: dict[str, Dataset], tmp_path: Any
+) -> None:
+    (first,) = make_dataset(recipe(name, episodes=1), tmp_path).episodes
+    for key, array in first.arrays().items():
+        np.testing.assert_array_equal(array, made[name].episodes[0].arrays()[key])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_a_recipe_makes(name: str, made: dict[str, Dataset]) -> None:
+    dataset, wanted = made[name], recipe(name)
+    spec = get_spec(wanted["env"], **wanted["env_options"])
+    assert (dataset.id, dataset.env) == (wanted["id"], wanted["env"])
+    assert dataset.fingerprint == spec.fingerprint
+    assert dataset.recipe["controller"] == wanted["controller"]
+    assert len(dataset) == SMALL[name]
+    assert len({episode.seed for episode in dataset.episodes}) == SMALL[name]
+    for episode in dataset.episodes:
+        assert episode.success
+        assert len(episode) <= spec.horizon
+        assert (episode.actions >= spec.action_low).all()
+        assert (episode.actions <= spec.action_high).all()
+        ends = episode.terminations | episode.truncations
+        assert ends[-1] and not ends[:-1].any()
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_an_episode_repeats_from_its_seed_and_actions(name: str, made: dict[str, Dataset]) -> None:
+    dataset = made[name]
+    env = make(dataset.env, **dataset.env_options)
+    episode = dataset.episodes[-1]
+    obs, _ = env.reset(seed=episode.seed)
+    np.testing.assert_array_equal(obs, episode.observations[0])
+    for step, action in enumerate(episode.actions):
+        obs, reward, *_ = env.step(action)
+        np.testing.assert_array_equal(obs, episode.observations[step + 1])
+        assert np.float32(reward) == episode.rewards[step]
+    env.close()
+
+
+def test_a_dataset_is_made_once(tmp_path: Any) -> None:
+    wanted, shares = recipe("two_routes", episodes=2), list[float]()
+    first = make_dataset(wanted, tmp_path, shares.append)
+    assert shares == [0.5, 1.0]
+    assert make_dataset(wanted, tmp_path, shares.append).content_hash == first.content_hash
+    assert shares == [0.5, 1.0]
+    assert minari.load(recipe_folder(wanted, tmp_path)).content_hash == first.content_hash
+    assert recipe_folder({**wanted, "seed": 1}, tmp_path) != recipe_folder(wanted, tmp_path)
+
+
+class Scripted:
+    """Succeeds in episodes whose generator says so: a controller of the task below."""
+
+    def __init__(self, task: str, generator: np.random.Generator) -> None:
+        self.push = 1.0 if generator.random() < 0.5 else 0.0
+
+    def act(self, obs: Any) -> Any:
+        return np.full(2, self.push, np.float32)
+
+
+class Task:
+    """Two steps, of which the second succeeds if it is pushed."""
+
+    def __init__(self) -> None:
+        space = make("robotics/PointMaze-TwoRoutes-v0").action_space
+        self.action_space, self.steps = space, 0
+
+    def reset(self, *, seed: int) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        success = bool(self.steps == 2 and action[0] > 0.5)
+        obs = np.full(3, self.steps, np.float32)
+        return obs, float(success), success, self.steps == 2, {"success": success}
+
+
+def recorded(**changes: Any) -> list[Any]:
+    settings: dict[str, Any] = {
+        "episodes": 30, "seed": 0, "success_key": "success", "only_successful": False,
+    }  # fmt: skip
+    return record(Task(), "task", Scripted, **{**settings, **changes})  # type: ignore[arg-type]
+
+
+def test_only_successful_drops_the_others() -> None:
+    everything, successes = recorded(), recorded(only_successful=True)
+    kept = [episode.seed for episode in everything if episode.success]
+    assert 5 < len(kept) < 25
+    assert [episode.seed for episode in successes][: len(kept)] == kept
+    assert all(episode.success for episode in successes)
+    assert len(successes) == len(everything) == 30
+
+
+def test_end_flags_are_those_of_the_task() -> None:
+    for episode in recorded():
+        assert episode.terminations.tolist() == [False, bool(episode.success)]
+        assert episode.truncations.tolist() == [False, True]
+        assert episode.observations[:, 0].tolist() == [0.0, 1.0, 2.0]
+    assert recorded(success_key=None)[0].infos == {}
+
+
+def test_a_recipe_that_never_succeeds_gives_up() -> None:
+    class Idle(Scripted):
+        def __init__(self, task: str, generator: np.random.Generator) -> None:
+            self.push = 0.0
+
+    with pytest.raises(TrimtabError, match="only 0 of 40 attempts succeeded") as error:
+        record(
+            Task(), "task", Idle,  # type: ignore[arg-type]
+            episodes=2, seed=0, success_key="success", only_successful=True,
+        )  # fmt: skip
+    assert "\n" not in str(error.value)
+
+
+def test_the_routes_are_equally_likely() -> None:
+    settings = dict(recipe("two_routes")["controller"])
+    assert get_class(settings.pop("_target_")) is WaypointController
+    sides = []
+    for attempt in range(2000):
+        seed = int(np.random.SeedSequence([0, attempt]).generate_state(2)[1])
+        controller = WaypointController("", np.random.default_rng(seed), **settings)
+        sides.append(controller.route[0][1] > 0)
+    # Five standard deviations of a fair coin.
+    assert abs(np.mean(sides) - 0.5) < 5 * 0.5 / np.sqrt(len(sides))
+
+
+def test_the_demonstrations_go_by_both_sides(tmp_path: Any) -> None:
+    dataset = make_dataset(recipe("two_routes", episodes=12), tmp_path)
+    above = [bool(episode.observations[:, 1].max() > 2.0) for episode in dataset.episodes]
+    below = [bool(episode.observations[:, 1].min() < -2.0) for episode in dataset.episodes]
+    assert [not side for side in above] == below  # each by one side
+    assert 2 <= sum(above) <= 10
+
+
+def test_a_waypoint_is_left_when_it_is_reached() -> None:
+    controller = WaypointController(
+        "", np.random.default_rng(0), routes=[[[1.0, 0.0], [1.0, 2.0]]], noise=0.0
+    )
+    at_rest = controller.act(np.array([0.9, 0.0, 0.0, 0.0]))
+    np.testing.assert_allclose(at_rest, [0.2, 1.0])  # 2 times the distance, clipped to 1
+    braking = controller.act(np.array([1.0, 1.9, 0.0, 1.0]))
+    np.testing.assert_allclose(braking, [0.0, 2.0 * 0.1 - 0.5 * 1.0])
+
+
+def test_the_noise_of_the_expert_has_its_size() -> None:
+    obs = make("metaworld/push-v3").reset(seed=0)[0]
+    exact = MetaWorldExpert("push-v3", np.random.default_rng(0)).act(obs)
+    noisy = MetaWorldExpert("push-v3", np.random.default_rng(0), noise=0.3)
+    errors = np.array([noisy.act(obs) - exact for _ in range(2000)])
+    assert np.abs(exact).max() <= 1
+    np.testing.assert_allclose(errors.std(0), 0.3, rtol=0.1)
+    with pytest.raises(TrimtabError, match="no scripted expert for 'psuh-v3'"):
+        MetaWorldExpert("psuh-v3", np.random.default_rng(0))

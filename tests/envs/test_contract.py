@@ -1,0 +1,121 @@
+"""What every registered environment must keep; being registered is being tested."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from trimtab.envs.registry import list_envs
+from trimtab.envs.vector import SyncVectorEnv, make_vec
+
+HORIZON = 20
+SEED = 7
+
+
+def _actions(env: SyncVectorEnv, seed: int, steps: int) -> np.ndarray:
+    space = env.single_action_space
+    generator = np.random.default_rng(seed)
+    return generator.uniform(space.low, space.high, (steps, *space.shape)).astype(np.float32)
+
+
+def _episode(env: SyncVectorEnv, seed: int, action_seed: int, steps: int) -> dict[str, np.ndarray]:
+    """Play the single environment inside by hand, without the vector's bookkeeping."""
+    single = env.envs[0].env
+    obs, _ = single.reset(seed=seed)
+    rows: dict[str, list[Any]] = {"obs": [obs.copy()], "reward": [], "end": []}
+    for action in _actions(env, action_seed, steps):
+        obs, reward, terminated, truncated, _ = single.step(action[0])
+        rows["obs"].append(obs.copy())
+        rows["reward"].append(reward)
+        rows["end"].append((terminated, truncated))
+        if terminated or truncated:
+            break
+    return {name: np.array(values) for name, values in rows.items()}
+
+
+@pytest.fixture(scope="module", params=list_envs())
+def played(request: pytest.FixtureRequest) -> Iterator[tuple[SyncVectorEnv, dict[str, np.ndarray]]]:
+    """One copy of an environment, and the first episode it played after its construction."""
+    env = make_vec(request.param, 1, seed=SEED, horizon=HORIZON)
+    yield env, _episode(env, seed=11, action_seed=0, steps=HORIZON)
+    env.close()
+
+
+def test_episode_depends_on_seed_and_actions_alone(played: Any) -> None:
+    env, first = played
+    _episode(env, seed=12, action_seed=1, steps=10)
+    again = _episode(env, seed=11, action_seed=0, steps=HORIZON)
+    for name, values in first.items():
+        np.testing.assert_array_equal(again[name], values, err_msg=name)
+
+
+def test_another_seed_is_another_episode(played: Any) -> None:
+    env, first = played
+    other = _episode(env, seed=13, action_seed=0, steps=1)
+    assert not np.array_equal(other["obs"][0], first["obs"][0])
+
+
+def test_time_limit_truncates_at_the_horizon(played: Any) -> None:
+    _, first = played
+    terminated, truncated = first["end"][-1]
+    assert not first["end"][:-1].any()
+    if len(first["end"]) < HORIZON:
+        assert terminated and not truncated
+    else:
+        assert truncated
+
+
+def test_spaces_hold(played: Any) -> None:
+    env, first = played
+    single = env.envs[0].env
+    assert single.observation_space.dtype == np.float32
+    assert single.observation_space.shape == first["obs"].shape[1:]
+    assert len(single.observation_space.shape) == len(single.action_space.shape) == 1
+    assert all(single.observation_space.contains(obs) for obs in first["obs"])
+    assert np.isfinite(first["obs"]).all() and np.isfinite(first["reward"]).all()
+    assert isinstance(single.action_space, gymnasium.spaces.Box)
+    assert single.action_space.dtype == np.float32
+    assert (single.action_space.high > single.action_space.low).all()
+
+
+def test_vector_follows_the_single_environment(played: Any) -> None:
+    """SAME_STEP autoreset: the true last observation in the infos, the next episode's first out."""
+    env, _ = played
+    expected = _episode(env, env.episode_seed(0, 0), action_seed=2, steps=HORIZON)
+    next_first = _episode(env, env.episode_seed(0, 1), action_seed=2, steps=0)["obs"][0]
+    length = len(expected["reward"])
+    obs, _ = env.reset(seed=SEED)
+    np.testing.assert_array_equal(obs[0], expected["obs"][0])
+    for step, action in enumerate(_actions(env, 2, length)):
+        obs, reward, terminated, truncated, infos = env.step(action[None])
+        assert obs.dtype == np.float32 and reward.dtype == np.float64
+        assert reward[0] == expected["reward"][step]
+        assert (terminated[0], truncated[0]) == tuple(expected["end"][step])
+        assert infos["_final_obs"][0] == (step == length - 1)
+        if step < length - 1:
+            np.testing.assert_array_equal(obs[0], expected["obs"][step + 1])
+            assert not infos["final_obs"].any()
+    np.testing.assert_array_equal(infos["final_obs"][0], expected["obs"][-1])
+    np.testing.assert_array_equal(obs[0], next_first)
+    final = {name: values[0] for name, values in infos["final_info"].items()}
+    assert final["length"] == length
+    assert final["return"] == pytest.approx(expected["reward"].sum())
+    assert final["seed"] == env.episode_seed(0, 0)
+    assert ("success" in infos) == (env.success_key is not None)
+
+
+def test_state_is_restored_exactly(played: Any) -> None:
+    env, _ = played
+    env.reset(seed=SEED)
+    actions = _actions(env, 3, 10)
+    for action in actions[:4]:
+        env.step(action[None])
+    state = env.state_dict()
+    expected = [env.step(action[None])[:4] for action in actions[4:]]
+    env.reset()
+    env.load_state_dict(state)
+    for action, rows in zip(actions[4:], expected, strict=True):
+        for value, row in zip(env.step(action[None])[:4], rows, strict=True):
+            np.testing.assert_array_equal(value, row)

@@ -1,0 +1,228 @@
+"""The vector of environments: seeds, episodes ending apart, errors, saved states."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from trimtab.envs.registry import get_spec, make
+from trimtab.envs.vector import default_episode_seed, make_vec
+from trimtab.errors import TrimtabError
+
+HOPPER = "gym/Hopper-v5"
+
+
+def _random(env: Any, steps: int, seed: int = 0) -> np.ndarray:
+    shape = (steps, *env.action_space.shape)
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)
+
+
+def test_is_a_gymnasium_vector_env() -> None:
+    env = make_vec(HOPPER, 3, seed=0, act_steps=2)
+    assert isinstance(env, gymnasium.vector.VectorEnv)
+    assert env.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP
+    assert env.single_action_space.shape == (2, 3)
+    assert env.action_space.shape == (3, 2, 3)
+    obs, infos = env.reset()
+    assert env.observation_space.contains(obs) and infos == {}
+    assert env.action_space.contains(_random(env, 1)[0])
+    assert env.env_spec is get_spec(HOPPER)
+    env.close()
+
+
+def test_each_episode_is_replayed_by_its_seed_alone() -> None:
+    """Hopper falls at different times, so the copies are in different episodes."""
+    env = make_vec(HOPPER, 3, seed=5)
+    single = make(HOPPER)
+    first, _ = env.reset()
+    started = [[obs] for obs in first]
+    taken: list[list[np.ndarray]] = [[], [], []]
+    ended = 0
+    for action in _random(env, 150):
+        obs, rewards, terminated, truncated, infos = env.step(action)
+        assert not truncated.any()
+        for index in range(3):
+            taken[index].append(action[index, 0])
+            if not terminated[index]:
+                assert not infos["final_obs"][index].any()
+                continue
+            final = {name: value[index] for name, value in infos["final_info"].items()}
+            np.testing.assert_array_equal(
+                single.reset(seed=int(final["seed"]))[0], started[index][-1]
+            )
+            rows = [single.step(single_action) for single_action in taken[index]]
+            np.testing.assert_array_equal(infos["final_obs"][index], rows[-1][0])
+            assert rows[-1][2]
+            assert final["length"] == len(rows) == len(taken[index])
+            assert final["return"] == pytest.approx(sum(row[1] for row in rows), rel=1e-12)
+            assert final["episode"] == len(started[index]) - 1
+            assert final["seed"] == default_episode_seed(5, index, int(final["episode"]))
+            assert rewards[index] == rows[-1][1]
+            started[index].append(obs[index].copy())
+            taken[index] = []
+            ended += 1
+    assert ended >= 6
+    assert len({len(starts) for starts in started} | {len(t) for t in taken}) > 2
+
+
+def test_number_of_copies_does_not_change_an_episode() -> None:
+    one, four = make_vec(HOPPER, 1, seed=2), make_vec(HOPPER, 4, seed=2)
+    np.testing.assert_array_equal(one.reset()[0][0], four.reset()[0][0])
+    assert len({row.tobytes() for row in four.reset()[0]}) == 4
+
+
+def test_reset_goes_on_and_seed_starts_again() -> None:
+    env = make_vec(HOPPER, 2, seed=2)
+    first, second = env.reset()[0], env.reset()[0]
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(env.reset(seed=2)[0], first)
+    np.testing.assert_array_equal(env.reset()[0], second)
+
+
+def test_a_copy_that_is_not_active_stands_still() -> None:
+    env, whole = (make_vec(HOPPER, 3, seed=5, horizon=6) for _ in range(2))
+    start, _ = env.reset()
+    whole.reset()
+    env.active[1] = False
+    others = [0, 2]
+    for action in _random(env, 8):
+        obs, rewards, terminated, truncated, infos = env.step(action)
+        expected = whole.step(action)
+        for value, row in zip((obs, rewards, terminated, truncated), expected[:4], strict=True):
+            np.testing.assert_array_equal(value[others], row[others])
+        np.testing.assert_array_equal(obs[1], start[1])
+        assert (rewards[1], terminated[1], truncated[1], infos["steps"][1]) == (0, False, False, 0)
+    env.active[1] = True
+    fresh = make_vec(HOPPER, 3, seed=5, horizon=6)
+    fresh.reset()
+    action = _random(env, 1)[0]
+    np.testing.assert_array_equal(env.step(action)[0][1], fresh.step(action)[0][1])
+
+
+def test_own_rule_for_seeds() -> None:
+    env = make_vec(HOPPER, 2, seed=0, horizon=2, episode_seed=lambda i, e: 100 * i + e)
+    single = make(HOPPER)
+    env.reset()
+    zeros = np.zeros(env.action_space.shape, np.float32)
+    env.step(zeros)
+    obs, _, _, truncated, infos = env.step(zeros)
+    assert truncated.all()
+    np.testing.assert_array_equal(infos["final_info"]["seed"], [0, 100])
+    for index, seed in enumerate((1, 101)):
+        np.testing.assert_array_equal(obs[index], single.reset(seed=seed)[0])
+
+
+def test_returned_arrays_are_the_callers() -> None:
+    env = make_vec(HOPPER, 2, seed=0)
+    first, _ = env.reset()
+    kept = first.copy()
+    actions = _random(env, 2)
+    second = env.step(actions[0])[0]
+    np.testing.assert_array_equal(first, kept)
+    second[:] = 0.0
+    assert env.state_dict()["obs"].any()
+    state = env.state_dict()
+    stored = {name: value.copy() for name, value in state.items()}
+    env.step(actions[1])
+    for name, value in stored.items():
+        np.testing.assert_array_equal(state[name], value)
+
+
+def test_success_of_a_step_and_of_an_episode() -> None:
+    env = make_vec("metaworld/reach-v3", 1, seed=0, act_steps=5, horizon=100)
+    obs, _ = env.reset()
+    seen = []
+    for _ in range(20):
+        target = obs[0, -3:] if len(seen) < 14 else np.array([0.0, 0.4, 0.4])
+        direction = np.append(np.clip(10 * (target - obs[0, :3]), -1, 1), 0)
+        obs, _, _, truncated, infos = env.step(np.tile(direction, (1, 5, 1)))
+        seen.append(bool(infos["success"][0]))
+    assert truncated[0] and any(seen) and not seen[-1]
+    assert infos["final_info"]["success"][0] and not infos["final_info"]["success_at_end"][0]
+
+
+@pytest.mark.parametrize("act_steps", [1, 3])
+def test_state_goes_to_another_vector(act_steps: int) -> None:
+    env = make_vec(HOPPER, 3, seed=5, act_steps=act_steps)
+    env.reset()
+    actions = _random(env, 60)
+    for action in actions[:40]:
+        env.step(action)
+    state = env.state_dict()
+    assert state["episode"].max() > 0 and len(set(state["chunks"].tolist())) > 1
+    assert all(isinstance(value, np.ndarray) for value in state.values())
+    other = make_vec(HOPPER, 3, seed=99, act_steps=act_steps)
+    other.load_state_dict(state)
+    for action in actions[40:]:
+        ours, theirs = env.step(action), other.step(action)
+        for left, right in zip(ours[:4], theirs[:4], strict=True):
+            np.testing.assert_array_equal(left, right)
+        for name, value in ours[4]["final_info"].items():
+            np.testing.assert_array_equal(value, theirs[4]["final_info"][name], err_msg=name)
+
+
+def test_state_before_the_first_reset() -> None:
+    env, other = (make_vec(HOPPER, 2, seed=4) for _ in range(2))
+    other.reset()
+    other.load_state_dict(env.state_dict())
+    with pytest.raises(TrimtabError, match="reset"):
+        other.step(np.zeros((2, 1, 3), np.float32))
+    np.testing.assert_array_equal(other.reset()[0], env.reset()[0])
+
+
+def test_wrong_states() -> None:
+    env = make_vec(HOPPER, 2, seed=4)
+    env.reset()
+    for action in _random(env, 3):
+        env.step(action)
+    state = env.state_dict()
+    wrong = {
+        "has": {name: value for name, value in state.items() if name != "chunks"},
+        "use the same task": {**state, "obs": state["obs"][:1]},
+        "another seed": {**state, "seed": state["seed"] + 1},
+        "did not lead": {**state, "actions": -state["actions"]},
+        "use the same task, num_envs": {**state, "actions": state["actions"][1:]},
+    }
+    for message, changed in wrong.items():
+        with pytest.raises(TrimtabError, match=message):
+            env.load_state_dict(changed)
+    env.load_state_dict(state)
+    np.testing.assert_array_equal(env.state_dict()["obs"], state["obs"])
+
+
+@pytest.mark.parametrize(
+    "keywords",
+    [
+        {"num_envs": 0},
+        {"num_envs": True},
+        {"seed": -1},
+        {"seed": 0.5},
+        {"act_steps": 0},
+        {"discount": 2.0},
+        {"device": "cuda"},
+        {"horizn": 3},
+    ],
+)
+def test_wrong_arguments(keywords: dict[str, Any]) -> None:
+    arguments = {"num_envs": 2, "seed": 0, **keywords}
+    with pytest.raises(TrimtabError) as error:
+        make_vec(HOPPER, arguments.pop("num_envs"), **arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_wrong_calls() -> None:
+    env = make_vec(HOPPER, 2, seed=0)
+    zeros = np.zeros((2, 1, 3), np.float32)
+    with pytest.raises(TrimtabError, match="call reset"):
+        env.step(zeros)
+    env.reset()
+    with pytest.raises(TrimtabError, match=r"must have shape \(2, 1, 3\), got \(2, 3\)"):
+        env.step(zeros[:, 0])
+    zeros[1, 0, 2] = np.nan
+    with pytest.raises(TrimtabError, match="environment 1 is not finite"):
+        env.step(zeros)
+    with pytest.raises(TrimtabError, match="seed must be"):
+        env.reset(seed=-1)
+    with pytest.raises(TrimtabError, match="no options"):
+        env.reset(options={"goal": 1})

@@ -1,0 +1,134 @@
+"""Bundles of every kind of policy, exported once and shared by the tests of this folder."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trimtab.policies.base import Policy
+from trimtab.policies.bundle import save_bundle
+from trimtab.policies.bundle_files import CONFIG, Array, sealed
+from trimtab.policies.diffusion import DiffusionPolicy
+from trimtab.policies.flow import FlowPolicy
+from trimtab.policies.gaussian import GaussianPolicy
+from trimtab.policies.latent import LatentPolicy, latent_spec
+from trimtab.policies.registry import policy_kinds
+from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
+from trimtab.types import PolicySpec, Statistics
+
+SPEC = PolicySpec(6, 4, 2, (-1.0, -0.5), (1.0, 2.0))
+SMALL: dict[str, Any] = {"hidden": (24, 24)}
+CONTRACT = {
+    "env": "robotics/PointMaze-TwoRoutes-v0",
+    "env_options": {"horizon": 250},
+    "env_horizon": 250,
+    "fingerprint": "0123456789ab",
+    "control_rate": 10.0,
+    "act_steps": 3,
+    "action_names": ["force_x", "force_y"],
+    "training": {"algorithm": "bc", "dataset": "two_routes", "seed": 7, "steps": 100},
+}
+
+
+def _fitted(policy: Policy) -> Policy:
+    low, high = -torch.arange(1.0, 7.0), torch.arange(2.0, 8.0)
+    limits = torch.tensor(SPEC.action_low) * 0.9, torch.tensor(SPEC.action_high) * 0.8
+    policy.fit_normalizer(Statistics(low * 0, low * 0 + 1, low, high, *limits))
+    return policy
+
+
+def _steered() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=4))
+    return LatentPolicy(TanhGaussianPolicy(latent_spec(base, 1.5), **SMALL), base)
+
+
+# Kinds made of other policies cannot be built from a spec, so they stand here.
+_SPECIAL: dict[str, Callable[[], Policy]] = {
+    "latent": _steered,
+    "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
+                                            train_steps=4)),
+    "gaussian": lambda: _fitted(GaussianPolicy(SPEC, **SMALL)),
+}  # fmt: skip
+
+
+def _build(case: str) -> Policy:
+    torch.manual_seed(3)
+    if case in _SPECIAL:
+        return _SPECIAL[case]()
+    kind: Any = policy_kinds()[case]
+    assert "spec" in inspect.signature(kind).parameters, f"say in {__file__} how to build a {case}"
+    return _fitted(kind(SPEC))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", sorted({*policy_kinds(), *_SPECIAL}))
+
+
+@pytest.fixture
+def contract() -> dict[str, Any]:
+    return dict(CONTRACT)
+
+
+@pytest.fixture(scope="session")
+def policy_of() -> Callable[[str], Policy]:
+    """Build the policy of a case, the same weights every time."""
+    return _build
+
+
+@pytest.fixture(scope="session")
+def bundle_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Export the bundle of a case once; it must not be changed."""
+    root = tmp_path_factory.mktemp("bundles")
+
+    def export(case: str) -> Path:
+        folder = root / case
+        return folder if folder.exists() else save_bundle(_build(case), folder, contract=CONTRACT)
+
+    return export
+
+
+@pytest.fixture
+def copy_of(bundle_of: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """Copy the bundle of a case to a folder that may be damaged."""
+
+    def copy(case: str) -> Path:
+        return Path(shutil.copytree(bundle_of(case), tmp_path / case, dirs_exist_ok=True))
+
+    return copy
+
+
+@pytest.fixture(scope="session")
+def reseal() -> Callable[..., None]:
+    """Change a bundle and make its hashes right again, as a careless or hostile writer would."""
+
+    def write(folder: Path, *, config: dict[str, Any] | None = None, **changed: bytes) -> None:
+        body = json.loads((folder / CONFIG).read_text())
+        files = {name: (folder / name).read_bytes() for name in body["files"]}
+        for name in files:
+            files[name] = changed.get(name.partition(".")[0], files[name])
+            (folder / name).write_bytes(files[name])
+        (folder / CONFIG).write_text(json.dumps(sealed({**body, **(config or {})}, files)))
+
+    return write
+
+
+@pytest.fixture
+def rows() -> Callable[..., tuple[Array, Array]]:
+    """Draw observations and noise for a policy."""
+
+    def draw(policy: Policy, count: int, seed: int = 5) -> tuple[Array, Array]:
+        generator = np.random.default_rng(seed)
+        obs = generator.normal(size=(count, policy.spec.obs_dim)).astype(np.float32)
+        noise = generator.normal(size=(count, *policy.noise_shape)).astype(np.float32)
+        return obs, noise
+
+    return draw

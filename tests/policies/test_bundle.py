@@ -1,0 +1,431 @@
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import safetensors.torch
+import torch
+import yaml
+
+from trimtab.policies.base import Policy
+from trimtab.policies.bundle import bundle_hash, check_bundle, load_bundle, save_bundle
+from trimtab.policies.bundle_files import read_safetensors, sealed
+from trimtab.policies.gaussian import GaussianPolicy
+from trimtab.policies.onnx_export import export_onnx
+from trimtab.policies.runtime import load_policy
+from trimtab.types import PolicySpec, TrimtabError
+
+PolicyOf = Callable[[str], Policy]
+BundleOf = Callable[[str], Path]
+FILES = ("config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "README.md")
+
+
+def refused(folder: Path, *words: str, runtime: bool = True) -> None:
+    """Both loaders refuse ``folder`` in one line that says each of ``words``."""
+    for load in (load_bundle, load_policy) if runtime else (load_bundle,):
+        with pytest.raises(TrimtabError) as caught:
+            load(folder)
+        message = str(caught.value)
+        assert "\n" not in message
+        for word in words:
+            assert word in message, message
+
+
+def test_read_back_is_the_same_policy(
+    case: str, policy_of: PolicyOf, bundle_of: BundleOf, rows: Any
+) -> None:
+    policy = policy_of(case).eval()
+    bundle = load_bundle(bundle_of(case))
+    assert bundle.policy.config() == policy.config()
+    assert not bundle.policy.training
+    for name, value in policy.state_dict().items():
+        assert torch.equal(bundle.policy.state_dict()[name], value), name
+    obs, noise = map(torch.from_numpy, rows(policy, 5))
+    with torch.no_grad():
+        assert torch.equal(bundle.policy(obs, noise), policy(obs, noise))
+    assert check_bundle(bundle.folder).keys() == {"torch", "onnx"}
+    assert max(check_bundle(bundle.folder).values()) <= 1e-5
+
+
+def test_contract_says_what_a_robot_needs(bundle_of: BundleOf) -> None:
+    folder = bundle_of("flow")
+    config = load_bundle(folder).config
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    units = "raw units of robotics/PointMaze-TwoRoutes-v0"
+    assert config["inputs"]["obs"] == {
+        "dtype": "float32", "shape": ["batch", 6], "units": units, "order": "index",
+    }  # fmt: skip
+    assert config["inputs"]["noise"]["shape"] == ["batch", 4, 2]
+    assert config["inputs"]["noise"]["distribution"] == "standard normal"
+    assert config["outputs"]["action"] == {
+        "dtype": "float32", "shape": ["batch", 4, 2], "units": units,
+        "order": ["force_x", "force_y"], "low": [-1.0, -0.5], "high": [1.0, 2.0],
+    }  # fmt: skip
+    assert config["chunking"] == {"horizon": 4, "act_steps": 3}
+    assert config["control_rate"] == 10.0
+    assert config["evaluate_deterministic"] is False
+    assert config["env"]["fingerprint"] == "0123456789ab"
+    assert config["training"]["algorithm"] == "bc"
+    assert config["training"]["packages"]["torch"] == torch.__version__
+
+
+def test_onnx_is_one_file_with_the_contract_and_no_trace_of_the_machine(
+    case: str, bundle_of: BundleOf
+) -> None:
+    data = (bundle_of(case) / "policy.onnx").read_bytes()
+    model = onnx.load_from_string(data)
+    onnx.checker.check_model(model)
+    assert not any(tensor.external_data for tensor in model.graph.initializer)
+    assert [port.name for port in model.graph.input] == ["obs", "noise"]
+    assert [port.name for port in model.graph.output] == ["action"]
+    (entry,) = model.metadata_props
+    config = json.loads((bundle_of(case) / "config.json").read_text())
+    assert json.loads(entry.value) == {
+        key: value for key, value in config.items() if key not in ("files", "sha256")
+    }
+    assert b".py" not in data
+    assert str(Path.cwd()).encode() not in data
+
+
+def test_golden_rows_are_realistic(bundle_of: BundleOf) -> None:
+    # The steered policy's own normaliser is never fitted: the rows must come from its base's.
+    golden = read_safetensors((bundle_of("latent") / "golden.safetensors").read_bytes(), "golden")
+    obs, noise = golden["obs"], golden["noise"]
+    assert len(obs) >= 16
+    low, high = -np.arange(1.0, 7.0), np.arange(2.0, 8.0)
+    assert (obs >= low - 1e-5).all() and (obs <= high + 1e-5).all()
+    assert (obs.max(0) - obs.min(0) > 0.7 * (high - low)).all()
+    assert (noise[:4] == 0).all() and 0.7 < noise[8:].std() < 1.3
+
+
+def test_saving_leaves_policy_and_randomness_alone(
+    tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any]
+) -> None:
+    policy = policy_of("latent").train()
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    modes = [module.training for module in policy.modules()]
+    gradients = [parameter.requires_grad for parameter in policy.parameters()]
+    torch_state, numpy_state = torch.get_rng_state(), str(np.random.get_state())
+    save_bundle(policy, tmp_path / "b", contract=contract)
+    load_bundle(tmp_path / "b")
+    load_policy(tmp_path / "b")
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert str(np.random.get_state()) == numpy_state
+    assert [module.training for module in policy.modules()] == modes
+    assert [parameter.requires_grad for parameter in policy.parameters()] == gradients
+    assert all(torch.equal(before[name], v) for name, v in policy.state_dict().items())
+
+
+def test_exporting_is_silent_and_gives_the_same_bytes(
+    tmp_path: Path,
+    policy_of: PolicyOf,
+    bundle_of: BundleOf,
+    contract: dict[str, Any],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    level = logging.getLogger("torch.onnx").level
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        save_bundle(policy_of("gaussian"), tmp_path / "again", contract=contract)
+    assert capfd.readouterr() == ("", "")
+    assert logging.getLogger("torch.onnx").level == level
+    for name in FILES:
+        assert (tmp_path / "again" / name).read_bytes() == (
+            bundle_of("gaussian") / name
+        ).read_bytes(), name
+
+
+def test_without_onnx(tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any]) -> None:
+    folder = save_bundle(policy_of("flow"), tmp_path / "b", contract=contract, onnx=False)
+    assert not (folder / "policy.onnx").exists()
+    assert check_bundle(folder) == {"torch": 0.0}
+    with pytest.raises(TrimtabError, match=r"has no policy\.onnx.*trimtab export"):
+        load_policy(folder)
+
+
+def test_identity_is_weights_and_settings(
+    tmp_path: Path, policy_of: PolicyOf, bundle_of: BundleOf, contract: dict[str, Any]
+) -> None:
+    identity = bundle_hash(bundle_of("gaussian"))
+    assert re.fullmatch("[0-9a-f]{64}", identity)
+    policy = policy_of("gaussian")
+    other = {**contract, "training": {"seed": 8}, "act_steps": 1}
+    folder = save_bundle(policy, tmp_path / "b", contract=other, results={"s": 1}, onnx=False)
+    assert bundle_hash(folder) == identity
+    (folder / "README.md").write_text("another card")
+    assert bundle_hash(folder) == identity
+    with torch.no_grad():
+        next(policy.parameters()).view(-1)[0].add_(1e-3)
+    save_bundle(policy, folder, contract=other, onnx=False)
+    assert bundle_hash(folder) != identity
+    wider = GaussianPolicy(policy.spec, hidden=(24, 24), std=0.2)
+    wider.load_state_dict(policy_of("gaussian").state_dict())
+    assert bundle_hash(save_bundle(wider, folder, contract=other, onnx=False)) != identity
+
+
+def test_model_card(tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any]) -> None:
+    results = {"success": "0.91 [0.88, 0.94]", "a|b": 2}
+    folder = save_bundle(
+        policy_of("gaussian"), tmp_path / "b", contract=contract, results=results, onnx=False
+    )
+    text = (folder / "README.md").read_text()
+    _, front, body = text.split("---\n", 2)
+    parsed = yaml.safe_load(front)
+    assert parsed["library_name"] == "trimtab"
+    assert parsed["pipeline_tag"] == "robotics"
+    assert {"trimtab", "gaussian", "bc", contract["env"]} <= set(parsed["tags"])
+    for expected in ("load_policy(", "load_bundle(", "10 Hz", "force_x, force_y", "0.91 [0.88"):
+        assert expected in body
+    for line in body.splitlines():
+        if line.startswith("|"):
+            assert line.replace("\\|", "").count("|") == 3, line
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_byte_is_refused(name: str, copy_of: BundleOf) -> None:
+    folder = copy_of("gaussian")
+    whole = (folder / name).read_bytes()
+    generator = np.random.default_rng(11)
+    positions = [0, 8, len(whole) - 1, *generator.integers(len(whole), size=12)]
+    equal = 0
+    for position in positions:
+        broken = bytearray(whole)
+        broken[position] ^= int(generator.integers(1, 256))
+        (folder / name).write_bytes(broken)
+        try:
+            load_bundle(folder)
+            load_policy(folder)
+            equal += 1
+            # Whatever still opens has unchanged weights, graph and contract.
+            assert name == "README.md" or json.loads(broken) == json.loads(whole)
+        except TrimtabError as error:
+            assert "\n" not in str(error)
+            assert name != "README.md"
+    assert name in ("README.md", "config.json") or equal == 0
+    for cut in (0, 7, len(whole) // 2, len(whole) - 1):
+        (folder / name).write_bytes(whole[:cut])
+        if name != "README.md" and not (name == "config.json" and cut == len(whole) - 1):
+            refused(folder)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "README.md"])
+def test_a_missing_file_is_named(name: str, copy_of: BundleOf) -> None:
+    folder = copy_of("gaussian")
+    (folder / name).unlink()
+    refused(folder, f"has no {name}", str(folder))
+
+
+def test_an_edited_contract_is_refused(copy_of: BundleOf) -> None:
+    folder = copy_of("gaussian")
+    text = (folder / "config.json").read_text()
+    assert '"control_rate": 10.0' in text
+    edited = text.replace('"control_rate": 10.0', '"control_rate": 50.0')
+    (folder / "config.json").write_text(edited)
+    refused(folder, "config.json", "changed after the export")
+    # Another layout of the same JSON is the same contract.
+    (folder / "config.json").write_text(json.dumps(json.loads(text)))
+    load_bundle(folder)
+
+
+def test_what_is_no_bundle(tmp_path: Path, copy_of: BundleOf, reseal: Any) -> None:
+    refused(tmp_path / "nowhere", "nowhere", "config.json", "check the path")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    refused(tmp_path, "not the config of a Trimtab bundle")
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    refused(tmp_path, "not readable JSON")
+    folder = copy_of("gaussian")
+    reseal(folder, config={"version": 2})
+    refused(folder, "version 2", "reads version 1")
+
+
+def test_files_outside_the_folder_are_never_read(copy_of: BundleOf) -> None:
+    folder = copy_of("gaussian")
+    config = json.loads((folder / "config.json").read_text())
+    files = {name: (folder / name).read_bytes() for name in config["files"]}
+    files["../secret"] = b""
+    (folder.parent / "secret").write_bytes(b"")
+    (folder / "config.json").write_text(json.dumps(sealed(config, files)))
+    refused(folder, "does not list a bundle's files")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda state: state.pop("normalizer.obs_scale"), ("lacks", "normalizer.obs_scale")),
+        (lambda state: state.update(extra=torch.ones(1)), ("does not know", "extra")),
+        (
+            lambda state: state.update({"normalizer.obs_shift": torch.zeros(5)}),
+            ("normalizer.obs_shift", "(5,)", "(6,)"),
+        ),
+        (
+            lambda state: state.update({"normalizer.obs_shift": torch.zeros(6).double()}),
+            ("normalizer.obs_shift", "float64"),
+        ),
+        (
+            lambda state: state["normalizer.action_scale"].fill_(float("nan")),
+            ("normalizer.action_scale", "not finite"),
+        ),
+        (lambda state: state["normalizer.obs_shift"].add_(0.1), ("do not replay", "torch")),
+        # Finite, yet a policy that divides by it gives NaN.
+        (lambda state: state["normalizer.obs_scale"].zero_(), ("do not replay", "torch")),
+    ],
+)
+def test_wrong_weights_are_named(
+    change: Callable[[dict[str, torch.Tensor]], object],
+    words: tuple[str, ...],
+    copy_of: BundleOf,
+    reseal: Any,
+) -> None:
+    folder = copy_of("gaussian")
+    state = safetensors.torch.load((folder / "model.safetensors").read_bytes())
+    change(state)
+    reseal(folder, model=safetensors.torch.save(state))
+    refused(folder, *words, runtime=False)
+
+
+@pytest.mark.parametrize(("shift", "opens"), [(5e-5, True), (2e-4, False), (float("nan"), False)])
+def test_golden_rows_must_replay(shift: float, opens: bool, copy_of: BundleOf, reseal: Any) -> None:
+    folder = copy_of("gaussian")
+    golden = safetensors.torch.load((folder / "golden.safetensors").read_bytes())
+    golden["action"][-1, -1, -1] += shift
+    reseal(folder, golden=safetensors.torch.save(golden))
+    if opens:
+        assert check_bundle(folder)["torch"] == pytest.approx(shift, rel=0.01)
+        load_policy(folder)
+    else:
+        refused(folder, "golden")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda golden: golden.pop("noise"), "obs, noise and action"),
+        (lambda golden: golden.update(obs=golden["obs"][:, :5].contiguous()), "obs has shape"),
+        (lambda golden: golden.update({k: v[:15] for k, v in golden.items()}), "at least 16"),
+        (lambda golden: golden.update(obs=golden["obs"].double()), "float32"),
+        (lambda golden: golden["obs"].fill_(float("inf")), "not finite"),
+    ],
+)
+def test_malformed_golden_rows(
+    change: Callable[[dict[str, torch.Tensor]], object], word: str, copy_of: BundleOf, reseal: Any
+) -> None:
+    folder = copy_of("gaussian")
+    golden = safetensors.torch.load((folder / "golden.safetensors").read_bytes())
+    change(golden)
+    reseal(folder, golden=safetensors.torch.save(golden))
+    refused(folder, word)
+
+
+@pytest.mark.parametrize(
+    ("change", "word", "runtime"),
+    [
+        ({"policy": {"kind": "gausian"}}, "did you mean gaussian?", False),
+        ({"policy": None}, "no entry 'policy'", False),
+        ({"policy": {"kind": "gaussian", "spec": 3}}, "settings", False),
+        ({"chunking": {"horizon": 4, "act_steps": 5}}, "act_steps must be from 1 to", True),
+        ({"control_rate": 0.0}, "control_rate must be a positive", True),
+        ({"control_rate": "fast"}, "malformed", True),
+        ({"inputs": {}}, "no entry 'obs'", True),
+        (
+            {"outputs": {"action": {"shape": ["batch", 4], "low": [], "high": []}}},
+            "malformed",
+            True,
+        ),
+    ],
+)
+def test_wrong_config_is_refused(
+    change: dict[str, Any], word: str, runtime: bool, copy_of: BundleOf, reseal: Any
+) -> None:
+    folder = copy_of("gaussian")
+    reseal(folder, config=change)
+    refused(folder, word, runtime=runtime)
+
+
+def test_limits_of_contract_and_policy_must_agree(copy_of: BundleOf, reseal: Any) -> None:
+    folder = copy_of("gaussian")
+    outputs = json.loads((folder / "config.json").read_text())["outputs"]
+    outputs["action"]["high"] = [1.0, 3.0]
+    reseal(folder, config={"outputs": outputs})
+    refused(folder, "action_high", runtime=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"act_step": 1}, "did you mean act_steps?"),
+        ({"act_steps": 5}, "act_steps must be from 1 to the horizon 4"),
+        ({"act_steps": None}, "malformed"),
+        ({"obs_names": ["x"]}, "1 names for 6"),
+        ({"training": {"loss": float("nan")}}, "cannot be written as JSON"),
+        ({"training": {"when": object()}}, "cannot be written as JSON"),
+        ({"control_rate": -1.0}, "control_rate"),
+    ],
+)
+def test_wrong_contract_writes_nothing(
+    change: dict[str, Any],
+    word: str,
+    tmp_path: Path,
+    policy_of: PolicyOf,
+    contract: dict[str, Any],
+) -> None:
+    with pytest.raises(TrimtabError, match=re.escape(word)):
+        save_bundle(policy_of("gaussian"), tmp_path / "b", contract={**contract, **change})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_contract_entry(tmp_path: Path, policy_of: PolicyOf) -> None:
+    with pytest.raises(TrimtabError, match="no entry 'control_rate'"):
+        save_bundle(policy_of("gaussian"), tmp_path / "b", contract={"env": "x", "act_steps": 1})
+
+
+def test_a_broken_policy_leaves_the_old_bundle(
+    tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any]
+) -> None:
+    policy = policy_of("gaussian")
+    folder = save_bundle(policy, tmp_path / "b", contract=contract, onnx=False)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with torch.no_grad():
+        next(policy.parameters()).view(-1)[0] = float("nan")
+    with pytest.raises(TrimtabError, match=r"b/golden\.safetensors: action .*not finite"):
+        save_bundle(policy, folder, contract=contract, onnx=False)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+
+
+def test_a_policy_that_its_settings_do_not_describe_is_not_saved(
+    tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any]
+) -> None:
+    policy = policy_of("gaussian")
+    assert isinstance(policy, GaussianPolicy)
+    policy.std = 0.5  # behind the back of config()
+    with pytest.raises(TrimtabError, match="do not replay with torch"):
+        save_bundle(policy, tmp_path / "b", contract=contract, onnx=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_other_things_is_never_replaced(
+    tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any]
+) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(TrimtabError, match=r"thesis\.tex"):
+        save_bundle(policy_of("gaussian"), tmp_path, contract=contract, onnx=False)
+    with pytest.raises(TrimtabError, match="is a file"):
+        save_bundle(policy_of("gaussian"), tmp_path / "thesis.tex", contract=contract, onnx=False)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_forward_that_cannot_be_exported() -> None:
+    class Branching(Policy):
+        def forward(self, obs: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+            return noise if bool(obs.sum() > 0) else -noise
+
+    with pytest.raises(TrimtabError, match="cannot become ONNX"):
+        export_onnx(Branching(PolicySpec(2, 1, 1, (-1.0,), (1.0,)), (1, 1)), {})

@@ -1,0 +1,177 @@
+"""Settings and code name the same things: every YAML composes, no key is unknown to the code."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.build import components
+from trimtab.benchmarks.config import compose_run, group_options, keywords
+from trimtab.envs.registry import list_envs
+from trimtab.policies.registry import policy_kinds
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = sorted((ROOT / "conf").glob("*/*.yaml"))
+ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
+POLICIES = sorted(path.stem for path in (ROOT / "conf" / "policy").glob("*.yaml"))
+RECIPES = sorted({path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml")} - {"folder"})
+RECIPE_KEYS = {"id", "env", "env_options", "episodes", "seed", "only_successful", "controller"}
+ENV = "env=robotics/PointMaze-TwoRoutes-v0"
+
+
+def section(group: str, name: str) -> dict[str, Any]:
+    """Return what a YAML sets of its own group."""
+    loaded = OmegaConf.load(ROOT / "conf" / group / f"{name}.yaml")
+    assert isinstance(loaded, DictConfig)
+    values = OmegaConf.to_container(loaded.get(group, loaded), resolve=False)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def minimal(algorithm: str) -> list[str]:
+    """Return the least that has to be said to compose a run of a method."""
+    uses = get_class(section("algorithm", algorithm)["_target_"]).uses  # type: ignore[attr-defined]
+    needs = {"policy": "policy=flow", "dataset": "dataset=two_routes", "base": "base=a/folder"}
+    return [ENV, f"algorithm={algorithm}", *(needs[use] for use in sorted(uses))]
+
+
+def algorithms_in_code() -> dict[str, type[Algorithm]]:
+    """Return every concrete method by the name of its module."""
+    found: dict[str, type[Algorithm]] = {}
+    for path in sorted((ROOT / "algorithms").glob("*.py")):
+        module = importlib.import_module(f"trimtab.algorithms.{path.stem}")
+        for value in vars(module).values():
+            if not (inspect.isclass(value) and issubclass(value, Algorithm)):
+                continue
+            if value.__module__ == module.__name__ and not inspect.isabstract(value):
+                assert path.stem not in found, f"two methods in {path.name}"
+                found[path.stem] = value
+    return found
+
+
+def test_there_is_something_to_test() -> None:
+    assert {"bc", "dsrl_na", "dsrl_sac", "frozen", "sac"} <= set(ALGORITHMS)
+    assert {"diffusion", "flow", "gaussian"} <= set(POLICIES)
+    assert {"push_noisy", "two_routes"} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_file_is_found_by_its_group_and_parses(path: Path) -> None:
+    assert path.stem in group_options(path.parent.name)
+    loaded = OmegaConf.load(path)
+    assert isinstance(loaded, DictConfig) and len(loaded) > 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_method_composes(algorithm: str) -> None:
+    config = compose_run(minimal(algorithm))
+    assert config.algorithm == algorithm
+    assert config["algorithm"] == config.settings["algorithm"]
+    assert config["online_steps"] + config["offline_steps"] > 0 or algorithm == "frozen"
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_composes(policy: str) -> None:
+    config = compose_run([ENV, "algorithm=bc", "dataset=two_routes", f"policy={policy}"])
+    assert config.policy == policy
+    assert config["policy"] == section("policy", policy)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_composes(recipe: str) -> None:
+    config = compose_run([ENV, "algorithm=bc", "policy=flow", f"dataset={recipe}"])
+    assert config.dataset == recipe
+    assert config["dataset"] == section("dataset", recipe)
+
+
+def test_every_experiment_composes() -> None:
+    for experiment in group_options("experiment"):
+        compose_run([f"experiment={experiment}"])
+
+
+def test_every_method_has_its_yaml_and_every_yaml_its_method() -> None:
+    in_code = algorithms_in_code()
+    assert sorted(in_code) == ALGORITHMS
+    for name, algorithm in in_code.items():
+        target = section("algorithm", name)["_target_"]
+        assert target == f"trimtab.algorithms.{name}.{algorithm.__name__}"
+
+
+def test_every_policy_yaml_names_a_kind_and_every_kind_that_can_be_built_has_one() -> None:
+    kinds = policy_kinds()
+    for name in POLICIES:
+        kind = kinds[name]
+        assert section("policy", name)["_target_"] == f"{kind.__module__}.{kind.__qualname__}"
+    # Kinds that are made of other policies (latent) are built by methods, not chosen.
+    alone = {
+        name
+        for name, kind in kinds.items()
+        if [
+            parameter.name
+            for parameter in inspect.signature(kind).parameters.values()
+            if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+        ]
+        == ["spec"]
+    }
+    assert alone == set(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("algorithm", name) for name in ALGORITHMS] + [("policy", name) for name in POLICIES],
+)
+def test_keys_are_keywords_of_the_constructor(group: str, name: str) -> None:
+    values = section(group, name)
+    known = keywords(values.pop("_target_"))
+    assert set(values) <= set(known)
+    assert all(parameter.default is not parameter.empty for parameter in known.values())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_what_a_method_sets_of_the_run_are_settings_of_the_run(name: str) -> None:
+    settings = set(map(str, OmegaConf.load(ROOT / "conf" / "config.yaml")))
+    file = OmegaConf.load(ROOT / "conf" / "algorithm" / f"{name}.yaml")
+    assert {str(key) for key in file} <= settings
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_have_the_known_keys_and_a_controller(name: str) -> None:
+    recipe = section("dataset", name)
+    assert set(recipe) == RECIPE_KEYS
+    assert recipe["env"] in list_envs()
+    controller = dict(recipe["controller"])
+    target = get_class(controller.pop("_target_"))
+    assert target.__module__.startswith("trimtab.datasets.recipes.")
+    assert set(controller) <= set(keywords(f"{target.__module__}.{target.__qualname__}"))
+    assert callable(target.act)  # type: ignore[attr-defined]
+    positional = list(inspect.signature(target).parameters)[:2]
+    assert positional == ["task", "generator"]
+
+
+def test_the_target_of_every_file_is_our_own() -> None:
+    def targets(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            own = [value["_target_"]] if "_target_" in value else []
+            return own + [found for item in value.values() for found in targets(item)]
+        if isinstance(value, list):
+            return [found for item in value for found in targets(item)]
+        return []
+
+    found = [t for path in FILES for t in targets(OmegaConf.to_container(OmegaConf.load(path)))]
+    assert len(found) >= len(ALGORITHMS) + len(POLICIES) + len(RECIPES)
+    assert all(target.startswith("trimtab.") for target in found)
+
+
+def test_a_policys_yaml_is_enough_to_build_it(tmp_path: Path) -> None:
+    for policy in POLICIES:
+        words = ["env=gym/Hopper-v5", "algorithm=sac", f"policy={policy}", f"out={tmp_path}"]
+        parts = components(compose_run(words))
+        assert parts.policy_label == policy
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,75 @@
+"""The documents are followed to the letter."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def followed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project in which ``docs/add-a-method.md`` was followed."""
+    copy = tmp_path_factory.mktemp("docs") / "project"
+    ignored = shutil.ignore_patterns(
+        ".git", ".venv*", "runs", "results", "__pycache__", "*.egg-info"
+    )
+    shutil.copytree(root, copy, symlinks=True, ignore=ignored)
+    blocks = BLOCK.findall((root / "docs" / "add-a-method.md").read_text())
+    assert [name for name, _ in blocks] == [
+        "algorithms/filtered_bc.py",
+        "conf/algorithm/filtered_bc.yaml",
+    ]
+    for name, text in blocks:
+        assert not (copy / name).exists()
+        (copy / name).write_text(text)
+    return copy
+
+
+def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(project / "src")}
+    return subprocess.run(
+        [sys.executable, "-P", *words], cwd=project, env=environment,
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+
+
+def test_the_method_is_listed_with_its_paper(followed: Path) -> None:
+    shown = run(followed, "-m", "trimtab.benchmarks.cli", "list", "algorithm", "format=json")
+    assert shown.returncode == 0, shown.stderr
+    assert "filtered_bc" in shown.stdout and "2106.01345" in shown.stdout
+
+
+def test_the_method_trains(followed: Path) -> None:
+    done = run(
+        followed, "-m", "trimtab.benchmarks.cli", "train", "algorithm=filtered_bc",
+        "env=robotics/PointMaze-TwoRoutes-v0", "policy=flow", "policy.hidden=[16,16]",
+        "dataset=two_routes", "dataset.episodes=4", "act_steps=4", "offline_steps=40",
+        "eval_episodes=2",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (log,) = followed.glob("runs/**/filtered_bc/**/metrics.jsonl")
+    assert '"kept": 0.5' in log.read_text()
+
+
+def test_the_contract_tests_cover_the_method(followed: Path) -> None:
+    tested = run(
+        followed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-v",
+        "tests/test_conf.py", "tests/algorithms/test_contract.py",
+    )  # fmt: skip
+    assert tested.returncode == 0, tested.stdout[-3000:]
+    assert re.search(r"test_contract\.py::\S*\[.*filtered_bc.*\] PASSED", tested.stdout)
+
+
+def test_links_in_the_documents_lead_somewhere(root: Path) -> None:
+    for page in [root / "README.md", *(root / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"

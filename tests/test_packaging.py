@@ -1,0 +1,210 @@
+"""The wheel and the sdist, built from a copy of the tree, hold everything and run alone.
+
+Nothing is fetched: the builds use the setuptools that the lock pins, and installing is unpacking.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import trimtab
+
+LINKED = ("envs", "datasets", "policies", "algorithms", "benchmarks", "conf")
+
+
+def run(*command: str | Path, cwd: Path, path: Path | None = None) -> str:
+    """Run a command, with ``path`` first among what Python imports; return what it prints."""
+    environment = {**os.environ, **({"PYTHONPATH": str(path)} if path else {})}
+    result = subprocess.run(
+        [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    return result.stdout
+
+
+def copy_of_the_tree(root: Path, target: Path) -> Path:
+    """Copy what packaging reads, links as links, without caches or anybody's runs."""
+    unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
+    for name in (*LINKED, "src"):
+        shutil.copytree(root / name, target / name, symlinks=True, ignore=unwanted)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"):
+        shutil.copy(root / name, target / name)
+    return target
+
+
+def members(wheel: Path) -> dict[str, bytes]:
+    """Every file of a wheel by its name, but for the list of hashes."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if "RECORD" not in name}
+
+
+def package_sources(root: Path) -> dict[str, bytes]:
+    """What a wheel must hold: every file of the package but notes, results and caches.
+
+    A data file of a kind that pyproject.toml does not name yet is therefore missed at once.
+    """
+    top = [path for path in (root / "src" / "trimtab").iterdir() if path.is_file()]
+    files = {path: f"trimtab/{path.name}" for path in top}
+    for folder in LINKED:
+        for path in (root / folder).rglob("*"):
+            files[path] = f"trimtab/{path.relative_to(root).as_posix()}"
+    return {
+        name: path.read_bytes()
+        for path, name in files.items()
+        if path.is_file()
+        and path.suffix not in {".md", ".pyc"}
+        and not name.startswith("trimtab/benchmarks/results/")
+    }
+
+
+@pytest.fixture(scope="module")
+def built(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``tree`` (one wheel), and ``sdist`` (the sdist and the wheel made from it)."""
+    folder = tmp_path_factory.mktemp("packaging")
+    tree = copy_of_the_tree(root, folder / "copy")
+    build = (sys.executable, "-m", "build", "--no-isolation")
+    run(*build, "--outdir", folder / "sdist", cwd=tree)
+    run(*build, "--wheel", "--outdir", folder / "tree", cwd=tree)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """The wheel that was built from the tree."""
+    (path,) = (built / "tree").glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    """The wheel's metadata."""
+    files = members(wheel)
+    (name,) = (name for name in files if name.endswith(".dist-info/METADATA"))
+    return Parser().parsestr(files[name].decode())
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, built: Path) -> Path:
+    """A folder that holds the wheel's files and nothing else, as pip installs them."""
+    target = built / "installed"
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
+    run(*pip, "--target", target, wheel, cwd=built)
+    return target
+
+
+def locked(root: Path) -> dict[str, str]:
+    """The pins of the lock, name to version, in the order of the file."""
+    lines = (root / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pins = [line.split("==") for line in lines if not line.startswith("#")]
+    assert all(len(pin) == 2 for pin in pins)
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+def test_wheel_holds_every_source_file_as_it_is(wheel: Path, root: Path) -> None:
+    expected = package_sources(root)
+    for folder in LINKED:
+        assert any(name.startswith(f"trimtab/{folder}/") for name in expected)
+    assert {name for name in expected if not name.endswith(".py")} >= {"trimtab/py.typed"}
+    files = members(wheel)
+    found = {name: data for name, data in files.items() if name.startswith("trimtab/")}
+    assert sorted(found) == sorted(expected)
+    assert found == expected
+
+
+def test_wheel_from_the_sdist_equals_the_wheel_from_the_tree(built: Path, wheel: Path) -> None:
+    (from_sdist,) = (built / "sdist").glob("*.whl")
+    assert members(from_sdist) == members(wheel)
+
+
+def test_sdist_holds_plain_files(built: Path) -> None:
+    (sdist,) = (built / "sdist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        entries = archive.getmembers()
+    assert all(entry.isfile() or entry.isdir() for entry in entries)
+    names = {entry.name.partition("/")[2] for entry in entries}
+    assert {"src/trimtab/conf/__init__.py", "src/trimtab/py.typed", "LICENSE"} <= names
+
+
+def test_metadata_says_what_is_needed(metadata: Message) -> None:
+    assert metadata["Version"] == trimtab.__version__
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "MIT"
+    needs = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    core = {need.name: need for need in needs if need.marker is None}
+    assert str(core["torch"].specifier) == "==2.13.0"
+    assert not {"metaworld", "minari", "pytest", "robosuite"} & core.keys()
+    extras = set(metadata.get_all("Provides-Extra", []))
+    assert {"all", "dev", "joblib", "metaworld", "minari", "robotics"} <= extras
+
+
+def test_extra_all_holds_every_other_extra_for_users(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    collected = set().union(*(Requirement(text).extras for text in extras["all"]))
+    assert collected == extras.keys() - {"all", "dev"}
+
+
+def test_installed_wheel_is_what_python_imports(installed: Path) -> None:
+    code = "import trimtab, trimtab.policies.base as base; print(trimtab.__file__, base.__file__)"
+    printed = run(sys.executable, "-P", "-c", code, cwd=installed.parent, path=installed)
+    assert [Path(word).is_relative_to(installed) for word in printed.split()] == [True, True]
+
+
+def test_installed_command_line_answers(installed: Path) -> None:
+    (info,) = installed.glob("*.dist-info")
+    (script,) = re.findall(r"^trimtab = (.+)$", (info / "entry_points.txt").read_text(), re.M)
+    entry = EntryPoint("trimtab", script, "console_scripts")
+    alone = {"cwd": installed.parent, "path": installed}
+    assert "bench" in run(sys.executable, "-P", "-m", entry.module, "--help", **alone)
+    # The script calls this very function.
+    code = f"import sys, {entry.module} as cli; sys.argv[1:] = ['--help']; cli.{entry.attr}()"
+    assert "bench" in run(sys.executable, "-P", "-c", code, **alone)
+
+
+def test_installed_wheel_lists_what_the_tree_lists(installed: Path, root: Path) -> None:
+    listing = ("-m", "trimtab.benchmarks.cli", "list", "algorithm", "format=json")
+    alone = run(sys.executable, "-P", *listing, cwd=installed.parent, path=installed)
+    assert alone == run(sys.executable, "-P", *listing, cwd=installed.parent, path=root / "src")
+
+
+def test_lock_is_sorted_plain_pins(root: Path) -> None:
+    text = (root / "requirements.lock").read_text(encoding="utf-8")
+    pins = locked(root)
+    assert list(pins) == sorted(pins)
+    assert pins["torch"] == "2.13.0"
+    assert not re.search(r"[/@+]|file:|trimtab==", re.sub(r"^#.*$", "", text, flags=re.M))
+
+
+def test_lock_meets_every_requirement(metadata: Message, root: Path) -> None:
+    pins = locked(root)
+    needs = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    outside = [need for need in needs if canonicalize_name(need.name) != "trimtab"]
+    assert len(outside) > 20
+    for need in outside:
+        version = pins.get(canonicalize_name(need.name))
+        assert version is not None, f"{need}: not in requirements.lock; run make lock"
+        assert Version(version) in need.specifier, f"{need}: the lock has {version}; run make lock"
+
+
+def test_ci_and_build_run_in_a_fresh_clone(root: Path) -> None:
+    assert os.access(root / ".ci" / "run", os.X_OK)
+    planned = run("make", "-n", "test", "VENV=elsewhere", "PYTHON=python3.11", cwd=root)
+    steps = ["-m venv elsewhere", "install -r requirements.lock", "-e .", "ruff check", "mypy"]
+    places = [planned.index(step) for step in [*steps, "bin/pytest"]]
+    assert places == sorted(places)
