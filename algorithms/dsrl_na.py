@@ -99,6 +99,16 @@ class DSRLNA(DSRLSAC):
         self.target = copy.deepcopy(self.action_critic).requires_grad_(False)
         self.action_optimizer = adam(self.action_critic.parameters(), learning_rate)
 
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Nothing: the critics are about the actions that were executed."""
+        return {}
+
+    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Act as DSRL-SAC does, with nothing to store beside the action."""
+        action, _ = super().explore(obs, warmup=warmup)
+        return action, {}
+
     def update(self, data: Batch) -> Metrics:
         """Take one step of Q_A, of Q_W by distillation, of actor and temperature."""
         base = self.steered.base

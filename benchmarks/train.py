@@ -107,6 +107,12 @@ class _Run:
         torch.manual_seed(seed)
         np.random.seed(seed)  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
+        if config["offline_steps"] and self.algorithm.aux_shapes:
+            names = ", ".join(self.algorithm.aux_shapes)
+            raise TrimtabError(
+                f"offline_steps={config['offline_steps']}: {config.algorithm} learns from its own "
+                f"{names}, which no dataset holds; set offline_steps=0"
+            )
         env, steps = parts.env, parts.act_steps
         self.dataset_source = (
             ReplayBuffer.from_dataset(

@@ -61,7 +61,7 @@ def test_the_method_trains(followed: Path) -> None:
 
 def test_the_contract_tests_cover_the_method(followed: Path) -> None:
     tested = run(
-        followed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-v",
+        followed, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-v",
         "tests/test_conf.py", "tests/algorithms/test_contract.py",
     )  # fmt: skip
     assert tested.returncode == 0, tested.stdout[-3000:]

@@ -91,7 +91,9 @@ def test_names_that_look_alike_do_not_replace_one_another(tmp_path: Path) -> Non
     assert [int(loaded["a/b"]), int(loaded["a/1"])] == [4, 5]
 
 
-@pytest.mark.parametrize("what", [object(), {(1, 2): 3}, {"deep": [{1, 2}]}], ids=str)
+@pytest.mark.parametrize(
+    "what", [object(), {(1, 2): 3}, {"deep": [{1, 2}]}], ids=["object", "tuple key", "set"]
+)
 def test_what_cannot_be_held_is_refused_before_anything_is_written(
     tmp_path: Path, what: Any
 ) -> None:

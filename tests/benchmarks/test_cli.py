@@ -160,7 +160,9 @@ def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path)
     words = [*STEER, f"base={bundle}", "algorithm.learning_rate=1e30", "seed=0,1", "-m"]
     answer = trimtab(*words, "algorithm.warmup_steps=10", cwd=place)
     assert answer.returncode == 2
-    assert answer.stderr.strip().splitlines()[-1].startswith("trimtab: 2 of 2 runs failed")
+    (line,) = [line for line in answer.stderr.splitlines() if line.startswith("trimtab: ")]
+    assert "is nan at update 1" in line
+    assert "Traceback" not in answer.stderr
 
 
 def test_dataset_make_info_check_and_list(place: Path) -> None:

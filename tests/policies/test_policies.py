@@ -150,9 +150,7 @@ def test_normalises_inside(case: str, policy_of: PolicyOf) -> None:
         before = policy.normalizer.normalize_action(policy(obs, noise))
         # Half the range of actions about another middle: the same chunk in normalised units.
         middle, half = low + 0.4 * (high - low), 0.25 * (high - low)
-        policy.fit_normalizer(
-            statistics(wide.obs_min, wide.obs_max, middle - half, middle + half)
-        )
+        policy.fit_normalizer(statistics(wide.obs_min, wide.obs_max, middle - half, middle + half))
         after = policy(obs, noise)
         inside = (before.abs() < 0.99) & (after > low) & (after < high)
         assert inside.any()
@@ -189,10 +187,11 @@ def test_cloning_loss_leaves_out_actions_that_were_not_taken(
     case: str, policy_of: PolicyOf
 ) -> None:
     policy = policy_of(case)
-    if not clonable(policy):
-        assert isinstance(policy, LatentPolicy | TanhGaussianPolicy)
-        return
     batch = batch_for(policy.spec)
+    if not clonable(policy):
+        with pytest.raises(TrimtabError, match="no behaviour-cloning loss"):
+            policy.bc_loss(replace(batch, valid=torch.zeros_like(batch.valid)))
+        return
     cut = policy.spec.horizon // 2
     # A noisy chunk is a network's input too; take away that it reads the end of the chunk.
     for module in policy.modules():
@@ -296,7 +295,7 @@ def squashed() -> TanhGaussianPolicy:
     torch.manual_seed(5)
     policy = TanhGaussianPolicy(SPEC, hidden=(16, 16), layer_norm=True)
     with torch.no_grad():
-        policy.network[-1].weight.mul_(4.0)  # type: ignore[operator,union-attr]
+        policy.network[-1].weight.mul_(4.0)  # type: ignore[operator]
     return policy
 
 
@@ -420,9 +419,9 @@ def clone_two_modes(policy: Policy, updates: int) -> Tensor:
 def test_generative_policies_keep_both_modes(kind: Callable[..., Policy]) -> None:
     torch.manual_seed(2)
     policy = kind(PolicySpec(1, 1, 1, (-1.0,), (1.0,)), hidden=(64, 64))
-    action = clone_two_modes(policy, 600)
+    action = clone_two_modes(policy, 2000)
     assert 0.3 < float((action > 0).float().mean()) < 0.7
-    assert float((action.abs() < 0.4).float().mean()) < 0.15
+    assert float((action.abs() < 0.4).float().mean()) < 0.2
     assert abs(float(action.abs().median()) - 0.8) < 0.1
 
 

@@ -1,0 +1,78 @@
+"""Small set-ups and batches that the tests of this folder share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.policies.flow import FlowPolicy
+from trimtab.types import Batch, PolicySpec, Statistics
+
+SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
+
+
+@pytest.fixture(scope="session")
+def statistics() -> Statistics:
+    zero = torch.zeros(5)
+    limits = torch.tensor(SPEC.action_low) * 0.9, torch.tensor(SPEC.action_high) * 0.8
+    return Statistics(zero, zero + 1, zero - 2, zero + 3, *limits)
+
+
+@pytest.fixture
+def setup_of(statistics: Statistics) -> Callable[..., Setup]:
+    """Give an algorithm what it says that it uses, and nothing else.
+
+    The base plans four actions where the run executes two, unless ``plan`` says otherwise.
+    """
+
+    def make(uses: frozenset[str] | set[str], *, plan: int = 4) -> Setup:
+        assert uses <= {"policy", "dataset", "base"}, f"say in {__file__} how to supply {uses}"
+        with torch.random.fork_rng():
+            torch.manual_seed(11)
+            base = FlowPolicy(
+                PolicySpec(5, plan, 2, SPEC.action_low, SPEC.action_high),
+                hidden=(16, 16),
+                sampling_steps=2,
+            )
+            base.fit_normalizer(statistics)
+        return Setup(
+            spec=SPEC,
+            policy=functools.partial(FlowPolicy, hidden=(16, 16), sampling_steps=2)
+            if "policy" in uses
+            else None,
+            base=base if "base" in uses else None,
+            statistics=statistics if "dataset" in uses else None,
+        )
+
+    return make
+
+
+@pytest.fixture
+def batch_of() -> Callable[..., Batch]:
+    """Draw a batch as the harness would give it to an algorithm."""
+
+    def draw(algorithm: Algorithm, count: int = 16, seed: int = 0) -> Batch:
+        generator = torch.Generator().manual_seed(seed)
+
+        def uniform(*shape: int) -> torch.Tensor:
+            return torch.rand(*shape, generator=generator)
+
+        low, high = torch.tensor(SPEC.action_low), torch.tensor(SPEC.action_high)
+        valid = torch.ones(count, SPEC.horizon, dtype=torch.bool)
+        valid[: count // 4, 1:] = False
+        return Batch(
+            obs=4 * uniform(count, SPEC.obs_dim) - 2,
+            action=low + (high - low) * uniform(count, SPEC.horizon, SPEC.action_dim),
+            reward=uniform(count),
+            next_obs=4 * uniform(count, SPEC.obs_dim) - 2,
+            discount=0.99 * (uniform(count) < 0.8).float(),
+            valid=valid,
+            mc_return=uniform(count) if "dataset" in algorithm.uses else None,
+            aux={k: 2 * uniform(count, *v) - 1 for k, v in algorithm.aux_shapes.items()},
+        )
+
+    return draw

@@ -1,0 +1,51 @@
+"""What is said about a method is what its own docstring says."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trimtab.benchmarks.catalog import describe_algorithm
+from trimtab.types import TrimtabError
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
+
+
+def described(monkeypatch: pytest.MonkeyPatch, docstring: str | None) -> tuple[str, str]:
+    """Describe a class of a module that has this docstring."""
+    module = types.ModuleType("described", docstring)
+    monkeypatch.setitem(sys.modules, "described", module)
+    return describe_algorithm("described.Method")
+
+
+@pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
+def test_every_method_names_its_paper(file: Path) -> None:
+    target = yaml.safe_load(file.read_text(encoding="utf-8"))["algorithm"]["_target_"]
+    summary, paper = describe_algorithm(target)
+    assert 10 < len(summary) < 100 and not summary.endswith(".")
+    assert re.fullmatch(r"[A-Z].{10,} \(arXiv \d{4}\.\d{4,5}\)", paper), paper
+
+
+def test_title_and_number_may_be_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """A method.
+
+    Somebody et al., "A Long
+    Title" (arXiv
+    2506.15799), and "Another" (arXiv 1812.05905).
+    """
+    assert described(monkeypatch, text) == ("A method", "A Long Title (arXiv 2506.15799)")
+
+
+@pytest.mark.parametrize(
+    "text", [None, "A method.", 'A method of "Title".', "A method (arXiv 2506.15799)."]
+)
+def test_a_method_without_a_paper_is_refused(
+    monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    with pytest.raises(TrimtabError, match="cites no paper"):
+        described(monkeypatch, text)

@@ -1,0 +1,102 @@
+"""Committed results follow from committed rows, and say what the README says of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trimtab.benchmarks import leaderboard, stats
+from trimtab.benchmarks.results import collect_episodes
+
+OPEN, BLOCKED = "robotics/PointMaze-TwoRoutes-v0", "robotics/PointMaze-TwoRoutes-Blocked-v0"
+PUSH = "metaworld/push-v3"
+
+
+@pytest.fixture(scope="module")
+def folder(root: Path) -> Path:
+    return root / "benchmarks" / "results" / "quickstart"
+
+
+@pytest.fixture(scope="module")
+def rows(folder: Path) -> list[dict[str, Any]]:
+    table: list[dict[str, Any]] = collect_episodes(folder / "episodes.parquet").to_pylist()
+    return table
+
+
+def last(
+    rows: list[dict[str, Any]], env: str, algorithm: str, policy: str
+) -> dict[int, NDArray[np.float64]]:
+    """Return the successes of each seed's last evaluation, computed without the leaderboard."""
+    chosen = [
+        r for r in rows if (r["env"], r["algorithm"], r["policy"]) == (env, algorithm, policy)
+    ]
+    assert chosen, (env, algorithm, policy)
+    scores = {}
+    for seed in {r["seed"] for r in chosen}:
+        mine = [r for r in chosen if r["seed"] == seed]
+        end = max(r["env_steps"] for r in mine)
+        final = [r for r in mine if r["env_steps"] == end]
+        assert len({r["eval_seed"] for r in final}) == len(final) == 50
+        scores[seed] = np.array([r["success"] for r in final], dtype=np.float64)
+    assert sorted(scores) == [0, 1, 2]
+    return scores
+
+
+def mean(scores: dict[int, NDArray[np.float64]]) -> float:
+    return float(np.mean([s.mean() for s in scores.values()]))
+
+
+def test_tables_are_recomputed_from_the_rows(folder: Path) -> None:
+    committed = json.loads((folder / "leaderboard.json").read_text())
+    board = leaderboard.build(
+        collect_episodes(folder / "episodes.parquet"),
+        command=committed["command"],
+        versions=committed["versions"],
+        title=committed["title"],
+    )
+    assert json.loads(board.to_json()) == committed
+    assert board.to_markdown() == (folder / "leaderboard.md").read_text()
+    assert board.to_csv() == (folder / "leaderboard.csv").read_text()
+
+
+@pytest.mark.parametrize("policy", ["flow", "diffusion"])
+def test_generative_clones_beat_the_gaussian_in_the_open_maze(
+    rows: list[dict[str, Any]], policy: str
+) -> None:
+    gap = mean(last(rows, OPEN, "bc", policy)) - mean(last(rows, OPEN, "bc", "gaussian"))
+    assert gap >= 0.2
+
+
+@pytest.mark.parametrize("policy", ["flow", "diffusion"])
+@pytest.mark.parametrize("algorithm", ["dsrl_sac", "dsrl_na"])
+def test_steering_beats_its_frozen_base_at_the_closed_door(
+    rows: list[dict[str, Any]], algorithm: str, policy: str
+) -> None:
+    steered, base = last(rows, BLOCKED, algorithm, policy), last(rows, BLOCKED, "frozen", policy)
+    gain = stats.difference_interval(steered, base)
+    assert gain.value >= 0.4 and gain.low > 0
+    assert all(steered[seed].mean() > base[seed].mean() for seed in steered)
+    assert max(r["env_steps"] for r in rows if r["algorithm"] == algorithm) <= 30_000
+
+
+def test_learning_from_nothing_does_not(rows: list[dict[str, Any]]) -> None:
+    scratch = mean(last(rows, BLOCKED, "sac", "tanh_gaussian"))
+    assert scratch < mean(last(rows, BLOCKED, "frozen", "flow")) + 0.4
+
+
+def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
+    steered, base = last(rows, PUSH, "dsrl_sac", "flow"), last(rows, PUSH, "frozen", "flow")
+    assert mean(steered) - mean(base) >= 0.1
+
+
+def test_the_readme_quotes_the_leaderboard(root: Path, folder: Path) -> None:
+    quoted = re.findall(r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]", (root / "README.md").read_text())
+    assert len(quoted) >= 12
+    tables = (folder / "leaderboard.md").read_text()
+    assert [text for text in quoted if text not in tables] == []
