@@ -175,7 +175,7 @@ def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str
     """Carry out a suite, write its leaderboard, figure and bundle, and print the tables."""
     from trimtab.benchmarks import leaderboard as boards
     from trimtab.benchmarks.figures import draw
-    from trimtab.benchmarks.results import FILE_NAME, collect_files
+    from trimtab.benchmarks.rows import FILE_NAME, collect_files
     from trimtab.benchmarks.suite import load_suite, run_suite
 
     loaded = load_suite(suite, runs, _whole_numbers(seeds) if seeds else None)
@@ -331,7 +331,7 @@ BACKENDS: dict[str, Callable[[Bundle], Act]] = {"torch": _on_torch, "onnx": _on_
 def leaderboard(runs: str, out: str, baseline: str, metric: str, format: str) -> int:
     """Recompute a leaderboard from raw rows."""
     from trimtab.benchmarks import leaderboard as boards
-    from trimtab.benchmarks.results import collect_episodes
+    from trimtab.benchmarks.rows import collect_episodes
 
     options: dict[str, Any] = {"metric": metric} if metric else {}
     command = f"trimtab leaderboard runs={runs}" + (f" baseline={baseline}" if baseline else "")

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from trimtab.benchmarks import report, stats
-from trimtab.benchmarks.results import FILE_NAME, write_episodes
+from trimtab.benchmarks.rows import FILE_NAME, write_episodes
 from trimtab.benchmarks.stats import Array, Interval, number_text
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
@@ -229,7 +229,7 @@ def build(
     """Compute the leaderboard of a table of episode rows.
 
     Args:
-        table: rows as :func:`trimtab.benchmarks.results.collect_episodes` returns them.
+        table: rows as :func:`trimtab.benchmarks.rows.collect_episodes` returns them.
         metric: what is scored; None takes success where the environment has it, else the return.
         baselines: what each method is compared with: one name for all, or by method (None: with
             nothing). Names are labels such as ``dsrl_sac (flow)``, or algorithms. A method that is

@@ -26,7 +26,7 @@ from trimtab.benchmarks.checkpoint import load_checkpoint, save_checkpoint
 from trimtab.benchmarks.collector import Collector
 from trimtab.benchmarks.config import RunConfig
 from trimtab.benchmarks.evaluate import Evaluator, torch_act
-from trimtab.benchmarks.results import EpisodeRow, write_episodes
+from trimtab.benchmarks.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.rundir import MetricsLog, locked, provenance, remove_leftovers
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.envs.vector import make_vec

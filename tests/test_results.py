@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from trimtab.benchmarks import leaderboard, stats
-from trimtab.benchmarks.results import collect_episodes
+from trimtab.benchmarks.rows import collect_episodes
 
 OPEN, BLOCKED = "robotics/PointMaze-TwoRoutes-v0", "robotics/PointMaze-TwoRoutes-Blocked-v0"
 PUSH = "metaworld/push-v3"

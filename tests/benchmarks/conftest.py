@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.results import EpisodeRow, episodes_table
+from trimtab.benchmarks.rows import EpisodeRow, episodes_table
 from trimtab.benchmarks.train import train
 
 FINGERPRINTS = {

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from trimtab.benchmarks import leaderboard, stats
 from trimtab.benchmarks.leaderboard import Entry, Leaderboard, build
-from trimtab.benchmarks.results import collect_episodes, read_episodes
+from trimtab.benchmarks.rows import collect_episodes, read_episodes
 from trimtab.errors import TrimtabError
 
 BLOCKED = "robotics/PointMaze-TwoRoutes-Blocked-v0"

@@ -19,7 +19,7 @@ import pytest
 from trimtab.benchmarks import train as loop
 from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.results import read_episodes
+from trimtab.benchmarks.rows import read_episodes
 from trimtab.benchmarks.train import train
 from trimtab.types import TrimtabError
 

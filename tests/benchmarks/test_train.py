@@ -15,7 +15,7 @@ from trimtab.benchmarks import train as loop
 from trimtab.benchmarks.build import components
 from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.results import read_episodes
+from trimtab.benchmarks.rows import read_episodes
 from trimtab.benchmarks.train import Result, train
 from trimtab.files import sha256_file
 from trimtab.policies.bundle import bundle_hash, load_bundle
