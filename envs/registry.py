@@ -187,5 +187,5 @@ def _spec(id: str, options_json: str) -> EnvSpec:
             "frame_skip": frame_skip,
             "integrator": integrator,
         },
-        fingerprint=fingerprint(lambda: env, {**versions, "options": options}),
+        fingerprint=fingerprint(lambda: env, {**versions, "id": id, "options": options}),
     )

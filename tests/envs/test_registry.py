@@ -130,3 +130,9 @@ def test_gymnasium_makes_every_id() -> None:
     action = np.zeros(3, np.float32)
     ends = [env.step(action)[2:4] for _ in range(3)]
     assert ends == [(False, False), (False, False), (False, True)]
+
+
+def test_two_tasks_never_share_a_fingerprint() -> None:
+    """A short trajectory alone does not reach the door that tells these two mazes apart."""
+    ids = ("robotics/PointMaze-TwoRoutes-v0", "robotics/PointMaze-TwoRoutes-Blocked-v0")
+    assert len({get_spec(id).fingerprint for id in ids}) == 2

@@ -259,6 +259,10 @@ def test_constant_action_dimension_is_reproduced() -> None:
         action = policy.act(torch.randn(50, 3))
         assert (action[:, :, 1] - 0.7).abs().max() < 1e-3
         assert action[:, :, 0].std() > 1e-3
+        data = torch.tensor([[0.2, 0.7]])  # what cloning regresses to must be finite
+        torch.testing.assert_close(
+            policy.normalizer.normalize_action(data)[0, 1], torch.tensor(0.0)
+        )
 
 
 # The registry.
