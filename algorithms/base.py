@@ -6,6 +6,7 @@ system: the harness (``trimtab.benchmarks.train``) owns those.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -97,6 +98,17 @@ class Algorithm(ABC):
         """Go on exactly where ``state`` was taken."""
         for name, part in self.state().items():
             part.load_state_dict(state[name])
+
+
+def check_range(name: str, value: float, least: float, most: float = math.inf) -> None:
+    """Check a setting of a method.
+
+    Raises:
+        TrimtabError: if ``value`` is not from ``least`` to ``most``.
+    """
+    if not least <= value <= most:
+        limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise TrimtabError(f"algorithm.{name}={value}: must be {limits}")
 
 
 def adam(parameters: Any, learning_rate: float) -> torch.optim.Adam:

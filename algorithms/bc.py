@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from trimtab.algorithms.base import Algorithm, Setup, adam, polyak
+from trimtab.algorithms.base import Algorithm, Setup, adam, check_range, polyak
 from trimtab.types import Batch, Metrics
 
 
@@ -50,6 +50,8 @@ class BehaviorCloning(Algorithm):
         ema_decay: float = 0.995,
     ) -> None:
         assert setup.policy is not None and setup.statistics is not None
+        check_range("batch_size", batch_size, 1)
+        check_range("ema_decay", ema_decay, 0, 1)
         self.batch_size = batch_size
         self.learning_rate = (learning_rate, final_learning_rate)
         self.decay_updates = decay_updates

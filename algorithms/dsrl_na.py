@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, adam, polyak
+from trimtab.algorithms.base import Setup, adam, check_range, polyak
 from trimtab.algorithms.critic import EnsembleCritic
 from trimtab.algorithms.dsrl_sac import DSRLSAC
 from trimtab.types import Batch, Metrics
@@ -64,12 +64,12 @@ class DSRLNA(DSRLSAC):
         *,
         magnitude: float = 1.5,
         uniform_share: float = 0.5,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
         learning_rate: float = 3e-4,
         batch_size: int = 256,
         tau: float = 0.005,
-        initial_temperature: float = 1.0,
+        initial_temperature: float = 0.1,
         target_entropy: float | None = 0.0,
         backup_entropy: bool = False,
         warmup_steps: int = 4_000,
@@ -89,6 +89,7 @@ class DSRLNA(DSRLSAC):
             warmup_steps=warmup_steps,
             updates_per_decision=updates_per_decision,
         )
+        check_range("uniform_share", uniform_share, 0, 1)
         self.uniform_share = uniform_share
         # The inherited critic becomes Q_W; Q_A is a family of its own, over executed chunks.
         base = self.steered.base

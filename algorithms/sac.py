@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, adam, polyak
+from trimtab.algorithms.base import Algorithm, Setup, adam, check_range, polyak
 from trimtab.algorithms.critic import EnsembleCritic
 from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Batch, Metrics, PolicySpec
@@ -60,6 +60,11 @@ class SAC(Algorithm):
         warmup_steps: int = 5_000,
         updates_per_decision: float = 1.0,
     ) -> None:
+        check_range("batch_size", batch_size, 1)
+        check_range("tau", tau, 0, 1)
+        check_range("initial_temperature", initial_temperature, 1e-12)
+        check_range("warmup_steps", warmup_steps, 0)
+        check_range("updates_per_decision", updates_per_decision, 0)
         self.batch_size = batch_size
         self.warmup_steps = warmup_steps
         self.updates_per_decision = updates_per_decision
@@ -124,13 +129,13 @@ class SAC(Algorithm):
     def update_actor(self, raw_obs: Tensor, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of actor and temperature; return the actor's loss and log-densities."""
         # Actor: entropy-regularised ascent on the least critic, whose weights get no gradients.
-        self.actor_critic().requires_grad_(False)
+        self.critic.requires_grad_(False)
         action, log_prob = self.sample(raw_obs)
-        actor_loss = (alpha * log_prob - self.actor_critic()(obs, action).amin(0)).mean()
+        actor_loss = (alpha * log_prob - self.critic(obs, action).amin(0)).mean()
         self.actor_optimizer.zero_grad(set_to_none=True)
         actor_loss.backward()
         self.actor_optimizer.step()
-        self.actor_critic().requires_grad_(True)
+        self.critic.requires_grad_(True)
 
         # Temperature: raise alpha while the entropy is below its target.
         log_prob = log_prob.detach()
@@ -143,10 +148,6 @@ class SAC(Algorithm):
     def actor_action(self, data: Batch) -> Tensor:
         """Return the stored actions ``[B, H, A]`` that the critics are about, in raw units."""
         return data.action
-
-    def actor_critic(self) -> EnsembleCritic:
-        """Return the critics that the actor climbs."""
-        return self.critic
 
     def sample(self, raw_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return sampled actions scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""

@@ -41,7 +41,7 @@ class Components:
     dataset: Dataset | None
     base: Bundle | None
     base_label: str | None
-    policy_label: str
+    policy_label: str | None
     config_hash: str
     make_algorithm: Callable[[], Algorithm]
 
@@ -55,9 +55,16 @@ def components(config: RunConfig) -> Components:
     env = get_spec(config["env"], **(config["env_options"] or {}))
     target = config["algorithm"]["_target_"]
     algorithm: Any = get_class(target)
-    for need in sorted(algorithm.uses):
-        if config[need] is None:
-            raise TrimtabError(_missing(config, need))
+    for given in ("base", "dataset", "policy"):
+        if given in algorithm.uses and config[given] is None:
+            raise TrimtabError(_missing(config, given))
+        if given not in algorithm.uses and config[given] is not None:
+            raise TrimtabError(f"{given}=…: {config.algorithm} makes no use of it; leave it out")
+    if config["online_steps"] and algorithm.explore is Algorithm.explore:
+        raise TrimtabError(
+            f"online_steps={config['online_steps']}: {config.algorithm} does not learn from "
+            "interaction; set online_steps=0"
+        )
     dataset = resolve_dataset(config) if config["dataset"] is not None else None
     if dataset is not None:
         check_dataset_fits(dataset, env)
@@ -69,6 +76,12 @@ def components(config: RunConfig) -> Components:
     spec = PolicySpec(env.obs_dim, act_steps, env.action_dim, env.action_low, env.action_high)
     if base is not None:
         check_base_fits(base, spec, env)
+        trained = base.config["env"]
+        if trained["id"] == env.id and trained["options"] != dict(env.options):
+            logger.warning(
+                "base %s was trained with env_options %s, this run has %s",
+                base.folder, trained["options"], dict(env.options),
+            )  # fmt: skip
 
     policy = None
     if config["policy"] is not None:
@@ -86,7 +99,12 @@ def components(config: RunConfig) -> Components:
         keywords = {k: v for k, v in config["algorithm"].items() if k != "_target_"}
         try:
             made: Algorithm = algorithm(setup, **keywords)
-        except (TypeError, ValueError, RuntimeError) as error:  # a size or rate out of range
+        except (
+            TypeError,
+            ValueError,
+            RuntimeError,
+            IndexError,
+        ) as error:  # a size or rate out of range
             if isinstance(error, TrimtabError):
                 raise
             raise TrimtabError(
@@ -102,14 +120,10 @@ def components(config: RunConfig) -> Components:
         dataset=dataset,
         base=base,
         base_label=base_label(base) if base is not None else None,
-        policy_label=config.policy or base_policy or _default_policy(base),
+        policy_label=config.policy or base_policy,
         config_hash=config_hash(config, env, dataset, base),
         make_algorithm=make_algorithm,
     )
-
-
-def _default_policy(base: Bundle | None) -> str:
-    return base.policy.label if base is not None else "tanh_gaussian"
 
 
 def _missing(config: RunConfig, need: str) -> str:
@@ -280,6 +294,10 @@ def make_dataset(
 def _record_dataset(recipe: Mapping[str, Any], progress: Callable[[float], None]) -> Dataset:
     options = recipe.get("env_options") or {}
     env_spec = get_spec(recipe["env"], **options)
+    for key, least in (("episodes", 1), ("seed", 0)):
+        value = recipe[key]
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise TrimtabError(f"dataset.{key}={value}: must be a whole number of at least {least}")
     logger.info("recording %s episodes of %s", recipe["episodes"], recipe["id"])
     controller = dict(recipe["controller"])
     env = make(recipe["env"], **options)
@@ -294,6 +312,13 @@ def _record_dataset(recipe: Mapping[str, Any], progress: Callable[[float], None]
             only_successful=bool(recipe["only_successful"]),
             progress=progress,
         )
+    except (TypeError, ValueError, IndexError) as error:  # a setting that the controller refuses
+        if isinstance(error, TrimtabError):
+            raise
+        raise TrimtabError(
+            f"recipe {recipe['id']}: its controller cannot act with these settings: {error}; "
+            "check dataset.controller.*"
+        ) from error
     finally:
         env.close()
     dataset = Dataset(

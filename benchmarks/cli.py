@@ -240,7 +240,7 @@ def parse(command: str, settings: Mapping[str, Setting], words: Sequence[str]) -
         if setting.choices and text not in setting.choices:
             raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")
         if isinstance(setting.default, int):
-            if not text.lstrip("-").isdigit() or int(text) < 0:
+            if not (text.isascii() and text.isdigit()):
                 raise TrimtabError(f"{command}: {key}={text}: must be a whole number, 0 or more")
             values[key] = int(text)
         else:

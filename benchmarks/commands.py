@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -109,8 +110,8 @@ def _sweep(overrides: Sequence[str]) -> int:
             words = config.check_overrides(words)
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
-            for word in _single(words):  # one combination is checked before any is started
-                config.from_composed(_compose(word))
+            for combination in _combinations(words):  # all are checked before any is started
+                config.from_composed(_compose(combination))
             batches = hydra.multirun(
                 config_name="config",
                 task_function=sweep_job,
@@ -130,19 +131,20 @@ def _sweep(overrides: Sequence[str]) -> int:
     return 0
 
 
-def _single(words: Sequence[str]) -> list[list[str]]:
-    """Return the first combination of a sweep's words."""
+def _combinations(words: Sequence[str]) -> list[list[str]]:
+    """Return every combination of a sweep's words, as single runs take them."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     parsed = OverridesParser.create().parse_overrides(list(words))
-    first = []
+    choices = []
     for word, override in zip(words, parsed, strict=True):
         if override.key_or_group.startswith("hydra"):
             continue
-        if override.is_sweep_override():
-            word = f"{word.partition('=')[0]}={next(iter(override.sweep_string_iterator()))}"
-        first.append(word)
-    return [first]
+        key = word.partition("=")[0]
+        swept = override.is_sweep_override()
+        values = override.sweep_string_iterator() if swept else ()
+        choices.append([f"{key}={value}" for value in values] if swept else [word])
+    return [list(words) for words in itertools.product(*choices)]
 
 
 def _compose(words: Sequence[str]) -> Any:

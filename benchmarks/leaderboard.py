@@ -365,8 +365,8 @@ def _one_physics(table: pa.Table) -> dict[str, str | None]:
             names = " and ".join(sorted(print_ or "unknown" for print_ in prints))
             raise TrimtabError(
                 f"leaderboard: {env} has rows of different physics fingerprints, {names}; scores "
-                "under different physics cannot share a table: run the older ones again with the "
-                "packages installed now, or name a folder that holds only one of them"
+                "under different physics or env_options cannot share a table: run the older ones "
+                "again with the packages and options of now, or name a folder of one kind only"
             )
     return {env: prints[0] for env, prints in sorted(seen.items())}
 

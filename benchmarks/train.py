@@ -107,6 +107,7 @@ class _Run:
         torch.manual_seed(seed)
         np.random.seed(seed)  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
+        self.policy_label = parts.policy_label or self.algorithm.policy.label
         if config["offline_steps"] and self.algorithm.aux_shapes:
             names = ", ".join(self.algorithm.aux_shapes)
             raise TrimtabError(
@@ -206,10 +207,14 @@ class _Run:
     def _check_finite(self, metrics: Metrics) -> None:
         for name, value in metrics.items():
             if not math.isfinite(value):
+                saved = self.folder / "checkpoint"
+                good = (
+                    f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
+                )
                 raise TrimtabError(
                     f"{self.folder}: {name} is {value} at update {self.updates + 1} "
-                    f"({self.env_steps} environment steps); the last good state is in "
-                    f"{self.folder / 'checkpoint'}; lower the learning rate or check the data"
+                    f"({self.env_steps} environment steps); {good}; lower the learning rate or "
+                    "check the data"
                 )
 
     def _log(self) -> None:
@@ -248,7 +253,7 @@ class _Run:
                 suite=config["suite_name"],
                 env=parts.env.id,
                 algorithm=config.algorithm,
-                policy=parts.policy_label,
+                policy=self.policy_label,
                 dataset=parts.dataset.id if parts.dataset is not None else None,
                 base=parts.base_label,
                 seed=config["seed"],
@@ -287,7 +292,7 @@ class _Run:
         summary = {
             "env": self.parts.env.id,
             "algorithm": self.config.algorithm,
-            "policy": self.parts.policy_label,
+            "policy": self.policy_label,
             "seed": self.config["seed"],
             "config_hash": self.parts.config_hash,
             "env_steps": self.env_steps,
@@ -319,7 +324,7 @@ class _Run:
             "act_steps": parts.act_steps,
             "training": {
                 "algorithm": self.config.algorithm,
-                "policy": parts.policy_label,
+                "policy": self.policy_label,
                 "dataset": parts.dataset.id if parts.dataset is not None else None,
                 "dataset_hash": parts.dataset.content_hash if parts.dataset is not None else None,
                 "base": parts.base_label,

@@ -12,7 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from trimtab.benchmarks import leaderboard, stats
+from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rows import collect_episodes
+from trimtab.benchmarks.suite import load_suite
 
 OPEN, BLOCKED = "robotics/PointMaze-TwoRoutes-v0", "robotics/PointMaze-TwoRoutes-Blocked-v0"
 PUSH = "metaworld/push-v3"
@@ -93,6 +95,23 @@ def test_learning_from_nothing_does_not(rows: list[dict[str, Any]]) -> None:
 def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
     steered, base = last(rows, PUSH, "dsrl_sac", "flow"), last(rows, PUSH, "frozen", "flow")
     assert mean(steered) - mean(base) >= 0.1
+
+
+def test_the_rows_are_those_that_the_suite_makes(rows: list[dict[str, Any]]) -> None:
+    for job in load_suite("quickstart", "runs").jobs:
+        config = compose_run([*job.overrides, *(["base=x"] if job.base else [])])
+        mine = [
+            r
+            for r in rows
+            if (r["env"], r["algorithm"], r["seed"])
+            == (config["env"], config.algorithm, config["seed"])
+            and (config.policy is None or r["policy"] == config.policy)
+        ]
+        assert mine, job.label
+        steps, updates = max(r["env_steps"] for r in mine), max(r["updates"] for r in mine)
+        assert config["online_steps"] <= steps < config["online_steps"] + 10, job.label
+        assert updates >= config["offline_steps"], job.label
+        assert {r["suite"] for r in mine} == {"quickstart"}
 
 
 def test_the_readme_quotes_the_leaderboard(root: Path, folder: Path) -> None:

@@ -61,6 +61,14 @@ def atomic_write_json(path: str | Path, value: Any) -> None:
     atomic_write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @contextmanager
 def atomic_directory(path: str | Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``; rename it to ``path`` if the block succeeds.
@@ -78,6 +86,9 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             beside.mkdir()
             yield beside
+            for file in beside.rglob("*"):
+                if file.is_file():
+                    _to_disk(file)
             if path.exists():
                 os.replace(path, old)
             try:

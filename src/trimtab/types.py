@@ -7,6 +7,7 @@ a policy and of nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
@@ -85,6 +86,12 @@ class PolicySpec:
                 f"policy spec: action limits have {len(self.action_low)} and "
                 f"{len(self.action_high)} entries for {self.action_dim} action dimensions"
             )
+        for index, (low, high) in enumerate(zip(self.action_low, self.action_high, strict=True)):
+            if not (low < high and math.isfinite(low) and math.isfinite(high)):
+                raise TrimtabError(
+                    f"policy spec: action dimension {index} has limits {low} and {high}; they must "
+                    "be finite, the lower one first"
+                )
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON values."""
