@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,7 @@ class Policy(nn.Module, ABC):
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
-    evaluate_deterministic: ClassVar[bool] = False
+    evaluate_deterministic: bool = False
 
     def __init__(self, spec: PolicySpec, noise_shape: tuple[int, ...], **keywords: Any) -> None:
         super().__init__()

@@ -92,6 +92,14 @@ def test_learning_from_nothing_does_not(rows: list[dict[str, Any]]) -> None:
     assert scratch < mean(last(rows, BLOCKED, "frozen", "flow")) + 0.4
 
 
+@pytest.mark.parametrize("policy", ["flow", "diffusion"])
+def test_the_gain_at_the_closed_door_is_not_that_of_having_no_noise(
+    rows: list[dict[str, Any]], policy: str
+) -> None:
+    calm = last(rows, BLOCKED, "zero_noise", policy)
+    assert stats.difference_interval(last(rows, BLOCKED, "dsrl_sac", policy), calm).low > 0.4
+
+
 def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
     steered, base = last(rows, PUSH, "dsrl_sac", "flow"), last(rows, PUSH, "frozen", "flow")
     assert mean(steered) - mean(base) >= 0.1
