@@ -55,10 +55,11 @@ def components(config: RunConfig) -> Components:
     env = get_spec(config["env"], **(config["env_options"] or {}))
     target = config["algorithm"]["_target_"]
     algorithm: Any = get_class(target)
+    used = algorithm.uses | ({"dataset"} if config["offline_steps"] else set())
     for given in ("base", "dataset", "policy"):
         if given in algorithm.uses and config[given] is None:
             raise TrimtabError(_missing(config, given))
-        if given not in algorithm.uses and config[given] is not None:
+        if given not in used and config[given] is not None:
             raise TrimtabError(f"{given}=…: {config.algorithm} makes no use of it; leave it out")
     if config["online_steps"] and algorithm.explore is Algorithm.explore:
         raise TrimtabError(

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks import mlp
-from trimtab.types import PolicySpec, TrimtabError
+from trimtab.types import PolicySpec
 
 
 class TanhGaussianPolicy(Policy):
@@ -21,7 +21,7 @@ class TanhGaussianPolicy(Policy):
     mode, ``noise = 0``.
 
     Args:
-        spec: shapes and limits; the limits must be finite.
+        spec: shapes and limits.
         hidden: widths of the hidden layers.
         layer_norm: normalise after each hidden layer.
         log_std_min: lower bound of the log standard deviation (a clamp).
@@ -42,11 +42,6 @@ class TanhGaussianPolicy(Policy):
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
     ) -> None:
-        if not all(map(math.isfinite, (*spec.action_low, *spec.action_high))):
-            raise TrimtabError(
-                f"tanh-Gaussian policy: action limits {spec.action_low} to {spec.action_high} "
-                "are not finite; use a task with bounded actions"
-            )
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
             spec,

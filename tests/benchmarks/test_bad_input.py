@@ -333,3 +333,27 @@ def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:
     remove_leftovers(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
     assert left == ["checkpoint", "checkpoint/step-1", "notes.tmp"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["policy.hidden=[]"], "policy.* "),
+        (["dataset.episodes=abc"], "dataset.episodes=abc"),
+        (["dataset.episodes=0"], "at least 1"),
+        (["dataset.controller.routes=7"], "dataset.controller"),
+        (["algorithm.batch_size=0"], "algorithm.batch_size=0"),
+        (["algorithm.ema_decay=2"], "algorithm.ema_decay=2"),
+    ],
+)
+def test_a_value_out_of_range_is_named(words: list[str], part: str, tmp_path: Path) -> None:
+    """One line, whatever part of the run the value belongs to, and no result."""
+    base = [
+        "env=robotics/PointMaze-TwoRoutes-v0", "algorithm=bc", "policy=flow",
+        "dataset=two_routes", "dataset.episodes=2", "offline_steps=2", f"out={tmp_path}",
+    ]  # fmt: skip
+    with pytest.raises(TrimtabError) as raised:
+        train(compose_run([*base, *words]))
+    assert part.strip() in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not list(tmp_path.rglob("result.json"))

@@ -264,8 +264,17 @@ def test_a_loss_that_is_not_finite_stops_the_run(method: str, tiny: Any, tmp_pat
 
 
 def test_a_method_that_only_clones_cannot_act(tiny: Any, tmp_path: Path) -> None:
-    with pytest.raises(TrimtabError, match="learns from a dataset only; set online_steps=0"):
+    with pytest.raises(TrimtabError, match="does not learn from interaction; set online_steps=0"):
         train(compose_run([*tiny.cloning(tmp_path), "online_steps=10", "offline_steps=1"]))
+
+
+@pytest.mark.parametrize("given", ["policy=flow", "base=runs/none", "dataset=two_routes"])
+def test_what_a_method_does_not_use_is_refused(given: str, tmp_path: Path) -> None:
+    """Else result rows would name a policy, a base or data that had no part in the run."""
+    words = ["env=gym/Hopper-v5", "algorithm=sac", f"out={tmp_path}", given]
+    with pytest.raises(TrimtabError, match=f"{given.partition('=')[0]}=…: sac makes no use of it"):
+        train(compose_run(words))
+    assert not list(tmp_path.iterdir())
 
 
 def test_offline_and_online_are_one_run(tiny: Any, tmp_path: Path) -> None:

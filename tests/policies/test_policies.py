@@ -341,10 +341,10 @@ def test_width_is_clamped() -> None:
     assert log_std.min() == -1.0 and log_std.max() == 0.5
 
 
-def test_squashing_needs_finite_limits() -> None:
-    endless = replace(SPEC, action_high=(math.inf, 2.0))
-    with pytest.raises(TrimtabError, match="not finite"):
-        TanhGaussianPolicy(endless)
+def test_limits_are_finite_and_in_order() -> None:
+    for high in (math.inf, SPEC.action_low[0]):
+        with pytest.raises(TrimtabError, match="must be finite, the lower one first"):
+            replace(SPEC, action_high=(high, 2.0))
 
 
 # Steering.
