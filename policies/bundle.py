@@ -173,6 +173,7 @@ def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, Array]]:
     policy = _build(config.get("policy"), str(folder / CONFIG))
     _check_fit(policy, contract, str(folder / CONFIG))
     _load_state(policy, files[MODEL], str(folder / MODEL))
+    policy.evaluate_deterministic = bool(config["evaluate_deterministic"])
     _replay(policy, golden, str(folder))
     return Bundle(policy, config, folder), files, golden
 

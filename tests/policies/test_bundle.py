@@ -151,6 +151,20 @@ def test_without_onnx(tmp_path: Path, policy_of: PolicyOf, contract: dict[str, A
         load_policy(folder)
 
 
+@pytest.mark.parametrize("calm", [False, True])
+def test_how_a_policy_is_judged_travels_with_it(
+    calm: bool, tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any]
+) -> None:
+    policy = policy_of("flow")
+    before = policy.evaluate_deterministic
+    try:
+        policy.evaluate_deterministic = calm
+        save_bundle(policy, tmp_path / "b", contract=contract, onnx=False)
+    finally:
+        policy.evaluate_deterministic = before
+    assert load_bundle(tmp_path / "b").policy.evaluate_deterministic is calm
+
+
 def test_identity_is_weights_and_settings(
     tmp_path: Path, policy_of: PolicyOf, bundle_of: BundleOf, contract: dict[str, Any]
 ) -> None:
