@@ -10,13 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from trimtab.policies.base import Policy
-from trimtab.types import Batch, Metrics, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Metrics, PolicySpec, Statistics, TrimtabError
 
 
 class PolicyFactory(Protocol):
@@ -36,6 +37,8 @@ class Setup:
         policy: builds the policy that the run configured, or None where ``policy=`` was not given.
         base: the policy that the run starts from or steers, or None where ``base=`` was not given.
         statistics: those of the run's dataset, or None where ``dataset=`` was not given.
+        num_envs: environments that gather data side by side.
+        discount: gamma of each decision; it is already in what a learner is given.
         device: where tensors live.
     """
 
@@ -43,6 +46,8 @@ class Setup:
     policy: PolicyFactory | None = None
     base: Policy | None = None
     statistics: Statistics | None = None
+    num_envs: int = 1
+    discount: float = 0.99
     device: str = "cpu"
 
 
@@ -53,9 +58,13 @@ class Algorithm(ABC):
         uses: what it cannot do without, of ``policy``, ``dataset`` and ``base``; the harness says
             so in one line when it is missing.
         aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
-        batch_size: transitions in one update.
+        batch_size: transitions in one gradient step.
         warmup_steps: environment steps gathered before the first online update.
         updates_per_decision: online updates for each action chunk that was executed.
+        rollout_steps: decisions of every environment in one ``Rollout``; each is learned from once,
+            at once. 0 means that ``update`` takes batches from a replay buffer or dataset.
+        updates: calls of ``update`` so far, for schedules; a method that has one counts them.
+        kept_metrics: metrics of a part that is not updated every time, from its last update.
         policy: what is evaluated and exported.
     """
 
@@ -63,6 +72,9 @@ class Algorithm(ABC):
     batch_size: int
     warmup_steps: int = 0
     updates_per_decision: float = 0.0
+    rollout_steps: int = 0
+    updates: int = 0
+    kept_metrics: Mapping[str, float] = MappingProxyType({})
     policy: Policy
 
     @property
@@ -83,8 +95,12 @@ class Algorithm(ABC):
         )
 
     @abstractmethod
-    def update(self, data: Batch) -> Metrics:
-        """Learn from one batch and return named scalars."""
+    def update(self, data: Any) -> Metrics:
+        """Learn from one ``Batch``, or from one ``Rollout`` where ``rollout_steps`` is not 0.
+
+        Returns:
+            Named scalars, of the same names every time.
+        """
 
     @abstractmethod
     def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
@@ -92,12 +108,15 @@ class Algorithm(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on exactly here (nested, of tensors and numbers)."""
-        return {name: part.state_dict() for name, part in self.state().items()}
+        parts = {name: part.state_dict() for name, part in self.state().items()}
+        return {**parts, "updates": self.updates, "kept_metrics": dict(self.kept_metrics)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where ``state`` was taken."""
         for name, part in self.state().items():
             part.load_state_dict(state[name])
+        self.updates = int(state["updates"])
+        self.kept_metrics = dict(state["kept_metrics"])
 
 
 def check_range(name: str, value: float, least: float, most: float = math.inf) -> None:
@@ -114,6 +133,13 @@ def check_range(name: str, value: float, least: float, most: float = math.inf) -
 def adam(parameters: Any, learning_rate: float) -> torch.optim.Adam:
     """Return Adam in its fused form: one pass over all parameters instead of one for each."""
     return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+
+
+def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+    """Take one gradient step down ``loss``."""
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    optimizer.step()
 
 
 @torch.no_grad()

@@ -16,7 +16,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
@@ -60,7 +59,6 @@ class BehaviorCloning(Algorithm):
         self.learner.fit_normalizer(setup.statistics)
         self.policy = copy.deepcopy(self.learner).requires_grad_(False).eval()
         self.optimizer = adam(self.learner.parameters(), learning_rate)
-        self.updates = 0
 
     def update(self, data: Batch) -> Metrics:
         """Take one gradient step on the policy's imitation loss."""
@@ -85,12 +83,3 @@ class BehaviorCloning(Algorithm):
     def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
         """Return learner, average and optimiser."""
         return {"learner": self.learner, "policy": self.policy, "optimizer": self.optimizer}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of every part, and the number of updates made."""
-        return {**super().state_dict(), "updates": self.updates}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where ``state`` was taken."""
-        super().load_state_dict(state)
-        self.updates = int(state["updates"])

@@ -22,9 +22,11 @@ class EnsembleLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return ``x @ weight + bias`` for each member."""
-        return torch.baddbmm(self.bias, x, self.weight)
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return ``x @ weight + bias`` for each member, or for some of them."""
+        if members is None:
+            return torch.baddbmm(self.bias, x, self.weight)
+        return torch.baddbmm(self.bias[members], x, self.weight[members])
 
 
 class EnsembleLayerNorm(nn.Module):
@@ -35,9 +37,12 @@ class EnsembleLayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(members, 1, width))
         self.bias = nn.Parameter(torch.zeros(members, 1, width))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
         """Return ``x`` normalised over its last dimension, scaled and shifted."""
-        return torch.addcmul(self.bias, functional.layer_norm(x, x.shape[-1:]), self.weight)
+        x = functional.layer_norm(x, x.shape[-1:])
+        if members is None:
+            return torch.addcmul(self.bias, x, self.weight)
+        return torch.addcmul(self.bias[members], x, self.weight[members])
 
 
 class EnsembleCritic(nn.Module):
@@ -73,8 +78,27 @@ class EnsembleCritic(nn.Module):
         layers.append(EnsembleLinear(members, inputs, 1))
         self.network = nn.Sequential(*layers)
 
-    def forward(self, obs: Tensor, action: Tensor) -> Tensor:
-        """Return values ``[E, B]`` for ``obs`` ``[B, O]`` and a chunk ``action`` ``[B, H, A]``."""
+    def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """Return values ``[E, B]``.
+
+        Args:
+            obs: ``[B, O]``.
+            action: a chunk ``[B, H, A]``.
+            members: numbers of the Q functions that are wanted; None for all.
+        """
         x = torch.cat([obs, action.flatten(1)], dim=1)
-        value: Tensor = self.network(x.expand(self.members, -1, -1))
-        return value.squeeze(-1)
+        x = x.expand(self.members if members is None else len(members), -1, -1)
+        for layer in self.network:
+            x = layer(x) if isinstance(layer, nn.ReLU) else layer(x, members)
+        return x.squeeze(-1)
+
+
+def expectile_loss(value: Tensor, backup: Tensor, expectile: float) -> Tensor:
+    """Return the asymmetric squared error of values ``[E, B]``, summed over the members.
+
+    Newey and Powell (1987): errors with ``backup`` above ``value`` weigh ``expectile``, the others
+    ``1 - expectile``, both times 2, so that 0.5 is the squared error and 1 leads to the maximum.
+    """
+    error = backup - value
+    weight = torch.where(error > 0, 2 * expectile, 2 * (1 - expectile))
+    return (weight * error.square()).mean(1).sum()

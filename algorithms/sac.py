@@ -8,6 +8,11 @@ Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.059
 - temperature:  L_alpha = -mean log(alpha) (log pi(a|s) + H_target)
 - target:       Q' <- (1 - tau) Q' + tau Q
 
+Four settings make it RLPD's learner (Ball et al., "Efficient Online Reinforcement Learning with
+Offline Data", arXiv 2302.02948): ``critics`` Q functions of which y takes the least of
+``target_critics`` drawn at random, an actor on their mean, and one step of actor and temperature
+for ``actor_every`` of the critics.
+
 Deviations from the published code: the temperature loss uses ``log alpha`` in place of ``alpha``,
 as Stable-Baselines3 does; critics see actions scaled to [-1, 1]; ``gamma (1 - d)`` is the batch's
 ``discount``, which a time limit does not cut.
@@ -21,7 +26,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, adam, check_range, polyak
+from trimtab.algorithms.base import Algorithm, Setup, adam, check_range, polyak, step
 from trimtab.algorithms.critic import EnsembleCritic
 from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Batch, Metrics, PolicySpec
@@ -34,6 +39,11 @@ class SAC(Algorithm):
         setup: shapes, limits and device; nothing else is needed.
         hidden: widths of the hidden layers of actor and critics.
         layer_norm: normalise after each hidden layer of actor and critics.
+        actor_layer_norm: the same for the actor alone; None: as the critics.
+        critics: number of Q functions.
+        target_critics: how many of them, drawn anew each time, y takes the least of; None: all.
+        pessimistic_actor: whether the actor ascends the least Q function; else their mean.
+        actor_every: critic updates for one of actor and temperature.
         learning_rate: Adam's, for actor, critics and temperature.
         batch_size: transitions in one update.
         tau: Polyak rate of the target critics.
@@ -51,6 +61,11 @@ class SAC(Algorithm):
         *,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
+        actor_layer_norm: bool | None = None,
+        critics: int = 2,
+        target_critics: int | None = None,
+        pessimistic_actor: bool = True,
+        actor_every: int = 1,
         learning_rate: float = 3e-4,
         batch_size: int = 256,
         tau: float = 0.005,
@@ -63,6 +78,9 @@ class SAC(Algorithm):
         check_range("batch_size", batch_size, 1)
         check_range("tau", tau, 0, 1)
         check_range("initial_temperature", initial_temperature, 1e-12)
+        check_range("critics", critics, 1)
+        check_range("target_critics", target_critics or critics, 1, critics)
+        check_range("actor_every", actor_every, 1)
         check_range("warmup_steps", warmup_steps, 0)
         check_range("updates_per_decision", updates_per_decision, 0)
         self.batch_size = batch_size
@@ -70,20 +88,25 @@ class SAC(Algorithm):
         self.updates_per_decision = updates_per_decision
         self.tau = tau
         self.backup_entropy = backup_entropy
+        self.target_critics, self.actor_every = target_critics, actor_every
+        self.pessimistic_actor = pessimistic_actor
         spec = self.actor_spec(setup)
         size = spec.horizon * spec.action_dim
         self.target_entropy = -float(size) if target_entropy is None else float(target_entropy)
 
-        self.actor = TanhGaussianPolicy(spec, hidden=hidden, layer_norm=layer_norm)
+        actor_norm = layer_norm if actor_layer_norm is None else actor_layer_norm
+        self.actor = TanhGaussianPolicy(spec, hidden=hidden, layer_norm=actor_norm)
         self.actor.to(setup.device)
-        self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden, layer_norm=layer_norm)
-        self.critic.to(setup.device)
+        self.critic = EnsembleCritic(
+            spec.obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm
+        ).to(setup.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(initial_temperature).to(setup.device)
         self.actor_optimizer = adam(self.actor.parameters(), learning_rate)
         self.critic_optimizer = adam(self.critic.parameters(), learning_rate)
         self.temperature_optimizer = adam(self.temperature.parameters(), learning_rate)
         self.policy = self.actor
+        self.kept_metrics = {"actor_loss": 0.0, "entropy": 0.0}
 
     def actor_spec(self, setup: Setup) -> PolicySpec:
         """Return the shapes and limits of the actor: those of the task."""
@@ -100,49 +123,60 @@ class SAC(Algorithm):
         """Take one step of critics, actor and temperature, and move the target critics."""
         action = self.actor.normalizer.normalize_action(self.actor_action(data))
         obs = self.actor.normalizer.obs(data.obs)
-        next_obs = self.actor.normalizer.obs(data.next_obs)
         alpha = self.temperature().detach()
 
         # Critic: regress every Q to the soft value of the next state under the target critics.
         with torch.no_grad():
-            next_action, next_log_prob = self.sample(data.next_obs)
-            next_value = self.target(next_obs, next_action).amin(0)
-            if self.backup_entropy:
-                next_value = next_value - alpha * next_log_prob
-            backup = data.reward + data.discount * next_value
+            backup = data.reward + data.discount * self.next_value(data, alpha)
         value = self.critic(obs, action)
-        critic_loss = 0.5 * (value - backup).square().mean(1).sum()
-        self.critic_optimizer.zero_grad(set_to_none=True)
-        critic_loss.backward()
-        self.critic_optimizer.step()
+        critic_loss = self.critic_loss(value, backup)
+        step(self.critic_optimizer, critic_loss)
 
-        actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
+        self.updates += 1
+        if self.updates % self.actor_every == 0:
+            actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
+            self.kept_metrics = {
+                "actor_loss": actor_loss.item(),
+                "entropy": -log_prob.mean().item(),
+            }
         polyak(self.target, self.critic, self.tau)
         return {
             "critic_loss": critic_loss.item(),
             "q_mean": value.mean().item(),
-            "actor_loss": actor_loss.item(),
-            "entropy": -log_prob.mean().item(),
+            **self.kept_metrics,
             "temperature": alpha.item(),
         }
 
+    def next_value(self, data: Batch, alpha: Tensor) -> Tensor:
+        """Return the soft value ``[B]`` of the next observations under the target critics."""
+        members = None
+        if self.target_critics is not None:
+            count = self.critic.members
+            members = torch.randperm(count, device=alpha.device)[: self.target_critics]
+        action, log_prob = self.sample(data.next_obs)
+        next_obs = self.actor.normalizer.obs(data.next_obs)
+        value: Tensor = self.target(next_obs, action, members).amin(0)
+        return value - alpha * log_prob if self.backup_entropy else value
+
+    def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
+        """Return the loss of values ``[E, B]`` against their target ``[B]``."""
+        return 0.5 * (value - backup).square().mean(1).sum()
+
     def update_actor(self, raw_obs: Tensor, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of actor and temperature; return the actor's loss and log-densities."""
-        # Actor: entropy-regularised ascent on the least critic, whose weights get no gradients.
+        # Actor: entropy-regularised ascent on the critics, whose weights get no gradients.
         self.critic.requires_grad_(False)
         action, log_prob = self.sample(raw_obs)
-        actor_loss = (alpha * log_prob - self.critic(obs, action).amin(0)).mean()
-        self.actor_optimizer.zero_grad(set_to_none=True)
-        actor_loss.backward()
-        self.actor_optimizer.step()
+        value = self.critic(obs, action)
+        value = value.amin(0) if self.pessimistic_actor else value.mean(0)
+        actor_loss = (alpha * log_prob - value).mean()
+        step(self.actor_optimizer, actor_loss)
         self.critic.requires_grad_(True)
 
         # Temperature: raise alpha while the entropy is below its target.
         log_prob = log_prob.detach()
         temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
-        self.temperature_optimizer.zero_grad(set_to_none=True)
-        temperature_loss.backward()
-        self.temperature_optimizer.step()
+        step(self.temperature_optimizer, temperature_loss)
         return actor_loss, log_prob
 
     def actor_action(self, data: Batch) -> Tensor:

@@ -19,7 +19,7 @@ from trimtab.datasets.formats import minari
 from trimtab.datasets.recipes.record import record
 from trimtab.envs.registry import get_spec, make
 from trimtab.envs.spec import EnvSpec
-from trimtab.files import read_json, sha256_json
+from trimtab.files import read_json, sha256_file, sha256_json
 from trimtab.policies.bundle import (
     Bundle,
     bundle_hash,
@@ -27,6 +27,7 @@ from trimtab.policies.bundle import (
     load_bundle,
     save_bundle,
 )
+from trimtab.policies.sb3_import import policy_from_sb3
 from trimtab.types import PolicySpec, TrimtabError
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ def components(config: RunConfig) -> Components:
     env = get_spec(config["env"], **(config["env_options"] or {}))
     target = config["algorithm"]["_target_"]
     algorithm: Any = get_class(target)
-    used = algorithm.uses | ({"dataset"} if config["offline_steps"] else set())
+    from_data = config["offline_steps"] or config["offline_share"]
+    used = algorithm.uses | ({"dataset"} if from_data else set())
     for given in ("base", "dataset", "policy"):
         if given in algorithm.uses and config[given] is None:
             raise TrimtabError(_missing(config, given))
@@ -70,8 +72,9 @@ def components(config: RunConfig) -> Components:
     if dataset is not None:
         check_dataset_fits(dataset, env)
     base = load_base(config["base"]) if config["base"] is not None else None
-    if config["offline_steps"] and dataset is None:
-        raise TrimtabError(f"offline_steps={config['offline_steps']}: needs dataset=…")
+    for given in ("offline_steps", "offline_share"):
+        if config[given] and dataset is None:
+            raise TrimtabError(f"{given}={config[given]}: {_missing(config, 'dataset')}")
     bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
     act_steps = config["act_steps"] or bases_steps
     spec = PolicySpec(env.obs_dim, act_steps, env.action_dim, env.action_low, env.action_high)
@@ -95,6 +98,8 @@ def components(config: RunConfig) -> Components:
             policy=policy,
             base=base.policy if base is not None else None,
             statistics=dataset.statistics() if dataset is not None else None,
+            num_envs=config["num_envs"],
+            discount=config["discount"],
             device=config["device"],
         )
         keywords = {k: v for k, v in config["algorithm"].items() if k != "_target_"}
@@ -134,6 +139,13 @@ def _missing(config: RunConfig, need: str) -> str:
     return f"{config.algorithm} needs {need}=…; there are: {choices}"
 
 
+_LATER = {"offline_share": 0.0}
+"""Settings that came after results were published, with the value that changes nothing: left out of
+the hash where they have it, so that the published runs keep their names."""
+
+_ALWAYS = object()
+
+
 def config_hash(
     config: RunConfig, env: EnvSpec, dataset: Dataset | None, base: Bundle | None
 ) -> str:
@@ -143,7 +155,11 @@ def config_hash(
     one configuration share a hash; a single base is known by its weights.
     """
     apart = {"seed", "out", "suite_name", "device", "checkpoint_every", "dataset", "base"}
-    decisive = {key: value for key, value in config.settings.items() if key not in apart}
+    decisive = {
+        key: value
+        for key, value in config.settings.items()
+        if key not in apart and _LATER.get(key, _ALWAYS) != value
+    }
     identity = None
     if base is not None:
         trained = training(base).get("config_hash")
@@ -199,6 +215,38 @@ def export_bundle(run: Path, out: Path) -> dict[str, float]:
         summary = read_json(run / "result.json", "result")
         results = {key: summary[key] for key in ("env", "episodes", "return", "success")}
     save_bundle(bundle.policy, out, contract=contract, results=results)
+    return check_bundle(out)
+
+
+def export_sb3(model: Path, env: str, out: Path) -> dict[str, float]:
+    """Write a model that Stable-Baselines3 saved as a bundle with ONNX; return its replay errors.
+
+    Args:
+        model: the ``.zip``.
+        env: the task that it was trained on.
+        out: folder of the bundle.
+
+    Raises:
+        TrimtabError: if the model cannot be read or does not fit the task, or the bundle cannot be
+            written.
+    """
+    task = get_spec(env)
+    spec = PolicySpec(task.obs_dim, 1, task.action_dim, task.action_low, task.action_high)
+    policy = policy_from_sb3(model, spec)
+    contract = {
+        "env": task.id,
+        "env_horizon": task.horizon,
+        "env_options": dict(task.options),
+        "fingerprint": task.fingerprint,
+        "control_rate": task.control_rate,
+        "act_steps": 1,
+        "training": {
+            "algorithm": "stable_baselines3",
+            "policy": policy.label,
+            "file_sha256": sha256_file(model),
+        },
+    }
+    save_bundle(policy, out, contract=contract)
     return check_bundle(out)
 
 

@@ -109,10 +109,14 @@ COMMANDS: dict[str, Command] = {
     "export": Command(
         "trimtab.benchmarks.commands:export",
         "write a bundle for a robot, with ONNX, and check that it replays",
-        ("trimtab export run=runs/…/seed0 out=my-bundle",),
+        (
+            "trimtab export run=runs/…/seed0 out=my-bundle",
+            "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
+        ),
         {
-            "run": Setting(..., "folder of a finished run, or of a bundle"),
+            "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
             "out": Setting(..., "folder of the bundle to write"),
+            "env": Setting("", "task of a .zip of Stable-Baselines3, which does not name it"),
         },
     ),
     "dataset": Command(
@@ -144,6 +148,26 @@ COMMANDS: dict[str, Command] = {
             "format": FORMAT,
         },
     ),
+    "speed": Command(
+        "trimtab.benchmarks.commands:speed",
+        "measure Trimtab against its peers in turns, and how its costs grow",
+        (
+            "trimtab speed",
+            "trimtab speed only=updates rounds=9",
+            "trimtab speed out=speed format=markdown",
+        ),
+        {
+            "only": Setting(
+                "", "groups or rows: environments, replay, updates, training, latency, growth, …"
+            ),
+            "rounds": Setting(5, "turns of each side; a row has their medians"),
+            "scale": Setting("1.0", "factor to the amount of work of a turn"),
+            "out": Setting("", "folder for the rows, the machine, and the growth with its figure"),
+            "format": Setting(
+                "table", "table, or json or markdown alone", ("table", "json", "markdown")
+            ),
+        },
+    ),
     "doctor": Command(
         "trimtab.benchmarks.commands:doctor",
         "what is wrong with this machine or installation",
@@ -165,7 +189,7 @@ def main(words: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except TrimtabError as error:
         print_error(str(error))
-        code = 2
+        code = error.exit_code
     except KeyboardInterrupt:
         print_error("interrupted; run the same command again to go on")
         code = 130

@@ -10,7 +10,8 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.datasets.replay import ReplayBuffer
-from trimtab.envs.vector import SyncVectorEnv
+from trimtab.datasets.rollout import RolloutBuffer
+from trimtab.envs.vector import EpisodeVectorEnv
 from trimtab.types import TrimtabError
 
 
@@ -25,7 +26,11 @@ class Collector:
     """
 
     def __init__(
-        self, envs: SyncVectorEnv, algorithm: Algorithm, buffer: ReplayBuffer, device: str
+        self,
+        envs: EpisodeVectorEnv,
+        algorithm: Algorithm,
+        buffer: ReplayBuffer | RolloutBuffer,
+        device: str,
     ) -> None:
         self.envs, self.algorithm, self.buffer, self.device = envs, algorithm, buffer, device
         self.obs, _ = envs.reset()
@@ -60,6 +65,7 @@ class Collector:
             terminated,
             truncated,
             {name: value.cpu() for name, value in aux.items()},
+            info["steps"],
         )
         self.obs = next_obs
         if ended.any():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,17 @@ def train(words: Sequence[str]) -> int:
         return _sweep(overrides)
     settings = config.compose_run(overrides)
 
+    from trimtab.benchmarks.train import train as carry_out
+
+    with _progress(settings.algorithm) as tell:
+        result = carry_out(settings, tell)
+    _print_result(result.folder, result.summary, already_done=result.already_done)
+    return 0
+
+
+@contextmanager
+def _progress(description: str) -> Iterator[Callable[[float, str], None]]:
+    """Yield what is told the share that is done and a few words, and shows both as a bar."""
     from rich.progress import (
         BarColumn,
         Progress,
@@ -45,26 +58,22 @@ def train(words: Sequence[str]) -> int:
         TimeRemainingColumn,
     )
 
-    from trimtab.benchmarks.train import train as carry_out
-
     columns = (
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(), TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"),
     )  # fmt: skip
     progress = Progress(*columns, console=Console(stderr=True))
-    task = progress.add_task(settings.algorithm, total=1.0, text="")
+    task = progress.add_task(description, total=1.0, text="")
 
     def tell(share: float, text: str) -> None:
         progress.start()  # only now: wrong input ends before any bar is shown
         progress.update(task, completed=share, text=text)
 
     try:
-        result = carry_out(settings, tell)
+        yield tell
     finally:
         if progress.live.is_started:
             progress.stop()
-    _print_result(result.folder, result.summary, already_done=result.already_done)
-    return 0
 
 
 def _print_result(folder: Path, summary: Mapping[str, Any], *, already_done: bool) -> None:
@@ -354,9 +363,16 @@ def leaderboard(runs: str, out: str, baseline: str, metric: str, format: str) ->
     return 0
 
 
-def export(run: str, out: str) -> int:
+def export(run: str, out: str, env: str) -> int:
     """Write a bundle with ONNX and check it."""
-    errors = build.export_bundle(Path(run), Path(out))
+    source = Path(run)
+    if env and source.is_dir():
+        raise TrimtabError(f"export: env={env}: {run} says itself what it is for; leave it out")
+    if not env and source.is_file():
+        raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
+    errors = (
+        build.export_sb3(source, env, Path(out)) if env else build.export_bundle(source, Path(out))
+    )
     Console(soft_wrap=True, highlight=False).print(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
@@ -491,6 +507,42 @@ def doctor(out: str, format: str) -> int:
     else:
         _print_rows("doctor", [finding.to_json() for finding in findings])
     return 1 if any(finding.level == "error" for finding in findings) else 0
+
+
+def speed(only: str, rounds: int, scale: str, out: str, format: str) -> int:
+    """Measure Trimtab against its peers, and with ``out`` also how costs grow."""
+    from trimtab.benchmarks import speed as speeds
+    from trimtab.benchmarks import speed_growth as growth
+    from trimtab.benchmarks import speed_report as report
+
+    factor, folder = speeds.check_scale(scale), Path(out)
+    speeds.check_rounds(rounds)
+    pairs, words = speeds.select(only, speeds.all_pairs(), ["growth", *growth.AXES])
+    axes = [name for name in growth.AXES if "growth" in words or name in words]
+    if only and axes and not out:
+        raise TrimtabError(f"speed: only={only}: growth is written to files; add out=<folder>")
+    rows: list[speeds.Row] = []
+    if out:
+        report.write_machine(folder, rounds, factor)  # a folder that cannot be written ends it here
+    if pairs:
+        done = functools.partial(report.write_rows, folder) if out else lambda rows: None
+        with _progress("speed") as tell:
+            rows = speeds.measure_all(
+                pairs, rounds=rounds, scale=factor, progress=tell, done=done
+            )
+    if axes and out:
+        with _progress("growth") as tell:
+            points = growth.measure_axes(axes, rounds=rounds, scale=factor, progress=tell)
+        growth.write_growth(folder, points)
+    if format == "json":
+        _print_json([row.to_json() for row in rows])
+    elif format == "markdown":
+        sys.stdout.write(report.markdown(rows))
+    elif rows:
+        _print_rows("ours / peer: above 1, ours is faster", [report.readable(r) for r in rows])
+    if out:
+        logger.info("wrote %s", folder)
+    return 0
 
 
 def _print_json(value: Any) -> None:

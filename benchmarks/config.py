@@ -82,9 +82,24 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def keywords(target: str) -> dict[str, inspect.Parameter]:
-    """Return the keyword-only parameters of the constructor that ``target`` names."""
-    parameters = inspect.signature(get_class(target)).parameters
-    return {n: p for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    """Return the keyword-only parameters of the constructor that ``target`` names.
+
+    A constructor that hands ``**keywords`` on to its parent takes the parent's too. Annotations are
+    resolved to types.
+    """
+    found: dict[str, inspect.Parameter] = {}
+    for kind in get_class(target).__mro__:
+        if "__init__" not in vars(kind):
+            continue
+        constructor = vars(kind)["__init__"]
+        hints = typing.get_type_hints(constructor)
+        parameters = inspect.signature(constructor).parameters.values()
+        for one in parameters:
+            if one.kind is inspect.Parameter.KEYWORD_ONLY:
+                found.setdefault(one.name, one.replace(annotation=hints[one.name]))
+        if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
+            break
+    return found
 
 
 def spell_out(overrides: Sequence[str]) -> list[str]:
@@ -256,9 +271,10 @@ def check_values(config: RunConfig) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise TrimtabError(f"{name}={value}: must be a whole number of at least {least}")
-    discount = config["discount"]
-    if not _fits(discount, float) or not 0 <= discount <= 1:
-        raise TrimtabError(f"discount={discount}: must be a number from 0 to 1")
+    for name in ("discount", "offline_share"):
+        value = config[name]
+        if not _fits(value, float) or not 0 <= value <= 1:
+            raise TrimtabError(f"{name}={value}: must be a number from 0 to 1")
     if not isinstance(config["env"], str):
         raise TrimtabError(f"env={config['env']}: must be the id of a task; see trimtab list env")
     for key, may_be_null in {
@@ -284,12 +300,12 @@ def check_values(config: RunConfig) -> None:
         for key in section:
             if key not in known and key != "_target_":
                 raise TrimtabError(f"{group}.{key}: no such setting; {nearest(key, known)}")
-        target: Any = get_class(section["_target_"])
-        kinds = typing.get_type_hints(target.__init__)
         for key, value in section.items():
-            if key in known and not _fits(value, kinds[key]):
-                kind = kinds[key].__name__ if isinstance(kinds[key], type) else kinds[key]
-                wanted = str(kind).replace("collections.abc.", "")
+            if key in known and not _fits(value, known[key].annotation):
+                kind = known[key].annotation
+                wanted = str(kind.__name__ if isinstance(kind, type) else kind).replace(
+                    "collections.abc.", ""
+                )
                 raise TrimtabError(f"{group}.{key}={value}: must be of type {wanted}")
 
 

@@ -95,13 +95,21 @@ class Evaluator:
             **(options or {}),
         )
 
-    def judge(self, act: Act, noise_shape: tuple[int, ...], *, deterministic: bool) -> Scores:
+    def judge(
+        self,
+        act: Act,
+        noise_shape: tuple[int, ...],
+        *,
+        deterministic: bool,
+        check: Callable[[], None] = lambda: None,
+    ) -> Scores:
         """Run all episodes and return their scores.
 
         Args:
             act: the policy on raw observations and noise.
             noise_shape: shape of one row's noise.
             deterministic: zero noise instead of sampled noise.
+            check: called before every decision; what it raises ends the evaluation.
         """
         n, act_steps = self.envs.num_envs, self.envs.act_steps
         returns, lengths = np.zeros(n), np.zeros(n, dtype=np.int64)
@@ -114,6 +122,7 @@ class Evaluator:
         self.envs.active[:] = True
         obs, _ = self.envs.reset(seed=self.seed)  # back to episode 0: always the same episodes
         while self.envs.active.any():
+            check()
             if not deterministic:
                 for i in np.flatnonzero(self.envs.active):
                     noise[i] = streams[i].standard_normal(noise_shape, dtype=np.float32)

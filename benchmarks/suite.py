@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from rich.progress import TimeRemainingColumn as Remaining
 
 import trimtab
 from trimtab.benchmarks.config import compose_run, load_group
+from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json, read_json, sha256_json
 from trimtab.types import TrimtabError
 
@@ -148,7 +150,7 @@ def run_suite(suite: Suite, out: Path, *, workers: int, console: Console) -> Out
         return Outcome(done, already_done=True)
     outcome = Outcome()
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
+    with context.Manager() as manager, stopped_by_sigterm():
         messages: queue.Queue[tuple[str, float, str]] = manager.Queue()
         with (
             _bars(suite, messages, console) as finished,
@@ -229,8 +231,24 @@ def run_job(job: Job, base: Path | None, messages: Any) -> str:
     return str(result.folder)
 
 
+@contextmanager
+def stopped_by_sigterm() -> Iterator[None]:
+    """Make SIGTERM an error for as long as this lasts, so that the workers are told too."""
+
+    def stop(*_: object) -> None:
+        raise Stopped("stopped; the runs' states are saved, run the same command to go on")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _quiet_worker() -> None:
-    import signal
     import warnings
 
     # The parent decides what an interrupt means; a worker is told by being terminated.

@@ -12,8 +12,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,13 +29,16 @@ from trimtab.benchmarks.checkpoint import load_checkpoint, save_checkpoint
 from trimtab.benchmarks.collector import Collector
 from trimtab.benchmarks.config import RunConfig
 from trimtab.benchmarks.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.experience import Experience, ReplayedExperience, RolloutExperience
 from trimtab.benchmarks.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.rundir import MetricsLog, locked, provenance, remove_leftovers
 from trimtab.datasets.replay import ReplayBuffer
+from trimtab.datasets.rollout import RolloutBuffer
 from trimtab.envs.vector import make_vec
+from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json, atomic_write_text, read_json
 from trimtab.policies.bundle import bundle_hash, save_bundle
-from trimtab.types import Batch, Metrics, TrimtabError
+from trimtab.types import Batch, Metrics, Rollout, TrimtabError
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +46,7 @@ Progress = Callable[[float, str], None]
 """Called with the share of the run that is done and a few words."""
 
 LOG_EVERY = 500
-"""Updates between two lines of ``metrics.jsonl``."""
+"""Updates between two lines of ``metrics.jsonl``; an update from a rollout always has a line."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,7 @@ def train(config: RunConfig, progress: Progress = lambda share, text: None) -> R
         progress: told how far the run is.
 
     Raises:
+        Stopped: if the process is told to end (SIGTERM): the run's state is saved first.
         TrimtabError: on wrong input, a folder that is in use or cannot be written, or a loss that
             is not finite.
     """
@@ -89,59 +96,73 @@ def _train(config: RunConfig, progress: Progress) -> Result:
             _check_same_base(folder, parts)
         else:
             _write_provenance(folder, config, parts)
-        run = _Run(config, parts, folder, progress)
-        try:
-            return run.carry_out()
-        finally:
-            run.close()
+        with terminations() as stop:
+            run = _Run(config, parts, folder, progress, stop)
+            try:
+                return run.carry_out()
+            finally:
+                run.close()
+
+
+@contextmanager
+def terminations() -> Iterator[threading.Event]:
+    """Turn SIGTERM into an event for as long as this lasts.
+
+    Cluster schedulers and ``kill`` send it some seconds before they end a process for good. Only a
+    process's main thread may take signals; elsewhere the event is never set.
+    """
+    told = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield told
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Run:
     """The state of one run, and the loop over it."""
 
     def __init__(
-        self, config: RunConfig, parts: build.Components, folder: Path, progress: Progress
+        self,
+        config: RunConfig,
+        parts: build.Components,
+        folder: Path,
+        progress: Progress,
+        stop: threading.Event | None = None,
     ) -> None:
         self.config, self.parts, self.folder, self.progress = config, parts, folder, progress
+        self.stop = stop or threading.Event()
+        self.evaluation_due = False
         seed = config["seed"]
         torch.manual_seed(seed)
         np.random.seed(seed)  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
         self.policy_label = parts.policy_label or self.algorithm.policy.label
-        if config["offline_steps"] and self.algorithm.aux_shapes:
-            names = ", ".join(self.algorithm.aux_shapes)
-            raise TrimtabError(
-                f"offline_steps={config['offline_steps']}: {config.algorithm} learns from its own "
-                f"{names}, which no dataset holds; set offline_steps=0"
-            )
+        self._check_learns_from_data()
         env, steps = parts.env, parts.act_steps
         self.dataset_source = (
             ReplayBuffer.from_dataset(
                 parts.dataset,
                 window=steps,
                 discount=config["discount"],
+                chunked=True,
                 seed=seed,
                 device=config["device"],
             )
             if parts.dataset is not None
             else None
         )
-        self.buffer: ReplayBuffer | None = None
+        self.experience: Experience | None = None
         self.collector: Collector | None = None
         if config["online_steps"]:
             envs = make_vec(env.id, config["num_envs"], seed=seed, act_steps=steps, **env.options)
-            capacity = min(config["buffer_size"], config["online_steps"] + config["num_envs"])
-            self.buffer = ReplayBuffer(
-                max(capacity, config["num_envs"]),
-                env.obs_dim,
-                (steps, env.action_dim),
-                num_envs=config["num_envs"],
-                discount=config["discount"],
-                seed=seed,
-                device=config["device"],
-                aux=self.algorithm.aux_shapes,
+            self.experience = self._make_experience()
+            self.collector = Collector(
+                envs, self.algorithm, self.experience.buffer, config["device"]
             )
-            self.collector = Collector(envs, self.algorithm, self.buffer, config["device"])
         self.evaluator = Evaluator(
             env.id,
             episodes=config["eval_episodes"],
@@ -153,8 +174,47 @@ class _Run:
         self.rows: list[EpisodeRow] = []
         self.updates = 0
         self.env_steps = 0
-        self.credit = 0.0
         self.seconds = 0.0
+
+    def _check_learns_from_data(self) -> None:
+        """A dataset holds no rollouts, and nothing of what the learner itself did."""
+        config, algorithm = self.config, self.algorithm
+        own = ["rollouts"] if algorithm.rollout_steps else list(algorithm.aux_shapes)
+        for name in ("offline_steps", "offline_share"):
+            if config[name] and own:
+                raise TrimtabError(
+                    f"{name}={config[name]}: {config.algorithm} learns from its own "
+                    f"{', '.join(own)}, which no dataset holds; set {name}=0"
+                )
+
+    def _make_experience(self) -> Experience:
+        config, env, algorithm = self.config, self.parts.env, self.algorithm
+        action_shape = (self.parts.act_steps, env.action_dim)
+        if algorithm.rollout_steps:
+            return RolloutExperience(
+                RolloutBuffer(
+                    algorithm.rollout_steps,
+                    config["num_envs"],
+                    env.obs_dim,
+                    action_shape,
+                    discount=config["discount"],
+                    device=config["device"],
+                    aux=algorithm.aux_shapes,
+                )
+            )
+        capacity = min(config["buffer_size"], config["online_steps"] + config["num_envs"])
+        buffer = ReplayBuffer(
+            max(capacity, config["num_envs"]),
+            env.obs_dim,
+            action_shape,
+            num_envs=config["num_envs"],
+            discount=config["discount"],
+            seed=config["seed"],
+            device=config["device"],
+            aux=algorithm.aux_shapes,
+        )
+        share = config["offline_share"]
+        return ReplayedExperience(buffer, algorithm, self.dataset_source, share)
 
     def carry_out(self) -> Result:
         """Go through the rest of the run and write its results."""
@@ -166,6 +226,8 @@ class _Run:
             self.metrics.start_again()
         self._started = time.perf_counter() - self.seconds
         self._resumed_at = self.position if state is not None else None
+        if self.evaluation_due and self.position < self.end:
+            self._evaluate()
         while self.updates < self.config["offline_steps"]:
             assert self.dataset_source is not None
             self._update(self.dataset_source.sample(self.algorithm.batch_size))
@@ -185,23 +247,20 @@ class _Run:
         return int(self.config["offline_steps"] + self.config["online_steps"])
 
     def _interact(self) -> int:
-        assert self.collector is not None and self.buffer is not None
+        assert self.collector is not None and self.experience is not None
         warmup = self.env_steps < self.algorithm.warmup_steps
         steps = self.collector.step(warmup=warmup)
         self.env_steps += steps
-        if self.env_steps >= self.algorithm.warmup_steps:
-            self.credit += self.algorithm.updates_per_decision * self.collector.envs.num_envs
-            while self.credit >= 1.0:
-                self.credit -= 1.0
-                self._update(self.buffer.sample(self.algorithm.batch_size))
+        for data in self.experience.due(self.env_steps):
+            self._update(data)
         return steps
 
-    def _update(self, batch: Batch) -> None:
-        metrics = self.algorithm.update(batch)
+    def _update(self, data: Batch | Rollout) -> None:
+        metrics = self.algorithm.update(data)
         self._check_finite(metrics)
         self.metrics.add(metrics)
         self.updates += 1
-        if self.updates % LOG_EVERY == 0:
+        if self.algorithm.rollout_steps or self.updates % LOG_EVERY == 0:
             self._log()
 
     def _check_finite(self, metrics: Metrics) -> None:
@@ -239,15 +298,31 @@ class _Run:
             save_checkpoint(self.folder / "checkpoint", now, self._state())
         if now * 200 // self.end > before * 200 // self.end:
             self.progress(now / self.end, f"{now:,} of {self.end:,} steps")
+        self._check_stop()
+
+    def _check_stop(self) -> None:
+        """Save and stop if the process was told to end."""
+        if not self.stop.is_set():
+            return
+        save_checkpoint(self.folder / "checkpoint", self.position, self._state())
+        raise Stopped(
+            f"{self.folder}: stopped at step {self.position:,} of {self.end:,}; "
+            "its state is saved, run the same command to go on"
+        )
 
     def _evaluate(self) -> None:
+        self.evaluation_due = True
         policy, config, parts = self.algorithm.policy, self.config, self.parts
         deterministic = config["eval_deterministic"]
         if deterministic is None:
             deterministic = policy.evaluate_deterministic
         scores = self.evaluator.judge(
-            torch_act(policy), policy.noise_shape, deterministic=deterministic
+            torch_act(policy),
+            policy.noise_shape,
+            deterministic=deterministic,
+            check=self._check_stop,
         )
+        self.evaluation_due = False
         self.rows += [
             EpisodeRow(
                 suite=config["suite_name"],
@@ -339,7 +414,7 @@ class _Run:
         return {
             "algorithm": self.algorithm.state_dict(),
             "dataset": self.dataset_source.state_dict() if self.dataset_source else None,
-            "buffer": self.buffer.state_dict() if self.buffer is not None else None,
+            "experience": self.experience.state_dict() if self.experience is not None else None,
             "collector": self.collector.state_dict() if self.collector is not None else None,
             "metrics": self.metrics.state_dict(),
             "rows": [row.to_row() for row in self.rows],
@@ -347,7 +422,7 @@ class _Run:
             "numpy_random": np.random.get_state(legacy=True),
             "updates": self.updates,
             "env_steps": self.env_steps,
-            "credit": self.credit,
+            "evaluation_due": self.evaluation_due,
             "seconds": time.perf_counter() - self._started,
         }
 
@@ -355,8 +430,8 @@ class _Run:
         self.algorithm.load_state_dict(state["algorithm"])
         if self.dataset_source is not None:
             self.dataset_source.load_state_dict(state["dataset"])
-        if self.collector is not None and self.buffer is not None:
-            self.buffer.load_state_dict(state["buffer"])
+        if self.collector is not None and self.experience is not None:
+            self.experience.load_state_dict(state["experience"])
             self.collector.load_state_dict(state["collector"])
         self.metrics.load_state_dict(state["metrics"])
         self.rows = [
@@ -366,7 +441,8 @@ class _Run:
         torch.set_rng_state(state["torch_random"])
         np.random.set_state(tuple(state["numpy_random"]))
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
-        self.credit, self.seconds = float(state["credit"]), float(state["seconds"])
+        self.seconds = float(state["seconds"])
+        self.evaluation_due = bool(state["evaluation_due"])
 
     def close(self) -> None:
         """Close the environments."""

@@ -35,7 +35,10 @@ class ReplayBuffer:
         action_shape: ``(h, A)``: one row holds a chunk of h actions (1 for single steps).
         num_envs: number of columns, one for each environment that is stepped together.
         window: most rows in a sampled window; the batch's horizon is ``window * h``.
-        discount: discount for each row (for each decision, not each action of a chunk).
+        discount: discount for each row, or for each window where ``chunked``.
+        chunked: a window is one decision, as in the chunk MDP of DPPO and DSRL (arXiv 2409.00588,
+            2506.15799): its rewards are summed as they are and ``discount`` counts once. Without
+            it every row is a decision of its own and the window is an n-step return.
         seed: seed of the buffer's own random generator.
         device: where sampled tensors are put.
         aux: name -> shape of further float32 values stored with each row.
@@ -53,6 +56,7 @@ class ReplayBuffer:
         num_envs: int = 1,
         window: int = 1,
         discount: float = 0.99,
+        chunked: bool = False,
         seed: int = 0,
         device: str | torch.device = "cpu",
         aux: Mapping[str, tuple[int, ...]] | None = None,
@@ -70,6 +74,7 @@ class ReplayBuffer:
         self.rows = capacity // num_envs
         self.window = window
         self.discount = float(discount)
+        self.chunked = chunked
         self.device = torch.device(device)
         self._chunk = chunk
         shapes: dict[str, tuple[int, ...]] = {
@@ -85,6 +90,7 @@ class ReplayBuffer:
             name: np.zeros(lead + shape, dtype=np.float32) for name, shape in shapes.items()
         }
         self._arrays["flags"] = np.zeros(lead, dtype=np.uint8)
+        self._arrays["taken"] = np.full(lead, chunk, dtype=np.uint16)  # actions of the chunk
         self._position = 0  # the row that is written next
         self._size = 0  # filled rows
         self._dataset_hash: str | None = None  # set: the rows are a dataset's and stay as they are
@@ -98,7 +104,10 @@ class ReplayBuffer:
             for name, array in self._arrays.items()
         }
         self._steps = np.arange(self.window)
-        self._powers = self.discount ** np.arange(self.window + 1, dtype=np.float64)
+        exponents = np.arange(self.window + 1, dtype=np.float64)
+        self._weights = self.discount ** (exponents[:-1] * (not self.chunked))
+        self._discounts = self.discount ** (np.minimum(exponents, 1) if self.chunked else exponents)
+        self._positions = np.arange(self._chunk)
 
     @classmethod
     def from_dataset(
@@ -107,14 +116,15 @@ class ReplayBuffer:
         *,
         window: int = 1,
         discount: float = 0.99,
+        chunked: bool = False,
         seed: int = 0,
         device: str | torch.device = "cpu",
     ) -> ReplayBuffer:
         """Return a full, read-only buffer of a dataset's steps, episodes one after another.
 
         Rows are single environment steps (h = 1) and windows never join two episodes. Batches also
-        carry ``mc_return``: the discounted sum of the rewards from the row to its episode's end,
-        with nothing bootstrapped. Mix it with an online buffer by ``Mixture``.
+        carry ``mc_return``: the sum of the rewards from the row to its episode's end, discounted as
+        the windows are, with nothing bootstrapped. Mix it with an online buffer by ``Mixture``.
 
         Raises:
             TrimtabError: if the dataset has no steps.
@@ -128,6 +138,7 @@ class ReplayBuffer:
             (1, dataset.action_dim),
             window=window,
             discount=discount,
+            chunked=chunked,
             seed=seed,
             device=device,
         )
@@ -143,7 +154,9 @@ class ReplayBuffer:
             ends = episode.terminations | episode.truncations
             ends[-1] = True  # some files mark nothing where recording stopped
             buffer._flat["flags"][part] = episode.terminations * _TERMINATED + ends * _EPISODE_END
-            buffer._flat["mc_return"][part] = _returns(episode.rewards, ends, discount)
+            buffer._flat["mc_return"][part] = _returns(
+                episode.rewards, ends, discount, window if chunked else 1
+            )
             first = part.stop
         buffer._size = buffer.rows
         buffer._dataset_hash = dataset.content_hash
@@ -171,6 +184,7 @@ class ReplayBuffer:
         terminated: npt.ArrayLike | Tensor,
         truncated: npt.ArrayLike | Tensor,
         aux: Mapping[str, npt.ArrayLike | Tensor] | None = None,
+        steps: npt.ArrayLike | None = None,
     ) -> None:
         """Store one row of every column, over the oldest one once the ring is full.
 
@@ -182,6 +196,7 @@ class ReplayBuffer:
             terminated: ``[N]`` bool, the task ended.
             truncated: ``[N]`` bool, the episode was cut.
             aux: the declared further values by name, each ``[N, ...]``.
+            steps: ``[N]`` how many actions of each chunk were taken; None: all.
 
         Raises:
             TrimtabError: on a wrong shape, a missing or unknown ``aux`` name, or a buffer that was
@@ -204,6 +219,8 @@ class ReplayBuffer:
             "next_obs": _array(next_obs, np.float32),
             **{f"aux/{name}": _array(given[name], np.float32) for name in self._aux_names},
         }
+        if steps is not None:
+            values["taken"] = _array(steps, np.uint16)
         for name, value in (*values.items(), ("terminated", ended[0]), ("truncated", ended[1])):
             expected = self._arrays.get(name, self._arrays["flags"]).shape[1:]
             if value.shape != expected:
@@ -262,16 +279,18 @@ class ReplayBuffer:
         action = flat["action"].take(index, axis=0)  # [B, window, h, A]
         if chunk > 1 and self.window > 1:  # repeat the last action, not the whole last chunk
             action = np.where(real[:, :, None, None], action, action[:, -1:, -1:])
-        reward = (flat["reward"].take(index) * real) @ self._powers[:-1]
-        discount = self._powers[used] * (flat["flags"].take(last) & _TERMINATED == 0)
+        reward = (flat["reward"].take(index) * real) @ self._weights
+        discount = self._discounts[used] * (flat["flags"].take(last) & _TERMINATED == 0)
         size = len(first)
+        taken = flat["taken"].take(index)  # [B, window]
+        valid = real[:, :, None] & (self._positions < taken[:, :, None])
         return Batch(
             obs=self._tensor(flat["obs"].take(first, axis=0)),
             action=self._tensor(action.reshape(size, self.window * chunk, -1)),
             reward=self._tensor(reward.astype(np.float32)),
             next_obs=self._tensor(flat["next_obs"].take(last, axis=0)),
             discount=self._tensor(discount.astype(np.float32)),
-            valid=self._tensor(real.repeat(chunk, axis=1)),
+            valid=self._tensor(valid.reshape(size, -1)),
             mc_return=self._tensor(flat["mc_return"].take(first)) if "mc_return" in flat else None,
             aux={
                 name: self._tensor(flat[f"aux/{name}"].take(first, axis=0))
@@ -287,6 +306,7 @@ class ReplayBuffer:
             "rows": self.rows,
             "window": self.window,
             "discount": self.discount,
+            "chunked": self.chunked,
             "shapes": {name: list(array.shape[1:]) for name, array in self._arrays.items()},
             "dataset": self._dataset_hash,
         }
@@ -363,12 +383,20 @@ def _array(value: npt.ArrayLike | Tensor, dtype: npt.DTypeLike) -> npt.NDArray[A
 
 
 def _returns(
-    rewards: npt.NDArray[np.float32], ends: npt.NDArray[np.bool_], discount: float
+    rewards: npt.NDArray[np.float32], ends: npt.NDArray[np.bool_], discount: float, rows: int
 ) -> npt.NDArray[np.float64]:
-    """Return the discounted Monte-Carlo return ``[T]`` of each step, afresh after each end."""
-    returns = np.empty(len(rewards), dtype=np.float64)
-    following = 0.0
+    """Return the discounted Monte-Carlo return ``[T]`` of each step, afresh after each end.
+
+    ``discount`` counts once for every ``rows`` steps from the step on.
+    """
+    returns = np.zeros(len(rewards), dtype=np.float64)
+    sums = np.zeros(len(rewards) + rows, dtype=np.float64)  # of rewards, to the episode's end
+    left = 0  # steps from the next one to its episode's end
     for step in range(len(rewards) - 1, -1, -1):
-        following = float(rewards[step]) + (0.0 if ends[step] else discount * following)
-        returns[step] = following
+        left = 1 if ends[step] else left + 1
+        sums[step] = float(rewards[step]) + (0.0 if left == 1 else sums[step + 1])
+        returns[step] = sums[step]
+        if left > rows:  # this decision's rewards, then the return of the next one
+            later = step + rows
+            returns[step] += -sums[later] + discount * returns[later]
     return returns

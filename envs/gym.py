@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
+from trimtab.envs.gym_vector import TASKS
 from trimtab.envs.mujoco_frames import mujoco_frames
+from trimtab.envs.mujoco_vector import MujocoVectorEnv
 from trimtab.envs.quiet import quiet
-from trimtab.envs.spec import Family, RawEnv, Task
+from trimtab.envs.spec import Family, OwnVector, RawEnv, Task
 
 __all__ = ["FAMILY"]
 
@@ -50,6 +52,11 @@ _HORIZONS = {
 
 _LOCOMOTION = {"Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d"}
 
+
+def _vector(id: str, num_envs: int, **arguments: Any) -> MujocoVectorEnv:
+    return MujocoVectorEnv(id, num_envs, tasks=TASKS, **arguments)
+
+
 FAMILY = Family(
     name="gym",
     install="gymnasium[mujoco]",
@@ -64,4 +71,5 @@ FAMILY = Family(
     },
     build=_build,
     frames=mujoco_frames,
+    vector=OwnVector(frozenset(TASKS), frozenset({"horizon"}), _vector),
 )

@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.metadata
 import json
+import logging
 import pkgutil
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -16,11 +17,13 @@ import gymnasium
 
 import trimtab
 from trimtab.envs.fingerprint import fingerprint
-from trimtab.envs.spec import EnvSpec, Family, Task
+from trimtab.envs.spec import EnvSpec, Family, OwnVector, Task
 from trimtab.envs.task_env import TaskEnv
 from trimtab.errors import TrimtabError
 
-__all__ = ["get_spec", "list_envs", "list_families", "list_tasks", "make"]
+__all__ = ["get_spec", "list_envs", "list_families", "list_tasks", "make", "own_vector"]
+
+logger = logging.getLogger(__name__)
 
 # Importing it registers this very list with Gymnasium, which only a user's import should do.
 _WITH_EFFECTS = frozenset({"register"})
@@ -109,6 +112,12 @@ def _checked_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[st
     return values
 
 
+def _changed_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that differ from their defaults."""
+    values = _checked_options(id, task, options)
+    return {key: value for key, value in values.items() if value != _DEFAULTS[key]}
+
+
 def _build(id: str, options: Mapping[str, Any]) -> tuple[TaskEnv, Family, str, Task]:
     family, name, task = _find(id)
     values = _checked_options(id, task, options)
@@ -153,9 +162,30 @@ def get_spec(id: str, **options: Any) -> EnvSpec:
         TrimtabError: as :func:`make`.
     """
     _, _, task = _find(id)
-    values = _checked_options(id, task, options)
-    changed = {key: value for key, value in values.items() if value != _DEFAULTS[key]}
+    changed = _changed_options(id, task, options)
     return _spec(id, json.dumps(changed, sort_keys=True))
+
+
+def own_vector(id: str, **options: Any) -> OwnVector | None:
+    """Return the family's own vector environment, where it plays this task with these options.
+
+    Raises:
+        TrimtabError: as :func:`make`, except that no simulator is imported.
+    """
+    family, name, task = _find(id)
+    own, changed = family.vector, _changed_options(id, task, options)
+    if own is None or name not in own.tasks:
+        return None
+    unknown = sorted(changed.keys() - own.options)
+    if unknown:
+        logger.info(
+            "%s: single environments are stepped, because the family's own vector environment "
+            "does not know the option %s",
+            id,
+            unknown[0],
+        )
+        return None
+    return own
 
 
 @functools.cache

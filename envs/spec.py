@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EnvSpec", "Family", "FloatArray", "RawEnv", "Task"]
+if TYPE_CHECKING:
+    from trimtab.envs.vector import EpisodeVectorEnv
+
+__all__ = ["EnvSpec", "Family", "FloatArray", "OwnVector", "RawEnv", "Task"]
 
 FloatArray = NDArray[np.float32]
 RawEnv = gymnasium.Env[Any, Any]
@@ -35,6 +38,23 @@ class Task:
 
 
 @dataclass(frozen=True)
+class OwnVector:
+    """A family's own vector environment, which plays what single environments would, faster.
+
+    Attributes:
+        tasks: names of the tasks it plays.
+        options: names of the environment options it knows; with another one changed from its
+            default, single environments are stepped instead.
+        make: makes it: ``make(id, num_envs, *, threads, seed, act_steps, discount, episode_seed,
+            options)``, as :func:`trimtab.envs.vector.make_vec` says.
+    """
+
+    tasks: frozenset[str]
+    options: frozenset[str]
+    make: Callable[..., EpisodeVectorEnv]
+
+
+@dataclass(frozen=True)
 class Family:
     """A simulator family: the one thing that a family's module has to define, as ``FAMILY``.
 
@@ -47,6 +67,7 @@ class Family:
             type, it never truncates, and ``reset(seed=...)`` decides the whole episode.
         frames: (time step in seconds, steps of physics per action, integrator's name) of a bare
             environment.
+        vector: its own vector environment, where it has one.
     """
 
     name: str
@@ -55,6 +76,7 @@ class Family:
     tasks: Mapping[str, Task]
     build: Callable[[str], RawEnv]
     frames: Callable[[RawEnv], tuple[float, int, str]]
+    vector: OwnVector | None = None
 
 
 @dataclass(frozen=True)

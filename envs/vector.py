@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -13,12 +15,13 @@ from numpy.typing import NDArray
 
 from trimtab.envs.chunk import ChunkWrapper
 from trimtab.envs.quiet import quiet
-from trimtab.envs.registry import get_spec, make
+from trimtab.envs.registry import get_spec, make, own_vector
 from trimtab.envs.spec import EnvSpec, FloatArray
 from trimtab.errors import TrimtabError
 
-__all__ = ["SyncVectorEnv", "default_episode_seed", "make_vec"]
+__all__ = ["EpisodeVectorEnv", "Played", "SyncVectorEnv", "default_episode_seed", "make_vec"]
 
+Bools = NDArray[np.bool_]
 EpisodeSeed = Callable[[int, int], int]
 
 
@@ -33,11 +36,32 @@ def _checked_seed(seed: Any) -> int:
     return int(seed)
 
 
-class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[Any]]):
-    """N copies of one task, stepped one after another, with ``SAME_STEP`` autoreset.
+class Played(NamedTuple):
+    """What one chunk of actions did, in fresh arrays; zeros in the rows that were not to play.
+
+    Attributes:
+        obs: observations [N, O] after the last step taken; elsewhere they mean nothing.
+        reward: rewards [N] float64, discounted and summed over the chunk.
+        terminated: whether the episode terminated, [N].
+        truncated: whether the episode reached its horizon, [N].
+        steps: environment steps really taken, [N].
+        success: success at any step of the chunk, [N]; false where the task has no success.
+    """
+
+    obs: FloatArray
+    reward: NDArray[np.float64]
+    terminated: Bools
+    truncated: Bools
+    steps: NDArray[np.int64]
+    success: Bools
+
+
+class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[Any]], ABC):
+    """N copies of one task with ``SAME_STEP`` autoreset: episodes, their seeds and their books.
 
     Every episode has a seed of its own that decides all of it, so a copy's state is its episode's
     number and the actions since: that is what :meth:`state_dict` holds, whatever the simulator.
+    States go between the classes that simulate the same task.
 
     ``active`` [N] is all true; a judge that wants no more episodes of a copy sets its entry to
     false, and that copy then stands still (reward 0, the same observation, no steps).
@@ -54,6 +78,8 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
           ``success_at_end`` (within the last chunk);
         - ``steps`` [N]: environment steps really taken;
         - ``success`` [N] bool, where the task has success: at any step of this chunk.
+
+    A child simulates: :meth:`_begin` starts episodes and :meth:`_play` plays a chunk.
     """
 
     def __init__(
@@ -76,10 +102,8 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
         self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP, "render_modes": []}
         self._seed = _checked_seed(seed)
         self._custom_seed = episode_seed
-        self.envs = [
-            ChunkWrapper(make(id, **self.options), act_steps, discount) for _ in range(num_envs)
-        ]
-        first = self.envs[0]
+        self._first = first = ChunkWrapper(make(id, **self.options), act_steps, discount)
+        self.discount = first.discount
         self.success_key = first.env.success_key
         self.horizon = first.env.horizon
         assert isinstance(first.observation_space, gymnasium.spaces.Box)
@@ -95,10 +119,20 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
         self._actions = np.zeros((num_envs, chunks, *first.action_space.shape), np.float32)
         self._chunks = np.zeros(num_envs, np.int64)
         self._episode = np.full(num_envs, -1, np.int64)
+        self._episode_seed = np.zeros(num_envs, np.int64)
+        self._every = np.arange(num_envs)
         self._return = np.zeros(num_envs)
         self._length = np.zeros(num_envs, np.int64)
         self._success = np.zeros(num_envs, np.bool_)
         self.active = np.ones(num_envs, np.bool_)
+
+    @abstractmethod
+    def _begin(self, rows: Sequence[int], seeds: Sequence[int]) -> FloatArray:
+        """Start an episode in each of ``rows``; return its observations [len(rows), O]."""
+
+    @abstractmethod
+    def _play(self, rows: Bools, actions: FloatArray) -> Played:
+        """Play a chunk of ``actions`` [N, act_steps, A] where ``rows`` [N] is true."""
 
     @property
     def env_spec(self) -> EnvSpec:
@@ -111,14 +145,16 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
             return int(self._custom_seed(index, episode))
         return default_episode_seed(self._seed, index, episode)
 
-    def _start(self, index: int, episode: int) -> None:
-        self._episode[index] = episode
-        obs, _ = self.envs[index].reset(seed=self.episode_seed(index, episode))
-        self._obs[index] = obs
-        self._chunks[index] = 0
-        self._return[index] = 0.0
-        self._length[index] = 0
-        self._success[index] = False
+    def _start(self, rows: NDArray[np.intp], episodes: NDArray[np.int64]) -> None:
+        indices = rows.tolist()
+        seeds = list(map(self.episode_seed, indices, episodes.tolist()))
+        self._obs[rows] = self._begin(indices, seeds)
+        self._episode[rows] = episodes
+        self._episode_seed[rows] = seeds
+        self._chunks[rows] = 0
+        self._return[rows] = 0.0
+        self._length[rows] = 0
+        self._success[rows] = False
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -137,23 +173,25 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
         if seed is not None:
             self._seed = _checked_seed(seed)
             self._episode[:] = -1
-        for index in range(self.num_envs):
-            self._start(index, int(self._episode[index]) + 1)
+        self._start(self._every, self._episode + 1)
         return self._obs.copy(), {}
 
-    def _advance(
-        self, index: int, action: FloatArray
-    ) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
-        """Step one environment and keep its books; no autoreset."""
-        result = self.envs[index].step(action)
-        _, reward, _, _, info = result
-        self._actions[index, self._chunks[index]] = action
-        self._chunks[index] += 1
-        self._return[index] += reward
-        self._length[index] += info["steps"]
-        if self.success_key is not None and info[self.success_key]:
-            self._success[index] = True
-        return result
+    def _advance(self, rows: Bools, actions: FloatArray) -> Played:
+        """Play a chunk where ``rows`` is true and keep the books; no autoreset."""
+        played = self._play(rows, actions)
+        if False in rows.tolist():  # quicker than numpy's all() and any() on arrays this small
+            index = np.flatnonzero(rows)
+            self._obs[index] = played.obs[index]
+            self._actions[index, self._chunks[index]] = actions[index]
+        else:
+            self._obs = played.obs
+            self._actions[self._every, self._chunks] = actions
+        self._chunks += rows
+        self._return += played.reward
+        self._length += played.steps
+        if self.success_key is not None:
+            self._success |= played.success
+        return played
 
     def step(
         self, actions: FloatArray
@@ -172,59 +210,42 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
             raise TrimtabError(
                 f"{self.id}: actions must have shape {self._action_shape}, got {actions.shape}"
             )
-        if not np.isfinite(actions).all():
+        # A finite sum of squares, quick to have, says that all of them are finite.
+        if not (math.isfinite(np.vdot(actions, actions)) or np.isfinite(actions).all()):
             bad = int(np.argmax(~np.isfinite(actions).all(axis=(1, 2))))
             raise TrimtabError(f"{self.id}: the action for environment {bad} is not finite")
         if self._episode[0] < 0:
             raise TrimtabError(f"{self.id}: call reset() before step()")
-        count, key = self.num_envs, self.success_key
-        rewards = np.zeros(count)
-        terminations = np.zeros(count, np.bool_)
-        truncations = np.zeros(count, np.bool_)
-        steps = np.zeros(count, np.int64)
-        success = np.zeros(count, np.bool_)
-        final_obs = np.zeros_like(self._obs)
+        played = self._advance(self.active, actions)
+        ended = played.terminated | played.truncated
+        final_obs = np.zeros(self._obs.shape, np.float32)
         final_info: dict[str, NDArray[Any]] = {
-            "episode": np.zeros(count, np.int64),
-            "seed": np.zeros(count, np.int64),
-            "return": np.zeros(count),
-            "length": np.zeros(count, np.int64),
+            "episode": np.zeros(self.num_envs, np.int64),
+            "seed": np.zeros(self.num_envs, np.int64),
+            "return": np.zeros(self.num_envs),
+            "length": np.zeros(self.num_envs, np.int64),
         }
-        if key is not None:
-            final_info["success"] = np.zeros(count, np.bool_)
-            final_info["success_at_end"] = np.zeros(count, np.bool_)
-        for index in np.flatnonzero(self.active).tolist():
-            obs, reward, terminated, truncated, info = self._advance(index, actions[index])
-            rewards[index] = reward
-            terminations[index] = terminated
-            truncations[index] = truncated
-            steps[index] = info["steps"]
-            if key is not None:
-                success[index] = info[key]
-            if not (terminated or truncated):
-                self._obs[index] = obs
-                continue
-            final_obs[index] = obs
-            episode = int(self._episode[index])
-            final_info["episode"][index] = episode
-            final_info["seed"][index] = self.episode_seed(index, episode)
-            final_info["return"][index] = self._return[index]
-            final_info["length"][index] = self._length[index]
-            if key is not None:
-                final_info["success"][index] = self._success[index]
-                final_info["success_at_end"][index] = info[key]
-            self._start(index, episode + 1)
-        ended = terminations | truncations
+        if self.success_key is not None:
+            final_info["success"] = ended & self._success
+            final_info["success_at_end"] = ended & played.success
+        if True in ended.tolist():
+            rows = np.flatnonzero(ended)
+            final_obs[rows] = self._obs[rows]
+            final_info["episode"][rows] = self._episode[rows]
+            final_info["seed"][rows] = self._episode_seed[rows]
+            final_info["return"][rows] = self._return[rows]
+            final_info["length"][rows] = self._length[rows]
+            self._start(rows, self._episode[rows] + 1)
         infos: dict[str, Any] = {
             "final_obs": final_obs,
             "_final_obs": ended,
             "final_info": final_info,
             "_final_info": ended.copy(),
-            "steps": steps,
+            "steps": played.steps,
         }
-        if key is not None:
-            infos["success"] = success
-        return self._obs.copy(), rewards, terminations, truncations, infos
+        if self.success_key is not None:
+            infos["success"] = played.success
+        return self._obs.copy(), played.reward, played.terminated, played.truncated, infos
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the exact state as arrays: episode numbers, their seeds and the actions since.
@@ -232,16 +253,11 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
         ``actions`` [sum(chunks), act_steps, A] holds the environments' actions one after another,
         ``chunks`` [N] says how many are whose.
         """
-        started = self._episode >= 0
-        seeds = [
-            self.episode_seed(index, int(self._episode[index])) if started[index] else 0
-            for index in range(self.num_envs)
-        ]
         taken = [self._actions[i, : self._chunks[i]] for i in range(self.num_envs)]
         return {
             "run_seed": np.array(self._seed, np.int64),
             "episode": self._episode.copy(),
-            "seed": np.array(seeds, np.int64),
+            "seed": np.where(self._episode >= 0, self._episode_seed, 0),
             "chunks": self._chunks.copy(),
             "actions": np.concatenate(taken),
             "obs": self._obs.copy(),
@@ -273,23 +289,18 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
                 f"{self._obs.shape}; use the same task, num_envs and act_steps"
             )
         self._seed = int(state["run_seed"])
-        ends = np.cumsum(chunks)
-        for index in range(self.num_envs):
+        self._episode[episode < 0] = -1
+        started = np.flatnonzero(episode >= 0)
+        for index in started:
             number = int(episode[index])
-            if number < 0:
-                self._episode[index] = -1
-                continue
-            if self.episode_seed(index, number) != int(state["seed"][index]):
+            if self.episode_seed(int(index), number) != int(state["seed"][index]):
                 raise TrimtabError(
                     f"{self.id}: the saved state's episode {number} of environment {index} had "
                     "another seed; use the same episode_seed"
                 )
-            self._start(index, number)
-            for action in actions[ends[index] - chunks[index] : ends[index]]:
-                reached, _, terminated, truncated, _ = self._advance(index, action)
-                self._obs[index] = reached
-                if terminated or truncated:
-                    break
+        self._start(started, episode[started])
+        self._repeat(chunks, actions)
+        for index in started:
             if self._chunks[index] != chunks[index] or not np.array_equal(
                 self._obs[index], obs[index], equal_nan=True
             ):
@@ -297,6 +308,77 @@ class SyncVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[A
                     f"{self.id}: repeating the saved actions of environment {index} did not lead "
                     "to the saved observation; the simulator or the options have changed"
                 )
+
+    def _repeat(self, chunks: NDArray[np.int64], actions: FloatArray) -> None:
+        """Play ``chunks`` [N] of the saved actions, side by side, up to an episode's end."""
+        first = np.cumsum(chunks) - chunks
+        going = chunks > 0
+        chunk = np.zeros(self._action_shape, np.float32)
+        for step in range(int(chunks.max())):
+            going &= chunks > step
+            if not going.any():
+                return
+            chunk[going] = actions[first[going] + step]
+            played = self._advance(going, chunk)
+            going &= ~(played.terminated | played.truncated)
+
+
+class SyncVectorEnv(EpisodeVectorEnv):
+    """N single environments, stepped one after another; for every task there is.
+
+    The arguments are those of :func:`make_vec`.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        num_envs: int,
+        *,
+        seed: int,
+        act_steps: int = 1,
+        discount: float = 1.0,
+        episode_seed: EpisodeSeed | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            id,
+            num_envs,
+            seed=seed,
+            act_steps=act_steps,
+            discount=discount,
+            episode_seed=episode_seed,
+            options=options,
+        )
+        more = range(num_envs - 1)
+        self.envs = [
+            self._first,
+            *(ChunkWrapper(make(id, **self.options), act_steps, discount) for _ in more),
+        ]
+
+    def _begin(self, rows: Sequence[int], seeds: Sequence[int]) -> FloatArray:
+        starts = [self.envs[row].reset(seed=seed)[0] for row, seed in zip(rows, seeds, strict=True)]
+        return np.array(starts, np.float32).reshape(len(starts), *self._obs.shape[1:])
+
+    def _play(self, rows: Bools, actions: FloatArray) -> Played:
+        count, key = self.num_envs, self.success_key
+        played = Played(
+            obs=np.zeros_like(self._obs),
+            reward=np.zeros(count),
+            terminated=np.zeros(count, np.bool_),
+            truncated=np.zeros(count, np.bool_),
+            steps=np.zeros(count, np.int64),
+            success=np.zeros(count, np.bool_),
+        )
+        for index in np.flatnonzero(rows).tolist():
+            obs, reward, terminated, truncated, info = self.envs[index].step(actions[index])
+            played.obs[index] = obs
+            played.reward[index] = reward
+            played.terminated[index] = terminated
+            played.truncated[index] = truncated
+            played.steps[index] = info["steps"]
+            if key is not None:
+                played.success[index] = info[key]
+        return played
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every environment."""
@@ -313,9 +395,13 @@ def make_vec(
     discount: float = 1.0,
     device: str = "cpu",
     episode_seed: EpisodeSeed | None = None,
+    threads: int | None = None,
     **options: Any,
-) -> SyncVectorEnv:
+) -> EpisodeVectorEnv:
     """Make ``num_envs`` copies of a task, stepped together.
+
+    A family's own vector environment is taken where there is one that knows the options: the same
+    trajectories to the last bit, sooner.
 
     Args:
         id: ``family/task``.
@@ -326,6 +412,8 @@ def make_vec(
         discount: factor per environment step inside a chunk.
         device: where the simulator runs; these families run on ``"cpu"``.
         episode_seed: replaces the rule for seeds: ``episode_seed(i, e) -> int``.
+        threads: how many threads step the simulators, where the family's own vector environment has
+            threads; None for its own number. No result depends on it.
         options: as :func:`trimtab.envs.registry.make`.
 
     Raises:
@@ -333,12 +421,18 @@ def make_vec(
     """
     if str(device) != "cpu":
         raise TrimtabError(f"{id} runs on the cpu only, got device={str(device)!r}; use device=cpu")
-    return SyncVectorEnv(
-        id,
-        num_envs,
-        seed=seed,
-        act_steps=act_steps,
-        discount=discount,
-        episode_seed=episode_seed,
-        options=options,
-    )
+    if threads is not None and (
+        isinstance(threads, bool) or not isinstance(threads, int) or threads < 1
+    ):
+        raise TrimtabError(f"threads must be a whole number >= 1, got {threads!r}")
+    arguments: dict[str, Any] = {
+        "seed": seed,
+        "act_steps": act_steps,
+        "discount": discount,
+        "episode_seed": episode_seed,
+        "options": options,
+    }
+    own = own_vector(id, **options)
+    if own is None:
+        return SyncVectorEnv(id, num_envs, **arguments)
+    return own.make(id, num_envs, threads=threads, **arguments)

@@ -27,6 +27,8 @@ class Policy(nn.Module, ABC):
 
     evaluate_deterministic: bool = False
 
+    normalizer: Normalizer
+
     def __init__(self, spec: PolicySpec, noise_shape: tuple[int, ...], **keywords: Any) -> None:
         super().__init__()
         self.spec = spec

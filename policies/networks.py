@@ -3,32 +3,79 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from trimtab.types import TrimtabError
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
+    "elu": nn.ELU,
+    "gelu": nn.GELU,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+
+
+def activation_named(name: str) -> Callable[[], nn.Module]:
+    """Return what makes the activation called ``name``.
+
+    Raises:
+        TrimtabError: if there is none.
+    """
+    if name not in ACTIVATIONS:
+        raise TrimtabError(f"activation={name}: there are {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
 
 def mlp(
-    inputs: int, hidden: Sequence[int], outputs: int, *, layer_norm: bool = False
+    inputs: int,
+    hidden: Sequence[int],
+    outputs: int,
+    *,
+    layer_norm: bool = False,
+    activation: str = "relu",
 ) -> nn.Sequential:
-    """Return a multilayer perceptron with ReLU, mapping ``[B, inputs]`` to ``[B, outputs]``.
+    """Return a multilayer perceptron, mapping ``[..., inputs]`` to ``[..., outputs]``.
 
     Args:
         inputs: width of the input.
         hidden: widths of the hidden layers.
         outputs: width of the linear output.
         layer_norm: normalise after each hidden linear layer, before its activation (RLPD's order).
+        activation: a name of ``ACTIVATIONS``.
+
+    Raises:
+        TrimtabError: if there is no such activation.
     """
     layers: list[nn.Module] = []
+    activate = activation_named(activation)
     for width in hidden:
         layers.append(nn.Linear(inputs, width))
         if layer_norm:
             layers.append(nn.LayerNorm(width))
-        layers.append(nn.ReLU())
+        layers.append(activate())
         inputs = width
     layers.append(nn.Linear(inputs, outputs))
     return nn.Sequential(*layers)
+
+
+def orthogonal_(network: nn.Sequential, last_gain: float) -> nn.Sequential:
+    """Make every linear layer's weight orthogonal, with bias 0, and return the network.
+
+    The initialisation of on-policy learning (Engstrom et al., arXiv 2005.12729, section 3).
+
+    Args:
+        network: what :func:`mlp` returned.
+        last_gain: scale of the last layer; that of the others is the square root of 2.
+    """
+    linear = [layer for layer in network if isinstance(layer, nn.Linear)]
+    for layer in linear:
+        nn.init.orthogonal_(layer.weight, last_gain if layer is linear[-1] else math.sqrt(2.0))
+        nn.init.zeros_(layer.bias)
+    return network
 
 
 class DenoisingNetwork(nn.Module):

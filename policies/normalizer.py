@@ -54,8 +54,18 @@ class Normalizer(nn.Module):
         self.action_shift.copy_((high + low) / 2)
         self.action_scale.copy_(half.clamp_min(_SMALLEST_RANGE))
 
+    def standardize(self, statistics: Statistics, smallest: float = 1e-3) -> None:
+        """Map observations to mean 0 and standard deviation 1 of a dataset; actions stay as is.
+
+        Args:
+            statistics: raw-unit statistics.
+            smallest: added to the standard deviation, as TD3+BC does (arXiv 2106.06860, section 5).
+        """
+        self.obs_shift.copy_(statistics.obs_mean)
+        self.obs_scale.copy_(statistics.obs_std + smallest)
+
     def obs(self, obs: Tensor) -> Tensor:
-        """Return raw observations ``[B, O]`` normalised."""
+        """Return raw observations ``[..., O]`` normalised."""
         return (obs - self.obs_shift) / self.obs_scale
 
     def normalize_action(self, action: Tensor) -> Tensor:
@@ -66,3 +76,55 @@ class Normalizer(nn.Module):
         """Return normalised actions ``[..., A]`` in raw units, inside the spec's limits."""
         raw = action * self.action_scale + self.action_shift
         return torch.maximum(torch.minimum(raw, self.action_high), self.action_low)
+
+
+class RunningNormalizer(Normalizer):
+    """Observations to mean 0 and standard deviation 1 of all that was seen, clipped.
+
+    The usual observation normalisation of on-policy learning (Engstrom et al., arXiv 2005.12729,
+    section 3). Nothing was seen at first, and observations are then only clipped. A learner calls
+    :meth:`see` between rollouts, so that the policy that acted is the policy that is improved.
+
+    Args:
+        spec: shapes and limits.
+        limit: normalised observations are clipped to ``[-limit, limit]``.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, spec: PolicySpec, limit: float = 10.0) -> None:
+        super().__init__(spec)
+        self.limit = limit
+        self.register_buffer("mean", torch.zeros(spec.obs_dim, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(spec.obs_dim, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def see(self, obs: Tensor) -> None:
+        """Take account of raw observations ``[..., O]``."""
+        absorb(obs.reshape(-1, obs.shape[-1]), self.mean, self.variance, self.count)
+        self.obs_shift.copy_(self.mean)
+        self.obs_scale.copy_((self.variance + 1e-8).sqrt())
+
+    def obs(self, obs: Tensor) -> Tensor:
+        """Return raw observations ``[..., O]`` normalised and clipped."""
+        return super().obs(obs).clamp(-self.limit, self.limit)
+
+
+def absorb(rows: Tensor, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+    """Join the mean and variance of ``rows`` ``[M, D]`` to running ones ``[D]``, in place.
+
+    Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+    variances" (1979), equation 2.1. A count of 0 means that nothing was seen yet.
+    """
+    rows = rows.double()
+    size, total = len(rows), count + len(rows)
+    batch_mean = rows.mean(0)
+    batch_variance = rows.var(0, correction=0)
+    shift = batch_mean - mean
+    spread = variance * count + batch_variance * size + shift.square() * count * size / total
+    variance.copy_(spread / total)
+    mean.add_(shift * size / total)
+    count.copy_(total)

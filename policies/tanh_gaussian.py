@@ -26,6 +26,7 @@ class TanhGaussianPolicy(Policy):
         layer_norm: normalise after each hidden layer.
         log_std_min: lower bound of the log standard deviation (a clamp).
         log_std_max: upper bound of the log standard deviation (a clamp).
+        activation: of the hidden layers: relu, tanh, elu, gelu or silu.
 
     Raises:
         TrimtabError: if an action limit is not finite.
@@ -41,6 +42,7 @@ class TanhGaussianPolicy(Policy):
         layer_norm: bool = False,
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
+        activation: str = "relu",
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
@@ -50,10 +52,13 @@ class TanhGaussianPolicy(Policy):
             layer_norm=layer_norm,
             log_std_min=log_std_min,
             log_std_max=log_std_max,
+            activation=activation,
         )
         self.log_std_range = (log_std_min, log_std_max)
         flat = spec.horizon * spec.action_dim
-        self.network = mlp(spec.obs_dim, hidden, 2 * flat, layer_norm=layer_norm)
+        self.network = mlp(
+            spec.obs_dim, hidden, 2 * flat, layer_norm=layer_norm, activation=activation
+        )
 
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""

@@ -104,10 +104,14 @@ def test_every_experiment_composes() -> None:
 
 def test_every_method_has_its_yaml_and_every_yaml_its_method() -> None:
     in_code = algorithms_in_code()
-    assert sorted(in_code) == ALGORITHMS
+    assert set(in_code) <= set(ALGORITHMS)
     for name, algorithm in in_code.items():
         target = section("algorithm", name)["_target_"]
         assert target == f"trimtab.algorithms.{name}.{algorithm.__name__}"
+    # A method that is another one with other settings has a YAML and no module: RLPD.
+    for name in set(ALGORITHMS) - set(in_code):
+        module = section("algorithm", name)["_target_"].split(".")[-2]
+        assert module in in_code
 
 
 def test_every_policy_yaml_names_a_kind_and_every_kind_that_can_be_built_has_one() -> None:

@@ -9,5 +9,13 @@ class TrimtabError(ValueError):
     torch, can raise it too.
     """
 
+    exit_code = 2
+
     def __init__(self, message: str) -> None:
         super().__init__(" ".join(str(message).split()))
+
+
+class Stopped(TrimtabError):
+    """Work that was asked to stop (SIGTERM), after it saved what it needs to go on."""
+
+    exit_code = 143  # 128 and the signal's number, as a shell would report it

@@ -1,8 +1,8 @@
 """What the folders of Trimtab hand to one another.
 
-``Batch`` stands between gathering and learning, ``Source`` is whatever can be sampled,
-``PolicySpec`` is the shape of a policy. Everything here is in raw units: normalisation is part of
-a policy and of nothing else.
+``Batch`` and ``Rollout`` stand between gathering and learning, ``Source`` is whatever can be
+sampled, ``PolicySpec`` is the shape of a policy. Everything here is in raw units: normalisation is
+part of a policy and of nothing else.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from torch import Tensor
 
 from trimtab.errors import TrimtabError
 
-__all__ = ["Batch", "Metrics", "PolicySpec", "Source", "Statistics", "Tensor", "TrimtabError"]
+__all__ = [
+    "Batch", "Metrics", "PolicySpec", "Rollout", "Source", "Statistics", "Tensor", "TrimtabError",
+]  # fmt: skip
 
 Metrics = dict[str, float]
 """Named scalars of one update, in the order in which they were computed."""
@@ -48,6 +50,29 @@ class Batch:
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What N environments did in T decisions one after another, for on-policy learning.
+
+    Row t + 1 of a column follows row t, except where ``cut`` is true. ``discount`` is gamma, or 0
+    after a true termination (never after a time limit), so that a value is always
+    ``reward + discount * value(next_obs)``; where an episode was cut, ``next_obs`` is its true last
+    observation and not the first of the next one.
+    """
+
+    obs: Tensor  # [T, N, O]
+    action: Tensor  # [T, N, H, A], as executed
+    reward: Tensor  # [T, N]
+    next_obs: Tensor  # [T, N, O]
+    discount: Tensor  # [T, N]
+    cut: Tensor  # [T, N] bool: the episode ended here, for any reason
+    aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
+    """What ``Algorithm.explore`` asked to have back, by name, each ``[T, N, ...]``."""
+
+    def __len__(self) -> int:
+        return int(self.reward.numel())
 
 
 class Source(Protocol):

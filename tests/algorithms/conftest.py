@@ -10,9 +10,10 @@ import torch
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.policies.flow import FlowPolicy
-from trimtab.types import Batch, PolicySpec, Statistics
+from trimtab.types import Batch, PolicySpec, Rollout, Statistics
 
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
+NUM_ENVS = 3
 
 
 @pytest.fixture(scope="session")
@@ -46,14 +47,48 @@ def setup_of(statistics: Statistics) -> Callable[..., Setup]:
             else None,
             base=base if "base" in uses else None,
             statistics=statistics if "dataset" in uses else None,
+            num_envs=NUM_ENVS,
         )
 
     return make
 
 
+def rollout_for(algorithm: Algorithm, seed: int) -> Rollout:
+    """Draw a rollout of the fixture's number of environments, with both kinds of ends in it."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def uniform(*shape: int) -> torch.Tensor:
+        return torch.rand(algorithm.rollout_steps, NUM_ENVS, *shape, generator=generator)
+
+    low, high = torch.tensor(SPEC.action_low), torch.tensor(SPEC.action_high)
+    obs = 4 * uniform(SPEC.obs_dim) - 2
+    terminated, truncated = uniform() < 0.1, uniform() < 0.1
+    return Rollout(
+        obs=obs,
+        action=low + (high - low) * uniform(SPEC.horizon, SPEC.action_dim),
+        reward=uniform(),
+        next_obs=torch.cat([obs[1:], 4 * uniform(SPEC.obs_dim)[:1] - 2]),
+        discount=0.99 * (~terminated).float(),
+        cut=terminated | truncated,
+        aux={k: 2 * uniform(*v) - 1 for k, v in algorithm.aux_shapes.items()},
+    )
+
+
+@pytest.fixture
+def data_of(batch_of: Callable[..., Batch]) -> Callable[..., Batch | Rollout]:
+    """Draw what the harness would give to an algorithm's update."""
+
+    def draw(algorithm: Algorithm, seed: int = 0) -> Batch | Rollout:
+        if algorithm.rollout_steps:
+            return rollout_for(algorithm, seed)
+        return batch_of(algorithm, seed=seed)
+
+    return draw
+
+
 @pytest.fixture
 def batch_of() -> Callable[..., Batch]:
-    """Draw a batch as the harness would give it to an algorithm."""
+    """Draw a batch as the harness would give it to an algorithm that replays."""
 
     def draw(algorithm: Algorithm, count: int = 16, seed: int = 0) -> Batch:
         generator = torch.Generator().manual_seed(seed)

@@ -1,18 +1,13 @@
-"""Soft actor-critic against Stable-Baselines3 and plain torch, and that it learns."""
+"""Soft actor-critic against its formulas and plain torch, and that it learns."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
-import stable_baselines3
 import torch
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup, polyak
@@ -20,122 +15,7 @@ from trimtab.algorithms.critic import EnsembleCritic, EnsembleLinear
 from trimtab.algorithms.sac import SAC
 from trimtab.types import Batch, PolicySpec
 
-# Two actions of two dimensions to us are one action of four to Stable-Baselines3.
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
-BATCH, GAMMA, TAU = 64, 0.97, 0.05
-
-
-class Nothing(gymnasium.Env[Any, Any]):
-    """An environment that has spaces and is never stepped."""
-
-    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (5,), np.float32)
-    action_space = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
-
-
-@pytest.fixture
-def reference(monkeypatch: pytest.MonkeyPatch) -> stable_baselines3.SAC:
-    """Theirs in double precision, without the 1e-6 that it adds inside a logarithm.
-
-    Adam divides a gradient by its own size, so that rounding, or that 1e-6, would decide the sign
-    of a step wherever a gradient is nearly zero.
-    """
-    made = stable_baselines3.SAC(
-        "MlpPolicy",
-        Nothing(),
-        seed=0,
-        gamma=GAMMA,
-        tau=TAU,
-        learning_rate=3e-3,
-        buffer_size=10,
-        policy_kwargs={"net_arch": [32, 32]},
-        device="cpu",
-    )
-    made.policy.double()
-    assert made.log_ent_coef is not None
-    made.log_ent_coef.data = made.log_ent_coef.data.double()
-    # Where observations would be made single again.
-    monkeypatch.setattr(
-        "stable_baselines3.common.policies.preprocess_obs", lambda obs, *a, **k: obs
-    )
-    made.actor.action_dist.epsilon = 0.0
-    return made
-
-
-def linear_layers(network: nn.Module) -> list[nn.Linear]:
-    return [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
-
-
-def pairs(ours: SAC, theirs: stable_baselines3.SAC) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Every weight of ours beside the same of theirs, in our layout."""
-    body = linear_layers(theirs.actor.latent_pi)
-    layers = [layer for layer in ours.actor.network if isinstance(layer, nn.Linear)]
-    for index, layer in enumerate(body):
-        yield f"actor {index} weight", layers[index].weight, layer.weight
-        yield f"actor {index} bias", layers[index].bias, layer.bias
-    heads: tuple[Any, ...] = theirs.actor.mu, theirs.actor.log_std
-    yield "actor head", layers[-1].weight, torch.cat([head.weight for head in heads])
-    yield "actor head bias", layers[-1].bias, torch.cat([head.bias for head in heads])
-    for name, critic, family in (
-        ("critic", ours.critic, theirs.critic),
-        ("target", ours.target, theirs.critic_target),
-    ):
-        members = [linear_layers(member) for member in family.q_networks]
-        stacked = [layer for layer in critic.network if isinstance(layer, EnsembleLinear)]
-        for index, ensemble in enumerate(stacked):
-            weights = torch.stack([member[index].weight.T for member in members])
-            yield f"{name} {index} weight", ensemble.weight, weights
-            biases = torch.stack([member[index].bias[None] for member in members])
-            yield f"{name} {index} bias", ensemble.bias, biases
-    assert theirs.log_ent_coef is not None
-    yield "temperature", ours.temperature.log, theirs.log_ent_coef[0]
-
-
-def test_updates_are_those_of_stable_baselines3(
-    reference: stable_baselines3.SAC, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch.manual_seed(1)
-    ours = SAC(Setup(SPEC), hidden=(32, 32), learning_rate=3e-3, tau=TAU)
-    for part in (ours.actor, ours.critic, ours.target, ours.temperature):
-        part.double()
-    with torch.no_grad():
-        for _, mine, other in pairs(ours, reference):
-            mine.copy_(other)
-    low, high = torch.tensor(SPEC.action_low), torch.tensor(SPEC.action_high)
-    for step in range(3):
-        obs, next_obs = torch.randn(2, BATCH, 5).double()
-        scaled, reward = 2 * torch.rand(BATCH, 4).double() - 1, torch.randn(BATCH).double()
-        done = (torch.rand(BATCH) < 0.3).double()
-        actor_noise, next_noise = torch.randn(2, BATCH, 4).double()
-
-        # Stable-Baselines3 samples the actor's action first, and we the next action.
-        drawn = iter([actor_noise, next_noise])
-        monkeypatch.setattr(
-            torch.distributions.Normal,
-            "rsample",
-            lambda self, *shape, drawn=drawn: self.loc + self.scale * next(drawn),
-        )
-        stored = ReplayBufferSamples(obs, scaled, next_obs, done[:, None], reward[:, None])
-        monkeypatch.setattr(
-            reference.replay_buffer, "sample", lambda *a, stored=stored, **k: stored
-        )
-        reference._logger = stable_baselines3.common.logger.Logger(None, [])
-        reference.train(gradient_steps=1, batch_size=BATCH)
-
-        wanted = iter([next_noise.reshape(-1, 2, 2), actor_noise.reshape(-1, 2, 2)])
-        monkeypatch.setattr(ours.actor, "sample_noise", lambda n, wanted=wanted: next(wanted))
-        ours.update(
-            Batch(
-                obs=obs,
-                action=low + (high - low) * (scaled.reshape(-1, 2, 2) + 1) / 2,
-                reward=reward,
-                next_obs=next_obs,
-                discount=GAMMA * (1 - done),
-                valid=torch.ones(BATCH, 2, dtype=torch.bool),
-            )
-        )
-        assert next(drawn, None) is None and next(wanted, None) is None
-        for name, weight, other in pairs(ours, reference):
-            assert (weight - other).abs().max() < 1e-9, f"{name} after step {step + 1}"
 
 
 def by_hand(algorithm: SAC, batch: Batch, next_noise: Tensor, *, entropy: bool) -> float:

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from hydra.utils import get_class
 
-from trimtab.benchmarks.config import compose_run
+from trimtab.benchmarks.config import compose_run, load_group
 from trimtab.benchmarks.rows import EpisodeRow, episodes_table
 from trimtab.benchmarks.train import train
 
@@ -178,13 +179,16 @@ class Tiny:
 
     def online(self, out: Path, algorithm: str) -> list[str]:
         """Return the settings of a run that learns by acting; steering methods get the base."""
+        method = load_group("algorithm", algorithm)["algorithm"]
+        uses = get_class(method["_target_"]).uses
+        on_policy = "rollout_steps" in method
         return [
             *self.task(out),
             f"algorithm={algorithm}",
-            *([] if algorithm == "sac" else [f"base={self.base}"]),
+            *([f"base={self.base}"] if "base" in uses else []),
             "algorithm.hidden=[16]",
             "algorithm.batch_size=16",
-            "algorithm.warmup_steps=48",
+            "algorithm.rollout_steps=9" if on_policy else "algorithm.warmup_steps=48",
             "num_envs=2",
             "online_steps=320",
             "eval_every=150",

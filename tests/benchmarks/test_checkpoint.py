@@ -65,7 +65,7 @@ def test_arrays_that_do_not_lie_in_order_come_back(tmp_path: Path) -> None:
 def test_plain_values_keep_their_type_and_their_keys(tmp_path: Path) -> None:
     state = {
         0: {"integers": {1: 2, "1": 3}},
-        "text": "ä\n\"quoted\"",
+        "text": 'ä\n"quoted"',
         "none": None,
         "flags": [True, False],
         "large": 2**80,

@@ -86,10 +86,13 @@ def test_what_is_missing_is_asked_for(words: list[str], expected: str) -> None:
         (["env=gym/Hopper-v5", "algorithm=sac", "env_options.horizn=3"], "horizon"),
         (["env=gym/Hopper-v5", "algorithm=sac", "env_options.reward=spars"], "sparse"),
         (["env=gym/Hopper-v5", "algorithm=sac", "env_options.horizon=0"], "horizon"),
-        ([ENV, "algorithm=bc", "dataset=two_routes"], "bc needs policy=…; there are: diffusion"),
+        (
+            [ENV, "algorithm=bc", "dataset=two_routes"],
+            "bc needs policy=…; there are: deterministic, d",
+        ),
         ([ENV, "algorithm=bc", "policy=flow"], "bc needs dataset=…; there are: folder"),
         ([ENV, "algorithm=dsrl_sac"], "dsrl_sac starts from a base policy: add base="),
-        ([ENV, "algorithm=sac", "offline_steps=5"], "offline_steps=5: needs dataset=…"),
+        ([ENV, "algorithm=sac", "offline_steps=5"], "offline_steps=5: sac needs dataset=…"),
     ],
 )
 def test_what_the_task_or_the_method_refuses_is_named(words: list[str], expected: str) -> None:

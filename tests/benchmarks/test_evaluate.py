@@ -40,9 +40,9 @@ def untimed(scores: tuple[EpisodeScore, ...]) -> list[tuple[object, ...]]:
     return [(s.eval_episode, s.eval_seed, s.return_, s.success, s.length) for s in scores]
 
 
-def judged(env: str, episodes: int, seed: int, *, deterministic: bool, horizon: int) -> list[
-    tuple[object, ...]
-]:
+def judged(
+    env: str, episodes: int, seed: int, *, deterministic: bool, horizon: int
+) -> list[tuple[object, ...]]:
     evaluator = Evaluator(env, episodes=episodes, seed=seed, options={"horizon": horizon})
     try:
         scores = evaluator.judge(Linear(env), (2,), deterministic=deterministic)

@@ -21,6 +21,7 @@ from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rows import read_episodes
 from trimtab.benchmarks.train import train
+from trimtab.errors import Stopped
 from trimtab.types import TrimtabError
 
 LOG_EVERY = 20
@@ -60,11 +61,14 @@ result = loop.train(compose_run(sys.argv[4:]), progress)
 print(result.already_done, flush=True)
 """
 NEVER = "9"
+HOPPING = ("sac", "td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
 
 
-def start(words: list[str], where: str, ready: str, hold: str) -> subprocess.Popen[str]:
+def start(
+    words: list[str], where: str, ready: str, hold: str, stderr: int | None = None
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WORKER, where, ready, hold, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def kill(
@@ -113,7 +117,7 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 def words_of(tiny: Any, method: str, out: Path) -> list[str]:
     words: list[str] = tiny.cloning(out) if method == "bc" else tiny.online(out, method)
-    if method == "sac":  # a simulator with contacts, whose episodes end by themselves
+    if method in HOPPING:  # a simulator with contacts, whose episodes end by themselves
         words = [*words, "env=gym/Hopper-v5", "env_options.horizon=200"]
     return words
 
@@ -134,7 +138,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return outcome_of
 
 
-@pytest.mark.parametrize("method", ["bc", "dsrl_sac", "dsrl_na", "sac"])
+@pytest.mark.parametrize("method", ["bc", "dsrl_sac", "dsrl_na", *HOPPING])
 def test_killed_at_three_random_moments(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
@@ -153,6 +157,50 @@ def test_killed_at_three_random_moments(
         assert resumed_from[-1]["collector"]["envs"]["chunks"].max() > 0
     finish(words)
     assert outcome(folder) == left_alone(method)
+
+
+@pytest.mark.parametrize("method", ["ppo", "sac"])
+def test_told_to_end_saves_its_state_and_says_so(
+    method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
+) -> None:
+    words = [*words_of(tiny, method, tmp_path), "checkpoint_every=100000"]
+    child = start(words, "nowhere", "0.4", NEVER, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    child.terminate()
+    _, error = child.communicate(timeout=10)
+    assert time.monotonic() - began < 10
+    last = error.strip().splitlines()[-1]
+    assert "Stopped: " in last and "its state is saved" in last, error
+    folder = run_folder(tmp_path)
+    state = load_checkpoint(folder / "checkpoint")
+    assert state is not None and 0 < state["env_steps"] < 320
+    finish(words)
+    assert outcome(folder) == left_alone(method)
+
+
+def test_told_to_end_during_an_evaluation_repeats_it(
+    tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = words_of(tiny, "ppo", tmp_path)
+    monkeypatch.setattr(loop, "LOG_EVERY", LOG_EVERY)
+    judge, calls = loop.Evaluator.judge, []
+
+    def interrupted(evaluator: Any, *args: Any, **keywords: Any) -> Any:
+        calls.append(evaluator)
+        if len(calls) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return judge(evaluator, *args, **keywords)
+
+    monkeypatch.setattr(loop.Evaluator, "judge", interrupted)
+    with pytest.raises(Stopped, match="its state is saved, run the same command to go on"):
+        train(compose_run(words))
+    folder = run_folder(tmp_path)
+    assert load_checkpoint(folder / "checkpoint")["evaluation_due"]  # type: ignore[index]
+    assert not (folder / "episodes.parquet").exists()
+    train(compose_run(words))
+    assert outcome(folder) == left_alone("ppo")
 
 
 def test_killed_before_the_first_checkpoint(

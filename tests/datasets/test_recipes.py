@@ -30,9 +30,7 @@ SMALL = {"two_routes": 4, "push_noisy": 2}
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Dataset]:
     """A few episodes of each recipe."""
     out = tmp_path_factory.mktemp("made")
-    return {
-        name: make_dataset(recipe(name, episodes=count), out) for name, count in SMALL.items()
-    }
+    return {name: make_dataset(recipe(name, episodes=count), out) for name, count in SMALL.items()}
 
 
 @pytest.mark.parametrize("name", SMALL)

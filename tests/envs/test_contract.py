@@ -7,26 +7,26 @@ import gymnasium
 import numpy as np
 import pytest
 
-from trimtab.envs.registry import list_envs
-from trimtab.envs.vector import SyncVectorEnv, make_vec
+from trimtab.envs.registry import list_envs, make
+from trimtab.envs.task_env import TaskEnv
+from trimtab.envs.vector import EpisodeVectorEnv, make_vec
 
 HORIZON = 20
 SEED = 7
 
 
-def _actions(env: SyncVectorEnv, seed: int, steps: int) -> np.ndarray:
-    space = env.single_action_space
+def _actions(space: gymnasium.spaces.Box, seed: int, steps: int) -> np.ndarray:
     generator = np.random.default_rng(seed)
     return generator.uniform(space.low, space.high, (steps, *space.shape)).astype(np.float32)
 
 
-def _episode(env: SyncVectorEnv, seed: int, action_seed: int, steps: int) -> dict[str, np.ndarray]:
-    """Play the single environment inside by hand, without the vector's bookkeeping."""
-    single = env.envs[0].env
+def _episode(single: TaskEnv, seed: int, action_seed: int, steps: int) -> dict[str, np.ndarray]:
+    """Play a single environment by hand, without the vector's bookkeeping."""
     obs, _ = single.reset(seed=seed)
     rows: dict[str, list[Any]] = {"obs": [obs.copy()], "reward": [], "end": []}
-    for action in _actions(env, action_seed, steps):
-        obs, reward, terminated, truncated, _ = single.step(action[0])
+    assert isinstance(single.action_space, gymnasium.spaces.Box)
+    for action in _actions(single.action_space, action_seed, steps):
+        obs, reward, terminated, truncated, _ = single.step(action)
         rows["obs"].append(obs.copy())
         rows["reward"].append(reward)
         rows["end"].append((terminated, truncated))
@@ -35,30 +35,35 @@ def _episode(env: SyncVectorEnv, seed: int, action_seed: int, steps: int) -> dic
     return {name: np.array(values) for name, values in rows.items()}
 
 
+Played = tuple[EpisodeVectorEnv, TaskEnv, dict[str, np.ndarray]]
+
+
 @pytest.fixture(scope="module", params=list_envs())
-def played(request: pytest.FixtureRequest) -> Iterator[tuple[SyncVectorEnv, dict[str, np.ndarray]]]:
-    """One copy of an environment, and the first episode it played after its construction."""
+def played(request: pytest.FixtureRequest) -> Iterator[Played]:
+    """A vector of one, a single environment, and the first episode this one played."""
     env = make_vec(request.param, 1, seed=SEED, horizon=HORIZON)
-    yield env, _episode(env, seed=11, action_seed=0, steps=HORIZON)
+    single = make(request.param, horizon=HORIZON)
+    yield env, single, _episode(single, seed=11, action_seed=0, steps=HORIZON)
+    single.close()
     env.close()
 
 
-def test_episode_depends_on_seed_and_actions_alone(played: Any) -> None:
-    env, first = played
-    _episode(env, seed=12, action_seed=1, steps=10)
-    again = _episode(env, seed=11, action_seed=0, steps=HORIZON)
+def test_episode_depends_on_seed_and_actions_alone(played: Played) -> None:
+    _, single, first = played
+    _episode(single, seed=12, action_seed=1, steps=10)
+    again = _episode(single, seed=11, action_seed=0, steps=HORIZON)
     for name, values in first.items():
         np.testing.assert_array_equal(again[name], values, err_msg=name)
 
 
-def test_another_seed_is_another_episode(played: Any) -> None:
-    env, first = played
-    other = _episode(env, seed=13, action_seed=0, steps=1)
+def test_another_seed_is_another_episode(played: Played) -> None:
+    _, single, first = played
+    other = _episode(single, seed=13, action_seed=0, steps=1)
     assert not np.array_equal(other["obs"][0], first["obs"][0])
 
 
-def test_time_limit_truncates_at_the_horizon(played: Any) -> None:
-    _, first = played
+def test_time_limit_truncates_at_the_horizon(played: Played) -> None:
+    _, _, first = played
     terminated, truncated = first["end"][-1]
     assert not first["end"][:-1].any()
     if len(first["end"]) < HORIZON:
@@ -67,9 +72,8 @@ def test_time_limit_truncates_at_the_horizon(played: Any) -> None:
         assert truncated
 
 
-def test_spaces_hold(played: Any) -> None:
-    env, first = played
-    single = env.envs[0].env
+def test_spaces_hold(played: Played) -> None:
+    _, single, first = played
     assert single.observation_space.dtype == np.float32
     assert single.observation_space.shape == first["obs"].shape[1:]
     assert len(single.observation_space.shape) == len(single.action_space.shape) == 1
@@ -80,15 +84,15 @@ def test_spaces_hold(played: Any) -> None:
     assert (single.action_space.high > single.action_space.low).all()
 
 
-def test_vector_follows_the_single_environment(played: Any) -> None:
+def test_vector_follows_the_single_environment(played: Played) -> None:
     """SAME_STEP autoreset: the true last observation in the infos, the next episode's first out."""
-    env, _ = played
-    expected = _episode(env, env.episode_seed(0, 0), action_seed=2, steps=HORIZON)
-    next_first = _episode(env, env.episode_seed(0, 1), action_seed=2, steps=0)["obs"][0]
+    env, single, _ = played
+    expected = _episode(single, env.episode_seed(0, 0), action_seed=2, steps=HORIZON)
+    next_first = _episode(single, env.episode_seed(0, 1), action_seed=2, steps=0)["obs"][0]
     length = len(expected["reward"])
     obs, _ = env.reset(seed=SEED)
     np.testing.assert_array_equal(obs[0], expected["obs"][0])
-    for step, action in enumerate(_actions(env, 2, length)):
+    for step, action in enumerate(_actions(env.single_action_space, 2, length)):
         obs, reward, terminated, truncated, infos = env.step(action[None])
         assert obs.dtype == np.float32 and reward.dtype == np.float64
         assert reward[0] == expected["reward"][step]
@@ -106,10 +110,10 @@ def test_vector_follows_the_single_environment(played: Any) -> None:
     assert ("success" in infos) == (env.success_key is not None)
 
 
-def test_state_is_restored_exactly(played: Any) -> None:
-    env, _ = played
+def test_state_is_restored_exactly(played: Played) -> None:
+    env, _, _ = played
     env.reset(seed=SEED)
-    actions = _actions(env, 3, 10)
+    actions = _actions(env.single_action_space, 3, 10)
     for action in actions[:4]:
         env.step(action[None])
     state = env.state_dict()

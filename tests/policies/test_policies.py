@@ -78,6 +78,10 @@ def test_maps_observation_and_noise_to_a_chunk(case: str, policy_of: PolicyOf) -
     assert policy.kind in policy_kinds() and policy.label
 
 
+def takes_no_noise(policy: Policy) -> bool:
+    return policy.noise_shape == (0,)
+
+
 def test_is_a_function_of_its_noise(case: str, policy_of: PolicyOf) -> None:
     policy = policy_of(case)
     obs, noise = draws(policy)
@@ -87,7 +91,8 @@ def test_is_a_function_of_its_noise(case: str, policy_of: PolicyOf) -> None:
         for row in range(len(obs)):  # a row does not see the others
             alone = policy(obs[row : row + 1], noise[row : row + 1])
             torch.testing.assert_close(alone, action[row : row + 1], atol=1e-5, rtol=1e-5)
-        assert not torch.equal(action, policy(obs, noise + 0.5)), "the noise has no effect"
+        moved = policy(obs, noise + 0.5)
+        assert torch.equal(action, moved) == takes_no_noise(policy), "the noise has no effect"
         assert not torch.equal(action, policy(obs + 0.5, noise)), "the observation has no effect"
 
 
@@ -101,12 +106,15 @@ def test_acts_on_sampled_noise_or_on_none(case: str, policy_of: PolicyOf) -> Non
     sampled = policy.act(obs)
     torch.manual_seed(8)
     assert torch.equal(sampled, policy(obs, policy.sample_noise(len(obs))))
-    assert not torch.equal(sampled, acted)
+    assert torch.equal(sampled, acted) == takes_no_noise(policy)
 
 
 def test_noise_is_standard_normal(case: str, policy_of: PolicyOf) -> None:
     torch.manual_seed(6)
     noise = policy_of(case).sample_noise(4000)
+    if takes_no_noise(policy_of(case)):
+        assert noise.shape == (4000, 0)
+        return
     assert abs(float(noise.mean())) < 0.05 and abs(float(noise.std()) - 1.0) < 0.05
 
 

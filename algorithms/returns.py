@@ -1,0 +1,91 @@
+"""Returns and advantages along a rollout, and their running scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.policies.normalizer import absorb
+
+
+def generalized_advantage(
+    reward: Tensor, value: Tensor, next_value: Tensor, discount: Tensor, cut: Tensor, decay: float
+) -> Tensor:
+    """Return advantages ``[T, N]`` (Schulman et al., arXiv 1506.02438, equation 16).
+
+    delta_t = r_t + discount_t V(s_{t+1}) - V(s_t),   A_t = delta_t + gamma lambda A_{t+1},
+    where the sum stops at the end of an episode. A time limit ends the sum but keeps its
+    ``V(s_{t+1})``, because it is no failure; a termination has ``discount`` 0.
+
+    Args:
+        reward: ``[T, N]``.
+        value: V of each observation, ``[T, N]``.
+        next_value: V of each true next observation, ``[T, N]``.
+        discount: gamma, or 0 after a termination, ``[T, N]``.
+        cut: where an episode ended for any reason, ``[T, N]`` bool.
+        decay: lambda.
+    """
+    delta = torch.addcmul(reward, discount, next_value).sub_(value)
+    weight = (discount * ~cut).mul_(decay)
+    following = torch.zeros_like(delta[0])
+    rows, weights = delta.unbind(0), weight.unbind(0)
+    for row, factor in zip(reversed(rows), reversed(weights), strict=True):
+        following = row.addcmul_(factor, following)
+    return delta
+
+
+def next_values(value: Tensor, cut: Tensor, last: Tensor, at_cuts: Tensor) -> Tensor:
+    """Return V of each true next observation ``[T, N]`` without computing most of them again.
+
+    Inside an episode the next observation is the next row's.
+
+    Args:
+        value: V of each observation, ``[T, N]``.
+        cut: where an episode ended, ``[T, N]`` bool.
+        last: V after the last row, ``[N]``.
+        at_cuts: V of the true next observations where ``cut`` is true, in row-major order.
+    """
+    following = torch.cat([value[1:], last[None]])
+    following[cut] = at_cuts
+    return following
+
+
+class ReturnScale(nn.Module):
+    """Divides rewards by the running standard deviation of the discounted return.
+
+    The usual reward normalisation of on-policy learning (Engstrom et al., arXiv 2005.12729, section
+    3): ``G_t = gamma G_{t-1} + r_t``, afresh in each episode; rewards are not centred.
+
+    Args:
+        num_envs: number N of columns.
+        discount: gamma.
+        limit: scaled rewards are clipped to ``[-limit, limit]``.
+    """
+
+    carried: Tensor
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def __init__(self, num_envs: int, discount: float, limit: float = 10.0) -> None:
+        super().__init__()
+        self.discount, self.limit = discount, limit
+        self.register_buffer("carried", torch.zeros(num_envs))
+        self.register_buffer("mean", torch.zeros(1, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(1, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    @torch.no_grad()
+    def forward(self, reward: Tensor, cut: Tensor) -> Tensor:
+        """Take account of rewards ``[T, N]`` with their ``cut`` and return them scaled."""
+        going_on = (~cut).to(reward.dtype)
+        returns = torch.empty_like(reward)
+        carried = self.carried
+        for step in range(len(reward)):
+            carried = reward[step] + self.discount * carried
+            returns[step] = carried
+            carried = carried * going_on[step]
+        self.carried.copy_(carried)
+        absorb(returns.reshape(-1, 1), self.mean, self.variance, self.count)
+        scaled = reward / (self.variance + 1e-8).sqrt().to(reward.dtype)
+        return scaled.clamp(-self.limit, self.limit)

@@ -1,0 +1,169 @@
+"""A buffer that fills with T rows of N environments, gives them away once and starts again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trimtab.types import Rollout, Tensor, TrimtabError
+
+__all__ = ["RolloutBuffer"]
+
+
+class RolloutBuffer:
+    """``[steps, num_envs]`` decisions in their order.
+
+    Args:
+        steps: rows T of one rollout.
+        num_envs: columns N, one for each environment that is stepped together.
+        obs_dim: length O of a flat observation.
+        action_shape: ``(H, A)``: one row holds a chunk of H actions.
+        discount: discount for each row.
+        device: where a rollout's tensors are put.
+        aux: name -> shape of further float32 values stored with each row.
+
+    Raises:
+        TrimtabError: if a size is not positive or the discount lies outside [0, 1].
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        num_envs: int,
+        obs_dim: int,
+        action_shape: tuple[int, int],
+        *,
+        discount: float = 0.99,
+        device: str | torch.device = "cpu",
+        aux: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        if min(steps, num_envs, obs_dim, *action_shape) < 1:
+            raise TrimtabError(
+                f"rollout buffer: steps {steps}, num_envs {num_envs}, obs_dim {obs_dim}, "
+                f"action_shape {tuple(action_shape)}: sizes must be at least 1"
+            )
+        if not 0.0 <= discount <= 1.0:
+            raise TrimtabError(f"rollout buffer: discount {discount} lies outside [0, 1]")
+        self.discount = float(discount)
+        self.device = torch.device(device)
+        self._aux_names = tuple(aux or ())
+        shapes: dict[str, tuple[int, ...]] = {
+            "obs": (obs_dim,),
+            "action": action_shape,
+            "reward": (),
+            "next_obs": (obs_dim,),
+            **{f"aux/{name}": tuple(shape) for name, shape in (aux or {}).items()},
+        }
+        lead = (steps, num_envs)
+        self._arrays: dict[str, npt.NDArray[Any]] = {
+            name: np.zeros(lead + shape, dtype=np.float32) for name, shape in shapes.items()
+        }
+        self._arrays["terminated"] = np.zeros(lead, dtype=np.bool_)
+        self._arrays["cut"] = np.zeros(lead, dtype=np.bool_)
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    @property
+    def full(self) -> bool:
+        """Whether all rows are filled."""
+        return self._size == len(self._arrays["reward"])
+
+    def add(
+        self,
+        obs: npt.NDArray[Any],
+        action: npt.NDArray[Any],
+        reward: npt.NDArray[Any],
+        next_obs: npt.NDArray[Any],
+        terminated: npt.NDArray[Any],
+        truncated: npt.NDArray[Any],
+        aux: Mapping[str, Tensor] | None = None,
+        steps: npt.NDArray[Any] | None = None,
+    ) -> None:
+        """Store one row of every column; arguments as ``ReplayBuffer.add``.
+
+        ``steps`` is not kept: the actions of a chunk that its episode cut short had no effect, but
+        their likelihood is that of the chunk as it was planned.
+
+        Raises:
+            TrimtabError: on a wrong shape, other ``aux`` names than declared, or a full buffer.
+        """
+        given = aux or {}
+        if set(given) != set(self._aux_names):
+            raise TrimtabError(
+                f"rollout buffer: aux has {sorted(given)}, declared were {sorted(self._aux_names)}"
+            )
+        if self.full:
+            raise TrimtabError("rollout buffer: it is full; take the rollout first")
+        values = {
+            "obs": obs,
+            "action": action,
+            "reward": reward,
+            "next_obs": next_obs,
+            "terminated": terminated,
+            "cut": np.logical_or(terminated, truncated),
+            **{f"aux/{name}": given[name].detach().cpu().numpy() for name in self._aux_names},
+        }
+        for name, value in values.items():
+            row = self._arrays[name][self._size]
+            if np.shape(value) != row.shape:
+                raise TrimtabError(
+                    f"rollout buffer: '{name}' has shape {np.shape(value)}, expected {row.shape}"
+                )
+            row[...] = value
+        self._size += 1
+
+    def take(self) -> Rollout:
+        """Return the rollout and start a new one.
+
+        Raises:
+            TrimtabError: if the buffer is not full.
+        """
+        if not self.full:
+            raise TrimtabError(
+                f"rollout buffer: {self._size} of {len(self._arrays['reward'])} rows are filled"
+            )
+        self._size = 0
+        discount = self.discount * ~self._arrays["terminated"]
+        return Rollout(
+            obs=self._tensor("obs"),
+            action=self._tensor("action"),
+            reward=self._tensor("reward"),
+            next_obs=self._tensor("next_obs"),
+            discount=torch.from_numpy(discount.astype(np.float32)).to(self.device),
+            cut=self._tensor("cut"),
+            aux={name: self._tensor(f"aux/{name}") for name in self._aux_names},
+        )
+
+    def _tensor(self, name: str) -> Tensor:
+        return torch.tensor(self._arrays[name], device=self.device)  # a copy: rows are used again
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of the filled rows."""
+        return {
+            "size": self._size,
+            "arrays": {name: array[: self._size].copy() for name, array in self._arrays.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what ``state_dict`` returned.
+
+        Raises:
+            TrimtabError: if the state is of a buffer of other sizes.
+        """
+        size, arrays = int(state["size"]), state["arrays"]
+        for name, array in self._arrays.items():
+            expected = (size, *array.shape[1:])
+            if size > len(array) or arrays[name].shape != expected:
+                raise TrimtabError(
+                    f"rollout buffer: the saved '{name}' has shape {arrays[name].shape}, expected "
+                    f"{expected}; resume with the settings of the saved run"
+                )
+        for name, array in self._arrays.items():
+            array[:size] = arrays[name]
+        self._size = size
