@@ -130,9 +130,9 @@ def check_range(name: str, value: float, least: float, most: float = math.inf) -
         raise TrimtabError(f"algorithm.{name}={value}: must be {limits}")
 
 
-def adam(parameters: Any, learning_rate: float) -> torch.optim.Adam:
+def adam(parameters: Any, learning_rate: float, *, epsilon: float = 1e-8) -> torch.optim.Adam:
     """Return Adam in its fused form: one pass over all parameters instead of one for each."""
-    return torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+    return torch.optim.Adam(parameters, lr=learning_rate, eps=epsilon, fused=True)
 
 
 def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -527,9 +527,7 @@ def speed(only: str, rounds: int, scale: str, out: str, format: str) -> int:
     if pairs:
         done = functools.partial(report.write_rows, folder) if out else lambda rows: None
         with _progress("speed") as tell:
-            rows = speeds.measure_all(
-                pairs, rounds=rounds, scale=factor, progress=tell, done=done
-            )
+            rows = speeds.measure_all(pairs, rounds=rounds, scale=factor, progress=tell, done=done)
     if axes and out:
         with _progress("growth") as tell:
             points = growth.measure_axes(axes, rounds=rounds, scale=factor, progress=tell)

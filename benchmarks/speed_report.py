@@ -1,4 +1,4 @@
-"""What ``trimtab speed`` tells and writes: tables of its rows, and the machine they were taken on."""
+"""What ``trimtab speed`` tells and writes: tables of its rows, and the machine they are from."""
 
 from __future__ import annotations
 

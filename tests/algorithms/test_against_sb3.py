@@ -319,8 +319,6 @@ def test_ppo_updates(
     ours.critic.double()
     copy(ppo_pairs(ours, theirs))
     theirs.batch_size, theirs.n_epochs = minibatch, epochs
-    for group in theirs.policy.optimizer.param_groups:  # theirs is 1e-5 by default
-        group["eps"] = ours.optimizer.param_groups[0]["eps"]
     wide = {k: v.double() for k, v in vars(rollout).items() if k not in ("aux", "cut")}
     aux = {k: v.double() for k, v in rollout.aux.items()}
     samples: Samples = ours.samples(Rollout(**wide, cut=rollout.cut, aux=aux))

@@ -336,3 +336,39 @@ def test_sampling_is_fast() -> None:
         seconds.append(time.perf_counter() - begin)
     # About 0.1 ms alone; the best of many bounds it even on a busy machine.
     assert min(seconds) < 0.001
+
+
+def test_a_window_of_a_chunked_dataset_is_one_decision(make_dataset: Any) -> None:
+    """Rewards summed as they are, one discount, as a chunk that was gathered online."""
+    dataset = make_dataset()
+    window, discount = 3, 0.9
+    buffer = ReplayBuffer.from_dataset(dataset, window=window, discount=discount, chunked=True)
+    expected: dict[bytes, tuple[float, float, float]] = {}
+    for episode in dataset.episodes:
+        for start in range(len(episode)):
+            rewards = episode.rewards[start:].astype(np.float64)
+            chunks = [rewards[i : i + window].sum() for i in range(0, len(rewards), window)]
+            total = sum(discount**i * chunk for i, chunk in enumerate(chunks))
+            stop = min(start + window, len(episode))
+            ended = bool(episode.terminations[stop - 1])
+            key = episode.observations[start].astype(np.float32).tobytes()
+            expected[key] = (float(chunks[0]), 0.0 if ended else discount, float(total))
+    batch = buffer.sample(400)
+    assert batch.mc_return is not None
+    seen = set()
+    for row in range(400):
+        key = batch.obs[row].numpy().tobytes()
+        seen.add(key)
+        found = (batch.reward[row], batch.discount[row], batch.mc_return[row])
+        assert [float(x) for x in found] == pytest.approx(expected[key], abs=1e-5)
+    assert len(seen) > 0.8 * len(expected)
+
+
+def test_actions_that_an_episode_cut_off_are_not_valid() -> None:
+    buffer = ReplayBuffer(4, 2, (3, 1), num_envs=2)
+    zeros, ends = np.zeros((2, 2)), np.array([True, False])
+    buffer.add(zeros, np.ones((2, 3, 1)), np.zeros(2), zeros, ends, ~ends, steps=np.array([2, 3]))
+    batch = buffer.sample(50)
+    rows = {tuple(row) for row in batch.valid.tolist()}
+    assert rows == {(True, True, False), (True, True, True)}
+    assert ((batch.discount == 0) == ~batch.valid[:, 2]).all()

@@ -1,0 +1,206 @@
+"""The relatives of PPO, SAC and TD3 against closed forms and against their parents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from trimtab.algorithms.annealed_sac import AnnealedSAC
+from trimtab.algorithms.annealed_td3 import AnnealedTD3
+from trimtab.algorithms.base import Setup
+from trimtab.algorithms.critic import EnsembleCritic, expectile_loss
+from trimtab.algorithms.d_ppo import DPPO
+from trimtab.algorithms.mdpo import MDPO
+from trimtab.algorithms.mdpo_sac import MDPOSAC
+from trimtab.algorithms.ppo import PPO, Samples, clip_gradients
+from trimtab.algorithms.sac import SAC
+from trimtab.algorithms.spo import SPO
+from trimtab.algorithms.td3 import TD3
+from trimtab.algorithms.td3_bc import TD3BC
+from trimtab.algorithms.trpo import TRPO, conjugate_gradients
+from trimtab.policies.diagonal_gaussian import gaussian_kl
+from trimtab.types import Batch, Rollout
+
+SetupOf = Callable[..., Setup]
+SMALL: dict[str, Any] = {"hidden": (16, 16), "rollout_steps": 32, "batch_size": 24, "epochs": 2}
+TINY: dict[str, Any] = {"hidden": (16, 16), "batch_size": 16}
+
+
+def samples_of(algorithm: PPO, data_of: Callable[..., Rollout]) -> Samples:
+    """A rollout's samples whose actions are likely under the policy, as gathered ones are."""
+    data = data_of(algorithm)
+    with torch.no_grad():
+        obs = data.obs.flatten(0, 1)
+        torch.manual_seed(3)
+        action = algorithm.policy.unclipped(obs, algorithm.policy.sample_noise(len(obs)))
+    shape = (*data.reward.shape, *algorithm.policy.noise_shape)
+    data.aux["unclipped"].copy_(action.reshape(shape))  # type: ignore[union-attr]
+    return algorithm.samples(data)
+
+
+def test_trust_region_bounds_the_divergence_and_improves(
+    setup_of: SetupOf, data_of: Callable[..., Rollout]
+) -> None:
+    for delta in (0.001, 0.01, 0.1):
+        torch.manual_seed(0)
+        trpo = TRPO(setup_of(set()), delta=delta, **SMALL)
+        samples = samples_of(trpo, data_of)
+        old_log_std = trpo.policy.log_std.detach().clone()
+        metrics = trpo.improve_policy(samples)
+        with torch.no_grad():
+            mean = trpo.policy.head(samples.obs)
+            kl = gaussian_kl(samples.mean, old_log_std, mean, trpo.policy.log_std).mean().item()
+        assert kl == pytest.approx(metrics["kl"], rel=1e-5)
+        assert 0.3 * delta < kl <= delta
+        assert metrics["policy_loss"] < 0
+
+
+def test_conjugate_gradients_solve() -> None:
+    torch.manual_seed(1)
+    root = torch.randn(6, 6, dtype=torch.float64)
+    matrix = root @ root.T + torch.eye(6)
+    right = torch.randn(6, dtype=torch.float64)
+    found = conjugate_gradients(lambda vector: matrix @ vector, right, 12)
+    torch.testing.assert_close(found, torch.linalg.solve(matrix, right), rtol=1e-6, atol=1e-8)
+
+
+def test_divergence_is_that_of_torch() -> None:
+    torch.manual_seed(2)
+    mean, other = torch.randn(5, 2, 3), torch.randn(5, 2, 3)
+    log_std, other_log_std = torch.randn(2, 3), torch.randn(2, 3)
+    normal = torch.distributions.Normal
+    expected = torch.distributions.kl_divergence(
+        normal(mean, log_std.exp()), normal(other, other_log_std.exp())
+    ).sum((1, 2))
+    torch.testing.assert_close(gaussian_kl(mean, log_std, other, other_log_std), expected)
+
+
+def ratio_gradient(algorithm: PPO, ratio: float, advantages: list[float]) -> torch.Tensor:
+    """The loss's gradient by each sample's ratio, at one ratio for all samples."""
+    log_ratio = torch.full((len(advantages),), ratio).log().requires_grad_()
+    nothing = torch.zeros(len(advantages))
+    chunk = torch.zeros(len(advantages), 1, 1)
+    part = Samples(chunk[:, 0], chunk, chunk, nothing, nothing, torch.tensor(advantages), nothing)
+    (gradient,) = torch.autograd.grad(algorithm.policy_loss(part, chunk, log_ratio), log_ratio)
+    return gradient / ratio
+
+
+def test_simple_policy_optimisation_leads_back_where_the_clip_is_flat(setup_of: SetupOf) -> None:
+    advantages = [1.0, -1.0]
+    spo, ppo = (kind(setup_of(set()), clip=0.2, **SMALL) for kind in (SPO, PPO))
+    # At the optimum 1 + sign(A) eps the gradient is 0; beyond it points back, where PPO's is 0.
+    assert ratio_gradient(spo, 1.2, advantages)[0].abs() < 1e-6
+    assert ratio_gradient(spo, 0.8, advantages)[1].abs() < 1e-6
+    assert ratio_gradient(spo, 1.4, advantages)[0] > 0.1
+    assert ratio_gradient(ppo, 1.4, advantages)[0] == 0
+    torch.testing.assert_close(
+        ratio_gradient(spo, 1.0, advantages), ratio_gradient(ppo, 1.0, advantages)
+    )
+
+
+def test_dropout_leaves_out_what_spreads_most_of_each_sign(setup_of: SetupOf) -> None:
+    kind = DPPO(setup_of(set()), dropout=0.5, **SMALL)
+    surrogate = torch.tensor([0.1, 5.0, 0.2, 4.0, -3.0, -0.1, 0.0])
+    phi = (surrogate[:, None] - surrogate[None]).square().mean(1)
+    kept = kind.kept(surrogate)
+    assert kept.tolist() == [True, False, True, False, False, True, True]
+    assert phi[[1, 3]].min() > phi[[0, 2]].max() and phi[4] > phi[5]
+    assert DPPO(setup_of(set()), dropout=0.0, **SMALL).kept(surrogate).all()
+
+
+def test_mirror_descent_weighs_the_divergence_more_and_more(
+    setup_of: SetupOf, data_of: Callable[..., Rollout]
+) -> None:
+    moved = []
+    for updates in (0, 9):  # of the 10 that decay_steps says
+        torch.manual_seed(0)
+        mdpo = MDPO(setup_of(set()), decay_steps=960, learning_rate=1e-2, **{**SMALL, "epochs": 10})
+        samples = samples_of(mdpo, data_of)
+        mdpo.updates = updates
+        mdpo.schedule_rate = lambda: 1e-2  # type: ignore[method-assign]  # the penalty alone
+        mdpo.improve(samples)
+        with torch.no_grad():
+            mean = mdpo.policy.head(samples.obs)
+        moved.append(gaussian_kl(mean, mdpo.policy.log_std, samples.mean, mdpo.old_log_std).mean())
+    assert moved[1] < 0.5 * moved[0]
+
+
+def test_gradients_are_bounded_together() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(3)), torch.nn.Parameter(torch.zeros(2))]
+    for most in (0.5, 100.0):
+        for weight in weights:
+            weight.grad = torch.full_like(weight, 2.0)
+        expected = [weight.grad.clone() for weight in weights]  # type: ignore[union-attr]
+        clip_gradients(weights, most)
+        scale = min(1.0, most / (20.0**0.5))
+        for weight, before in zip(weights, expected, strict=True):
+            torch.testing.assert_close(weight.grad, before * scale)
+
+
+def test_expectile_goes_from_the_mean_to_the_maximum() -> None:
+    backup = torch.tensor([0.0, 1.0, 5.0])
+    grid = torch.linspace(-1.0, 6.0, 7001)
+    for expectile, expected in ((0.5, 2.0), (0.9999, 5.0)):
+        losses = [expectile_loss(value.expand(1, 3), backup, expectile) for value in grid]
+        best = grid[torch.stack(losses).argmin()].item()
+        assert best == pytest.approx(expected, abs=0.01)
+
+
+@pytest.mark.parametrize(("annealed", "parent"), [(AnnealedSAC, SAC), (AnnealedTD3, TD3)])
+def test_annealed_to_its_end_is_its_parent(
+    annealed: Any, parent: Any, setup_of: SetupOf, batch_of: Callable[..., Batch]
+) -> None:
+    made = []
+    for kind, more in ((annealed, {"expectile": 0.9, "anneal_updates": 10}), (parent, {})):
+        torch.manual_seed(0)
+        algorithm = kind(setup_of(set()), **TINY, **more)
+        start = algorithm.update(batch_of(algorithm))["critic_loss"]
+        algorithm.updates = 10
+        made.append((start, algorithm.update(batch_of(algorithm, seed=1)), algorithm))
+    assert made[0][0] != made[1][0]
+    values = torch.tensor([[0.0, 1.0]])
+    losses = [one[2].critic_loss(values, torch.tensor([0.5, 3.0])) for one in made]
+    torch.testing.assert_close(losses[0], losses[1])
+
+
+def test_off_policy_mirror_descent_with_its_own_policy_is_soft_actor_critic(
+    setup_of: SetupOf, batch_of: Callable[..., Batch]
+) -> None:
+    """Where pi_old is pi, the gradient of its divergence is 0 and alpha log pi_old is constant."""
+    torch.manual_seed(0)
+    mdpo = MDPOSAC(setup_of(set()), initial_temperature=0.2, **TINY)
+    data = batch_of(mdpo)
+    mdpo.update(data)
+    difference = [
+        (ours - theirs).abs().max().item()
+        for ours, theirs in zip(mdpo.actor.parameters(), mdpo.old_actor.parameters(), strict=True)
+    ]
+    assert max(difference) > 0  # the actor moved and the old one stayed
+    mdpo.updates = 999
+    mdpo.update(data)  # the thousandth update takes the actor as the old one first
+    temperature = mdpo.temperature().item()
+    assert temperature == pytest.approx(0.2)
+
+
+def test_behaviour_cloning_term_and_scale_are_those_of_the_paper(
+    setup_of: SetupOf, batch_of: Callable[..., Batch]
+) -> None:
+    method = TD3BC(setup_of({"dataset"}), alpha=2.5, **TINY)
+    data = batch_of(method)
+    value = torch.linspace(-3.0, 1.0, len(data))
+    squashed = torch.zeros(len(data), 2, 2)
+    target = method.policy.normalizer.normalize_action(data.action)
+    kept = data.valid[:, :, None].expand_as(target)
+    expected = -2.5 / value.abs().mean() * value.mean() + target[kept].square().mean()
+    torch.testing.assert_close(method.policy_loss(data, value, squashed), expected)
+
+
+def test_members_of_an_ensemble_can_be_asked_alone() -> None:
+    torch.manual_seed(0)
+    critic = EnsembleCritic(3, 2, hidden=(8,), members=5, layer_norm=True)
+    obs, action = torch.randn(7, 3), torch.randn(7, 1, 2)
+    members = torch.tensor([4, 1])
+    torch.testing.assert_close(critic(obs, action, members), critic(obs, action)[members])

@@ -1,0 +1,293 @@
+"""How speed is measured, on faked clocks; and that every row runs. No real time is tested here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trimtab.benchmarks import commands, speed, speed_growth, speed_report
+from trimtab.benchmarks.cli import main
+from trimtab.benchmarks.speed import Pair, Row, Side, Stage, Work
+from trimtab.types import TrimtabError
+
+COLUMNS = (
+    "name", "group", "unit", "ours", "peer", "peer_name", "ratio_median", "ratio_min", "ratio_max",
+    "rounds",
+)  # fmt: skip
+
+
+class FakeTime:
+    """A clock that only work moves on, and a book of who worked and with how many threads."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.worked: list[tuple[str, int]] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def side(self, name: str, *seconds: float, count: float = 10.0) -> Side:
+        """A side whose turns take ``seconds``, the first of which warms up."""
+        left = list(seconds)
+
+        def set_up(stage: Stage) -> Work:
+            def work() -> float:
+                self.worked.append((name, torch.get_num_threads()))
+                self.now += left.pop(0)
+                return count
+
+            return work
+
+        return set_up
+
+
+def missing(stage: Stage) -> Work:
+    import a_library_that_nobody_has  # type: ignore[import-not-found]
+
+    return a_library_that_nobody_has  # type: ignore[no-any-return]
+
+
+def broken(stage: Stage) -> Work:
+    raise RuntimeError("no such\ndevice")
+
+
+def nothing(stage: Stage) -> Work:
+    return lambda: 1.0
+
+
+def pair(ours: Side, peer: Side | None = None, **keywords: Any) -> Pair:
+    return Pair("row", "updates", "updates/s", ours, peer, "Peer" if peer else None, **keywords)
+
+
+def test_rates_and_ratios_are_those_of_the_turns() -> None:
+    time = FakeTime()
+    # The first turns only warm up: a hundred seconds there are in no number.
+    ours = time.side("ours", 100, 1.0, 2.0, 5.0)
+    peer = time.side("peer", 100, 4.0, 2.0, 50.0)
+    row = speed.measure(pair(ours, peer), rounds=3, clock=time.clock)
+    assert (row.ours, row.peer) == (5.0, 2.5)
+    assert (row.ratio_median, row.ratio_min, row.ratio_max) == (4.0, 1.0, 10.0)
+    assert (row.peer_name, row.rounds) == ("Peer", 3)
+    assert tuple(row.to_json()) == COLUMNS
+
+
+def test_sides_take_turns_after_the_warm_up() -> None:
+    time = FakeTime()
+    sides = time.side("A", *[1.0] * 4), time.side("B", *[1.0] * 4)
+    speed.measure(pair(*sides), rounds=3, clock=time.clock)
+    warm_up, turns = time.worked[:2], time.worked[2:]
+    assert {name for name, _ in warm_up} == {"A", "B"}
+    assert [name for name, _ in turns] == ["A", "B"] * 3
+
+
+def test_a_peer_is_measured_with_one_thread_and_all_and_the_faster_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(speed, "cores", lambda: 2)
+    before = torch.get_num_threads()
+    time = FakeTime()
+    variants = iter([time.side("one", 1.0, 5.0, 5.0), time.side("all", 1.0, 2.0, 2.0)])
+    row = speed.measure(
+        pair(
+            time.side("ours", 1.0, 1.0, 1.0),
+            lambda stage: next(variants)(stage),
+            peer_threads=speed.BEST_OF_BOTH,
+        ),
+        rounds=2,
+        clock=time.clock,
+    )
+    assert (row.peer, row.ratio_median, row.peer_name) == (5.0, 2.0, "Peer (2 torch threads)")
+    assert time.worked[-3:] == [("ours", 1), ("one", 1), ("all", 2)]
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("peer", "told"),
+    [
+        (missing, "Peer: not installed"),
+        (broken, "Peer: does not run (RuntimeError: no such device)"),
+    ],
+)
+def test_a_peer_that_is_not_there_is_told_and_ours_measured(peer: Side, told: str) -> None:
+    time = FakeTime()
+    row = speed.measure(pair(time.side("ours", 1.0, 2.0), peer), rounds=1, clock=time.clock)
+    assert (row.ours, row.peer, row.ratio_median, row.peer_name) == (5.0, None, None, told)
+    assert told in speed_report.markdown([row])
+
+
+def test_an_error_of_ours_is_not_hidden() -> None:
+    with pytest.raises(RuntimeError, match="no such"):
+        speed.measure(pair(broken), rounds=1)
+
+
+def test_what_a_side_opened_is_closed() -> None:
+    closed: list[str] = []
+
+    def side(stage: Stage) -> Work:
+        stage.exits.callback(closed.append, "closed")
+        return lambda: 1.0
+
+    speed.measure(pair(side, side), rounds=1)
+    assert closed == ["closed", "closed"]
+
+
+def test_names_are_unique_and_in_their_groups() -> None:
+    pairs = speed.all_pairs()
+    names = [one.name for one in pairs]
+    assert len(names) == len(set(names))
+    assert not {*names} & {*speed.GROUPS, *speed_growth.AXES, "growth"}
+    assert {one.group for one in pairs} == {*speed.GROUPS}
+    assert all(one.unit.endswith("/s") and bool(one.peer) == bool(one.peer_name) for one in pairs)
+
+
+def test_only_takes_groups_and_rows() -> None:
+    pairs = speed.all_pairs()
+    assert speed.select("", pairs, ["growth"]) == (pairs, ["growth"])
+    chosen, others = speed.select("replay, sac_update", pairs, ["growth"])
+    assert {one.name for one in chosen if one.group != "replay"} == {"sac_update"}
+    assert (len(chosen), others) == (4, [])
+    assert speed.select("growth", pairs, ["growth"]) == ([], ["growth"])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["only=upates"], "there is no such group or row; did you mean updates?"),
+        (["only=sac_updat"], "did you mean sac_update?"),
+        (["only=zzz"], "there are: environments, replay, updates"),
+        (["rounds=0"], "rounds=0: must be at least 1"),
+        (["rounds=two"], "rounds=two: must be a whole number"),
+        (["scale=big"], "scale=big: must be a number above 0"),
+        (["scale=0"], "scale=0: must be a number above 0"),
+        (["scale=nan"], "scale=nan: must be a number above 0"),
+        (["format=xml"], "format=xml"),
+        (["only=growth"], "add out=<folder>"),
+        (["only=sac_update", "out=/proc/trimtab"], "cannot write /proc/trimtab"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["speed", *words])
+    shown = capsys.readouterr()
+    assert ended.value.code == 2 and shown.out == ""
+    assert line in shown.err and shown.err.count("\n") == 1
+
+
+def test_a_row_is_printed_in_every_format(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(speed, "all_pairs", lambda: [pair(nothing, missing)])
+    for form in ("json", "markdown", "table"):
+        assert commands.speed("row", 2, "1", "", form) == 0
+        shown = capsys.readouterr().out
+        assert "Peer: not" in shown
+        if form == "json":
+            (row,) = json.loads(shown)
+            assert tuple(row) == COLUMNS
+            assert (row["peer"], row["ratio_median"], row["rounds"]) == (None, None, 2)
+
+
+def test_out_holds_rows_growth_figure_and_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def point(name: str, size: int, rounds: int, scale: float) -> speed_growth.Point:
+        return speed_growth.Point(name, size, 1e-3 * size, 100.0)
+
+    monkeypatch.setattr(speed, "all_pairs", lambda: [pair(nothing, nothing)])
+    monkeypatch.setattr(speed_growth.measure_axes, "__kwdefaults__", {
+        **(speed_growth.measure_axes.__kwdefaults__ or {}), "measure": point,
+    })  # fmt: skip
+    assert commands.speed("", 1, "0.5", str(tmp_path / "new" / "out"), "json") == 0
+    folder = tmp_path / "new" / "out"
+    assert {path.name for path in folder.iterdir()} == {
+        "speed.json", "speed.md", "growth.json", "growth.png", "machine.json",
+    }  # fmt: skip
+    assert json.loads((folder / "speed.json").read_text()) == json.loads(capsys.readouterr().out)
+    assert (folder / "speed.md").read_text().count("\n") == 3
+    points = json.loads((folder / "growth.json").read_text())
+    assert {one["name"] for one in points} == {*speed_growth.AXES}
+    assert all(tuple(one) == ("name", "x", "seconds", "peak_mib") for one in points)
+    assert (folder / "growth.png").read_bytes().startswith(b"\x89PNG")
+    machine = json.loads((folder / "machine.json").read_text())
+    assert machine["processor"] and machine["cores"] and machine["packages"]["torch"]
+    assert (machine["rounds"], machine["scale"]) == (1, 0.5)
+
+
+def test_rows_so_far_are_kept_after_each() -> None:
+    seen: list[list[str]] = []
+    speed.measure_all(
+        [pair(nothing), pair(nothing)],
+        rounds=1,
+        done=lambda rows: seen.append([row.name for row in rows]),
+    )
+    assert seen == [["row"], ["row", "row"]]
+
+
+def test_a_number_has_three_digits() -> None:
+    shown = [speed_report.three_digits(v) for v in (0.0, 0.045678, 1.0, 12.34, 999.6, 41_234.0)]
+    assert shown == ["0", "0.0457", "1.00", "12.3", "1,000", "41,200"]
+
+
+def test_the_processor_has_a_name(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor : 0\nmodel name\t: A Fast One\n")
+    assert speed_report.processor(info) == "A Fast One"
+    assert speed_report.processor(tmp_path / "none")
+
+
+def test_every_row_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With two threads a side would wait for a core that another test has.
+    monkeypatch.setattr(speed, "cores", lambda: 1)
+    rows = speed.measure_all(speed.all_pairs(), rounds=1, scale=1e-4)
+    assert all(isinstance(row, Row) and row.ours > 0 for row in rows)
+    compared = [row for row in rows if row.peer is not None]
+    assert {row.group for row in compared} == {*speed.GROUPS}
+    assert all(row.ratio_min == row.ratio_median == row.ratio_max for row in compared)
+    assert not [row.peer_name for row in rows if "does not run" in (row.peer_name or "")]
+
+
+@pytest.mark.parametrize("name", list(speed_growth.AXES))
+def test_every_axis_has_a_point(name: str) -> None:
+    size = speed_growth.AXES[name].sizes[0]
+    point = speed_growth.measure_here(name, size, rounds=1, scale=0.01)
+    assert (point.name, point.x) == (name, size)
+    assert point.seconds > 0 and point.peak_mib > 50
+
+
+def test_a_point_is_measured_in_a_process_of_its_own() -> None:
+    # What this process has taken is not in it: it holds some 300 MiB more for the moment.
+    ballast = b"x" * (300 << 20)
+    point = speed_growth.measure_apart("denoising_steps", 1, 1, 0.01)
+    assert len(ballast) / 2**20 < speed_growth.peak_mib()
+    assert point.peak_mib < speed_growth.peak_mib()
+    with pytest.raises(TrimtabError, match="speed: network_width at 0"):
+        speed_growth.measure_apart("network_width", 0, 1, 0.01)
+
+
+def test_the_script_for_a_gpu_says_that_there_is_none(root: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(root / "scripts" / "gpu_speed.py")],
+        env={"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(root / "src")},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no CUDA GPU" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_the_script_for_a_gpu_updates_as_sac_does(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    import gpu_speed  # type: ignore[import-not-found]
+
+    assert gpu_speed.check(gpu_speed.without_metrics, "cpu") <= 1e-6
+    with pytest.raises(TrimtabError, match="differ"):
+        gpu_speed.check(lambda sac: lambda data: None, "cpu")
