@@ -126,8 +126,8 @@ class PPO(Algorithm):
             if normalize_rewards
             else None
         )
-        # Adam's epsilon as in the published codes of PPO (Huang et al., "The 37 Implementation Details
-        # of Proximal Policy Optimization", ICLR blog track 2022, detail 3).
+        # Adam's epsilon is that of the published codes of PPO (Huang et al., "The 37 Implementation
+        # Details of Proximal Policy Optimization", ICLR blog track 2022).
         self.optimizer = adam(self.learned(), learning_rate, epsilon=1e-5)
 
     def learned(self) -> list[nn.Parameter]:
