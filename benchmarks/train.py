@@ -220,7 +220,13 @@ class _Run:
         """Go through the rest of the run and write its results."""
         state = load_checkpoint(self.folder / "checkpoint")
         if state is not None:
-            self._load(state)
+            try:
+                self._load(state)
+            except KeyError as error:
+                raise TrimtabError(
+                    f"{self.folder / 'checkpoint'} lacks {error}: another version of Trimtab wrote "
+                    "it; remove it to start this run again"
+                ) from error
             logger.info("%s: going on at step %d", self.folder, self.position)
         else:
             self.metrics.start_again()

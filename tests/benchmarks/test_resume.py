@@ -256,6 +256,19 @@ def test_a_changed_checkpoint_is_not_gone_on_from(tiny: Any, tmp_path: Path) -> 
     assert not (folder / "result.json").exists()
 
 
+def test_a_checkpoint_of_another_version_is_named(tiny: Any, tmp_path: Path) -> None:
+    words = words_of(tiny, "bc", tmp_path)
+    kill(words, "nowhere", "0.5", "0.5")
+    folder = run_folder(tmp_path) / "checkpoint"
+    state = load_checkpoint(folder)
+    assert state is not None
+    del state["evaluation_due"]
+    loop.save_checkpoint(folder, 999, state)
+    with pytest.raises(TrimtabError, match=r"lacks 'evaluation_due': another version") as error:
+        train(compose_run(words))
+    assert "\n" not in str(error.value)
+
+
 def test_a_log_that_was_cut_is_noticed(tiny: Any, tmp_path: Path) -> None:
     words = words_of(tiny, "bc", tmp_path)
     kill(words, "nowhere", "0.9", "0.9")
