@@ -24,7 +24,6 @@ def readable(row: Row) -> dict[str, str]:
     if row.ratio_median is not None:
         ratio = f"{row.ratio_median:.2f} ({row.ratio_min:.2f} to {row.ratio_max:.2f})"
     return {
-        "group": row.group,
         "row": row.name,
         "ours": three_digits(row.ours),
         "peer": "-" if row.peer is None else three_digits(row.peer),

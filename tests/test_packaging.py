@@ -197,6 +197,8 @@ def test_lock_meets_every_requirement(metadata: Message, root: Path) -> None:
     outside = [need for need in needs if canonicalize_name(need.name) != "trimtab"]
     assert len(outside) > 20
     for need in outside:
+        if 'extra == "peers"' in str(need.marker):  # what is only measured against is not locked
+            continue
         version = pins.get(canonicalize_name(need.name))
         assert version is not None, f"{need}: not in requirements.lock; run make lock"
         assert Version(version) in need.specifier, f"{need}: the lock has {version}; run make lock"
