@@ -20,6 +20,18 @@ from trimtab.policies.base import Policy
 from trimtab.types import Metrics, PolicySpec, Statistics, TrimtabError
 
 
+class Stateful(Protocol):
+    """A module or an optimiser, as checkpoints see it."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return its tensors and numbers, by name."""
+        ...
+
+    def load_state_dict(self, state: Any, /) -> object:
+        """Take on what ``state_dict`` returned."""
+        ...
+
+
 class PolicyFactory(Protocol):
     """Builds the configured policy for given shapes."""
 
@@ -103,7 +115,7 @@ class Algorithm(ABC):
         """
 
     @abstractmethod
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return every module and optimiser that changes while learning, by name."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -128,18 +140,6 @@ def check_range(name: str, value: float, least: float, most: float = math.inf) -
     if not least <= value <= most:
         limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
         raise TrimtabError(f"algorithm.{name}={value}: must be {limits}")
-
-
-def adam(parameters: Any, learning_rate: float, *, epsilon: float = 1e-8) -> torch.optim.Adam:
-    """Return Adam in its fused form: one pass over all parameters instead of one for each."""
-    return torch.optim.Adam(parameters, lr=learning_rate, eps=epsilon, fused=True)
-
-
-def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    """Take one gradient step down ``loss``."""
-    optimizer.zero_grad(set_to_none=True)
-    loss.backward()
-    optimizer.step()
 
 
 @torch.no_grad()

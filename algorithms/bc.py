@@ -17,10 +17,8 @@ import copy
 import math
 from collections.abc import Mapping
 
-import torch
-from torch import nn
-
-from trimtab.algorithms.base import Algorithm, Setup, adam, check_range, polyak
+from trimtab.algorithms.adam import Adam
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range, polyak
 from trimtab.types import Batch, Metrics
 
 
@@ -58,17 +56,14 @@ class BehaviorCloning(Algorithm):
         self.learner = setup.policy(setup.spec).to(setup.device)
         self.learner.fit_normalizer(setup.statistics)
         self.policy = copy.deepcopy(self.learner).requires_grad_(False).eval()
-        self.optimizer = adam(self.learner.parameters(), learning_rate)
+        self.optimizer = Adam(self.learner.parameters(), learning_rate)
 
     def update(self, data: Batch) -> Metrics:
         """Take one gradient step on the policy's imitation loss."""
         loss = self.learner.bc_loss(data)
         rate = self._cosine()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
+        self.optimizer.learning_rate = rate
+        self.optimizer.step(loss)
         # The average forgets its start quickly at first: decay min(ema_decay, (1 + n) / (10 + n)).
         decay = min(self.ema_decay, (1 + self.updates) / (10 + self.updates))
         polyak(self.policy, self.learner, 1.0 - decay)
@@ -80,6 +75,6 @@ class BehaviorCloning(Algorithm):
         progress = min(self.updates / max(self.decay_updates, 1), 1.0)
         return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return learner, average and optimiser."""
         return {"learner": self.learner, "policy": self.policy, "optimizer": self.optimizer}

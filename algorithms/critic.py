@@ -73,7 +73,7 @@ class EnsembleCritic(nn.Module):
             layers.append(EnsembleLinear(members, inputs, width))
             if layer_norm:
                 layers.append(EnsembleLayerNorm(members, width))
-            layers.append(nn.ReLU())
+            layers.append(nn.ReLU(inplace=True))
             inputs = width
         layers.append(EnsembleLinear(members, inputs, 1))
         self.network = nn.Sequential(*layers)

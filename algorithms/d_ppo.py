@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup, check_range
-from trimtab.algorithms.ppo import PPO, Samples, normalized
+from trimtab.algorithms.ppo import PPO, Samples
 
 
 class DPPO(PPO):
@@ -43,10 +43,9 @@ class DPPO(PPO):
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
         """Return the clipped surrogate's loss over the samples that are kept."""
         ratio = (log_prob - part.log_prob).exp()
-        advantage = normalized(part.advantage)
         clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
-        surrogate = torch.minimum(ratio * advantage, clipped * advantage)
-        kept = self.kept((ratio * advantage).detach())
+        surrogate = torch.minimum(ratio * part.advantage, clipped * part.advantage)
+        kept = self.kept((ratio * part.advantage).detach())
         return -(surrogate * kept).sum() / kept.sum().clamp_min(1)
 
     def kept(self, surrogate: Tensor) -> Tensor:

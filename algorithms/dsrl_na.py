@@ -31,9 +31,10 @@ import copy
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.algorithms.base import Setup, adam, check_range, polyak
+from trimtab.algorithms.adam import Adam
+from trimtab.algorithms.base import Setup, Stateful, check_range, polyak
 from trimtab.algorithms.critic import EnsembleCritic
 from trimtab.algorithms.dsrl_sac import DSRLSAC
 from trimtab.types import Batch, Metrics
@@ -98,7 +99,7 @@ class DSRLNA(DSRLSAC):
             base.spec.obs_dim, size, hidden=hidden, layer_norm=layer_norm
         ).to(setup.device)
         self.target = copy.deepcopy(self.action_critic).requires_grad_(False)
-        self.action_optimizer = adam(self.action_critic.parameters(), learning_rate)
+        self.action_optimizer = Adam(self.action_critic.parameters(), learning_rate)
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -128,18 +129,14 @@ class DSRLNA(DSRLSAC):
         action = base.normalizer.normalize_action(data.action)
         value = self.action_critic(obs, action)
         critic_loss = 0.5 * (value - backup).square().mean(1).sum()
-        self.action_optimizer.zero_grad(set_to_none=True)
-        critic_loss.backward()
-        self.action_optimizer.step()
+        self.action_optimizer.step(critic_loss)
 
         # Q_W: member i of the noise critics copies member i of Q_A on decoded latents.
         latent = self.distillation_latent(data.obs)
         with torch.no_grad():
             taught = self.action_critic(obs, self.decode_normalized(data.obs, latent))
         distillation_loss = 0.5 * (self.critic(obs, latent) - taught).square().mean(1).sum()
-        self.critic_optimizer.zero_grad(set_to_none=True)
-        distillation_loss.backward()
-        self.critic_optimizer.step()
+        self.critic_optimizer.step(distillation_loss)
 
         actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
         polyak(self.target, self.action_critic, self.tau)
@@ -165,7 +162,7 @@ class DSRLNA(DSRLSAC):
         latent[:uniform] = 2 * torch.rand_like(latent[:uniform]) - 1
         return latent
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return what SAC holds, and the critics over real actions."""
         return {
             **super().state(),

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-from torch import nn
-
-from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.types import Batch, Metrics
 
 
@@ -33,6 +30,6 @@ class Frozen(Algorithm):
         """Learn nothing."""
         return {}
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return nothing: there is nothing that changes."""
         return {}

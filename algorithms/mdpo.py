@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trimtab.algorithms.ppo import PPO, Samples, normalized
+from trimtab.algorithms.ppo import PPO, Samples
 from trimtab.policies.diagonal_gaussian import gaussian_kl
 from trimtab.types import Metrics
 
@@ -32,4 +32,4 @@ class MDPO(PPO):
         divergence = gaussian_kl(mean, self.policy.log_std, part.mean, self.old_log_std)
         # A run's last update has t = 1/K, not 0.
         step_size = max(1.0 - self.progress(), 1e-3)
-        return (divergence / step_size - ratio * normalized(part.advantage)).mean()
+        return (divergence / step_size - ratio * part.advantage).mean()

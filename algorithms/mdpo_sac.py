@@ -17,10 +17,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range, step
+from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.sac import SAC
 
 
@@ -53,7 +52,6 @@ class MDPOSAC(SAC):
         """Take one step of the actor; return its loss and log-densities."""
         if self.updates % self.old_policy_updates == 0:
             self.old_actor.load_state_dict(self.actor.state_dict())
-        self.critic.requires_grad_(False)
         noise = self.actor.sample_noise(len(obs))
         mean, log_std = self.actor.distribution(raw_obs)
         old_mean, old_log_std = self.old_actor.distribution(raw_obs)
@@ -62,17 +60,16 @@ class MDPOSAC(SAC):
         # Both densities have the same squashing term, so their difference is a Gaussian one.
         difference = 0.5 * (old_noise.square() - noise.square()) + old_log_std - log_std
         action, log_prob = self.actor.sample_with_log_prob(raw_obs, noise)
-        value = self.critic(obs, self.actor.normalizer.normalize_action(action)).amin(0)
+        value = self.critic(obs, action).amin(0)
 
         # Actor: ascend the least critic near the old policy, whose weights stay.
         weight = self.divergence_weight
         divergence = difference.sum((1, 2))
         old_log_prob = log_prob - divergence
         actor_loss = (weight * divergence + alpha * old_log_prob - value).mean()
-        step(self.actor_optimizer, actor_loss)
-        self.critic.requires_grad_(True)
+        self.actor_optimizer.step(actor_loss)
         return actor_loss, log_prob.detach()
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return what SAC holds, and the old policy."""
         return {**super().state(), "old_actor": self.old_actor}

@@ -20,12 +20,13 @@ likelihood is that before clipping to the limits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, adam, check_range
+from trimtab.algorithms.adam import Adam
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.returns import ReturnScale, generalized_advantage, next_values
 from trimtab.policies.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks import mlp, orthogonal_
@@ -42,15 +43,20 @@ class Samples:
     mean: Tensor  # [M, H, A] mean of the old policy
     log_prob: Tensor  # [M] log-density under the old policy
     value: Tensor  # [M] V before the update
-    advantage: Tensor  # [M]
+    advantage: Tensor  # [M], normalised in a minibatch
     target: Tensor  # [M] R
 
     def __len__(self) -> int:
         return len(self.obs)
 
-    def __getitem__(self, rows: Tensor | slice) -> Samples:
-        """Return some of the rows."""
-        return Samples(**{name: value[rows] for name, value in vars(self).items()})
+    def __getitem__(self, rows: Tensor) -> Samples:
+        """Return some of the rows, in the shape of ``rows``."""
+        return Samples(*(part[rows] for part in vars(self).values()))
+
+    def unbind(self) -> list[Samples]:
+        """Return what :meth:`__getitem__` made of ``rows`` of two dimensions, row by row."""
+        parts = zip(*(part.unbind() for part in vars(self).values()), strict=True)
+        return [Samples(*values) for values in parts]
 
 
 class PPO(Algorithm):
@@ -110,7 +116,6 @@ class PPO(Algorithm):
         self.decisions_per_update = rollout_steps * setup.num_envs
         self.gae_decay, self.clip, self.value_clip = gae_decay, clip, value_clip
         self.value_weight, self.entropy_weight = value_weight, entropy_weight
-        self.max_gradient_norm = max_gradient_norm
 
         self.policy: DiagonalGaussianPolicy = DiagonalGaussianPolicy(
             spec,
@@ -128,7 +133,9 @@ class PPO(Algorithm):
         )
         # Adam's epsilon is that of the published codes of PPO (Huang et al., "The 37 Implementation
         # Details of Proximal Policy Optimization", ICLR blog track 2022).
-        self.optimizer = adam(self.learned(), learning_rate, epsilon=1e-5)
+        self.optimizer = Adam(
+            self.learned(), learning_rate, epsilon=1e-5, max_gradient_norm=max_gradient_norm
+        )
 
     def learned(self) -> list[nn.Parameter]:
         """Return the weights that Adam moves."""
@@ -185,25 +192,33 @@ class PPO(Algorithm):
     def improve(self, samples: Samples) -> Metrics:
         """Go through the rollout in minibatches, several times."""
         rate = self.schedule_rate()
-        sums: dict[str, Tensor] = {}
-        count = 0
-        for part in self.minibatches(samples):
-            losses = self.gradient_step(part)
-            sums = {name: sums.get(name, 0.0) + loss for name, loss in losses.items()}
-            count += 1
-        metrics = {name: float(total) / count for name, total in sums.items()}
-        return {**metrics, "entropy": self.policy.entropy().item(), "learning_rate": rate}
+        losses = [self.gradient_step(part) for part in self.minibatches(samples)]
+        policy_loss, value_loss, divergence = (
+            torch.stack(column).mean().item() for column in zip(*losses, strict=True)
+        )
+        return {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "kl": divergence,
+            "entropy": self.policy.entropy().item(),
+            "learning_rate": rate,
+        }
 
     def minibatches(self, samples: Samples) -> Iterator[Samples]:
-        """Yield minibatches of ``batch_size``, every decision once an epoch; the rest is left."""
-        size = min(self.batch_size, len(samples))
-        for _ in range(self.epochs):
-            shuffled = samples[torch.randperm(len(samples), device=samples.obs.device)]
-            for first in range(0, len(samples) - size + 1, size):
-                yield shuffled[first : first + size]
+        """Yield minibatches of ``batch_size``, every decision once an epoch; the rest is left.
 
-    def gradient_step(self, part: Samples) -> dict[str, Tensor]:
-        """Take one step on one minibatch; return its losses without gradients."""
+        Advantages are normalised in each.
+        """
+        size = min(self.batch_size, len(samples))
+        count = len(samples) // size
+        for _ in range(self.epochs):
+            order = torch.randperm(len(samples), device=samples.obs.device)
+            rows = order[: count * size].view(count, size)
+            epoch = samples[rows]
+            yield from replace(epoch, advantage=normalized(epoch.advantage)).unbind()
+
+    def gradient_step(self, part: Samples) -> tuple[Tensor, Tensor, Tensor]:
+        """Take one step on one minibatch; return the losses of policy and value, and the KL."""
         mean = self.policy.head(part.obs)
         log_prob = self.policy.log_prob(mean, part.action)
         policy_loss = self.policy_loss(part, mean, log_prob)
@@ -211,19 +226,12 @@ class PPO(Algorithm):
         loss = policy_loss + self.value_weight * value_loss
         if self.entropy_weight:
             loss = loss - self.entropy_weight * self.policy.entropy()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        clip_gradients(self.learned(), self.max_gradient_norm)
-        self.optimizer.step()
+        self.optimizer.step(loss)
         with torch.no_grad():
             # The estimate k3 of KL(old || new), http://joschu.net/blog/kl-approx.html.
             log_ratio = log_prob - part.log_prob
             divergence = (log_ratio.exp() - 1 - log_ratio).mean()
-        return {
-            "policy_loss": policy_loss.detach(),
-            "value_loss": value_loss.detach(),
-            "kl": divergence,
-        }
+        return policy_loss.detach(), value_loss.detach(), divergence
 
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
         """Return the loss of the policy for a minibatch.
@@ -235,9 +243,8 @@ class PPO(Algorithm):
         """
         # Clipped surrogate: nothing is gained by a ratio further than eps from 1.
         ratio = (log_prob - part.log_prob).exp()
-        advantage = normalized(part.advantage)
         clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
-        return -torch.minimum(ratio * advantage, clipped * advantage).mean()
+        return -torch.minimum(ratio * part.advantage, clipped * part.advantage).mean()
 
     def value_loss(self, part: Samples) -> Tensor:
         """Return the squared error of V, or the worse one of V and V kept near its old value."""
@@ -257,13 +264,12 @@ class PPO(Algorithm):
     def schedule_rate(self) -> float:
         """Set the learning rate of this update, and return it."""
         rate = self.learning_rate * (1.0 - self.progress())
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        self.optimizer.learning_rate = rate
         return rate
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return actor with its normaliser, critic, reward scale and optimiser."""
-        parts: dict[str, nn.Module | torch.optim.Optimizer] = {
+        parts: dict[str, Stateful] = {
             "policy": self.policy,
             "critic": self.critic,
             "optimizer": self.optimizer,
@@ -272,13 +278,6 @@ class PPO(Algorithm):
 
 
 def normalized(advantage: Tensor) -> Tensor:
-    """Return advantages ``[M]`` with mean 0 and standard deviation 1."""
-    return (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-
-
-@torch.no_grad()
-def clip_gradients(parameters: Sequence[nn.Parameter], most: float) -> None:
-    """Scale all gradients together so that their norm is at most ``most``."""
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.stack(torch._foreach_norm(gradients)).norm()
-    torch._foreach_mul_(gradients, (most / (norm + 1e-6)).clamp(max=1.0))
+    """Return advantages ``[..., M]`` with mean 0 and standard deviation 1."""
+    centred = advantage - advantage.mean(-1, keepdim=True)
+    return centred / (advantage.std(-1, keepdim=True) + 1e-8)

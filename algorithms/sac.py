@@ -26,7 +26,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, adam, check_range, polyak, step
+from trimtab.algorithms.adam import Adam
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range, polyak
 from trimtab.algorithms.critic import EnsembleCritic
 from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Batch, Metrics, PolicySpec
@@ -102,9 +103,9 @@ class SAC(Algorithm):
         ).to(setup.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(initial_temperature).to(setup.device)
-        self.actor_optimizer = adam(self.actor.parameters(), learning_rate)
-        self.critic_optimizer = adam(self.critic.parameters(), learning_rate)
-        self.temperature_optimizer = adam(self.temperature.parameters(), learning_rate)
+        self.actor_optimizer = Adam(self.actor.parameters(), learning_rate)
+        self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
+        self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
         self.policy = self.actor
         self.kept_metrics = {"actor_loss": 0.0, "entropy": 0.0}
 
@@ -130,7 +131,7 @@ class SAC(Algorithm):
             backup = data.reward + data.discount * self.next_value(data, alpha)
         value = self.critic(obs, action)
         critic_loss = self.critic_loss(value, backup)
-        step(self.critic_optimizer, critic_loss)
+        self.critic_optimizer.step(critic_loss)
 
         self.updates += 1
         if self.updates % self.actor_every == 0:
@@ -165,18 +166,16 @@ class SAC(Algorithm):
     def update_actor(self, raw_obs: Tensor, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of actor and temperature; return the actor's loss and log-densities."""
         # Actor: entropy-regularised ascent on the critics, whose weights get no gradients.
-        self.critic.requires_grad_(False)
         action, log_prob = self.sample(raw_obs)
         value = self.critic(obs, action)
         value = value.amin(0) if self.pessimistic_actor else value.mean(0)
         actor_loss = (alpha * log_prob - value).mean()
-        step(self.actor_optimizer, actor_loss)
-        self.critic.requires_grad_(True)
+        self.actor_optimizer.step(actor_loss)
 
         # Temperature: raise alpha while the entropy is below its target.
         log_prob = log_prob.detach()
         temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
-        step(self.temperature_optimizer, temperature_loss)
+        self.temperature_optimizer.step(temperature_loss)
         return actor_loss, log_prob
 
     def actor_action(self, data: Batch) -> Tensor:
@@ -186,10 +185,9 @@ class SAC(Algorithm):
     def sample(self, raw_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return sampled actions scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""
         noise = self.actor.sample_noise(raw_obs.shape[0])
-        action, log_prob = self.actor.sample_with_log_prob(raw_obs, noise)
-        return self.actor.normalizer.normalize_action(action), log_prob
+        return self.actor.sample_with_log_prob(raw_obs, noise)
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return networks, temperature and optimisers."""
         return {
             "actor": self.actor,

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.sb3 import Peer, copy_layers, library, linear_layers, prepared
 from trimtab.policies.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks import activation_named
@@ -169,7 +169,7 @@ class SB3PPO(Peer):
         with torch.no_grad():
             self.judged.log_std.copy_(policy.log_std.reshape(self.judged.noise_shape))
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return their actor and critic, and their optimiser."""
         return {"networks": self.model.policy, "optimizer": self.model.policy.optimizer}
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.sb3 import ReplayingPeer, copy_layers, library, linear_layers
 from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Metrics
@@ -107,7 +106,7 @@ class SB3SAC(ReplayingPeer):
             self.judged.network, [*linear_layers(actor.latent_pi), [actor.mu, actor.log_std]]
         )
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return their actor, critics and targets, the temperature, and the optimisers."""
         assert self.model.ent_coef_optimizer is not None
         return {

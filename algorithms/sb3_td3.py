@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.sb3 import ReplayingPeer, copy_layers, library, linear_layers
 from trimtab.policies.deterministic import DeterministicPolicy
 from trimtab.types import Metrics
@@ -105,7 +105,7 @@ class SB3TD3(ReplayingPeer):
         """Fill our actor."""
         copy_layers(self.judged.network, linear_layers(self.model.actor.mu))
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return their networks with their targets, and the optimisers."""
         return {
             "networks": self.model.policy,

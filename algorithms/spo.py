@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from trimtab.algorithms.ppo import PPO, Samples, normalized
+from trimtab.algorithms.ppo import PPO, Samples
 
 
 class SPO(PPO):
@@ -21,6 +21,5 @@ class SPO(PPO):
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
         """Return the penalised surrogate's loss."""
         ratio = (log_prob - part.log_prob).exp()
-        advantage = normalized(part.advantage)
-        penalty = advantage.abs() / (2 * self.clip) * (ratio - 1).square()
-        return (penalty - ratio * advantage).mean()
+        penalty = part.advantage.abs() / (2 * self.clip) * (ratio - 1).square()
+        return (penalty - ratio * part.advantage).mean()

@@ -19,9 +19,10 @@ import copy
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, adam, check_range, polyak, step
+from trimtab.algorithms.adam import Adam
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range, polyak
 from trimtab.algorithms.critic import EnsembleCritic
 from trimtab.policies.deterministic import DeterministicPolicy
 from trimtab.types import Batch, Metrics
@@ -78,8 +79,8 @@ class TD3(Algorithm):
         self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
         self.policy_target = copy.deepcopy(self.policy).requires_grad_(False)
         self.critic_target = copy.deepcopy(self.critic).requires_grad_(False)
-        self.policy_optimizer = adam(self.policy.parameters(), learning_rate)
-        self.critic_optimizer = adam(self.critic.parameters(), learning_rate)
+        self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
+        self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.kept_metrics = {"actor_loss": 0.0}
 
     @torch.no_grad()
@@ -103,16 +104,14 @@ class TD3(Algorithm):
             backup = data.reward + data.discount * self.next_value(data)
         value = self.critic(obs, action)
         critic_loss = self.critic_loss(value, backup)
-        step(self.critic_optimizer, critic_loss)
+        self.critic_optimizer.step(critic_loss)
 
         self.updates += 1
         if self.updates % self.actor_every == 0:
             # Actor: ascend the critics, whose weights get no gradients.
-            self.critic.requires_grad_(False)
             squashed = self.policy.squashed(data.obs)
             actor_loss = self.policy_loss(data, self.critic(obs, squashed)[0], squashed)
-            step(self.policy_optimizer, actor_loss)
-            self.critic.requires_grad_(True)
+            self.policy_optimizer.step(actor_loss)
             polyak(self.critic_target, self.critic, self.tau)
             polyak(self.policy_target, self.policy, self.tau)
             self.kept_metrics = {"actor_loss": actor_loss.item()}
@@ -145,7 +144,7 @@ class TD3(Algorithm):
         """
         return -value.mean()
 
-    def state(self) -> Mapping[str, nn.Module | torch.optim.Optimizer]:
+    def state(self) -> Mapping[str, Stateful]:
         """Return networks, their targets and optimisers."""
         return {
             "policy": self.policy,

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, check_range, step
+from trimtab.algorithms.base import Setup, check_range
 from trimtab.algorithms.ppo import PPO, Samples, normalized
 from trimtab.policies.diagonal_gaussian import gaussian_kl
 from trimtab.types import Metrics
@@ -34,8 +34,9 @@ class TRPO(PPO):
         conjugate_steps: steps of conjugate gradients.
         line_search_steps: how often a step is shortened before it is given up.
         line_search_decay: by how much.
-        ppo: settings of PPO; ``clip``, ``value_weight`` and ``entropy_weight`` have no effect, and
-            ``learning_rate``, ``batch_size`` and ``epochs`` are those of the value.
+        ppo: settings of PPO; ``clip``, ``value_weight``, ``entropy_weight`` and
+            ``max_gradient_norm`` have no effect, and ``learning_rate``, ``batch_size`` and
+            ``epochs`` are those of the value.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class TRPO(PPO):
         check_range("line_search_steps", line_search_steps, 1)
         check_range("line_search_decay", line_search_decay, 1e-3, 1)
         super().__init__(setup, **ppo)
+        self.optimizer.max_gradient_norm = None
         self.delta, self.damping = delta, damping
         self.conjugate_steps = conjugate_steps
         self.line_search_steps, self.line_search_decay = line_search_steps, line_search_decay
@@ -66,7 +68,7 @@ class TRPO(PPO):
         loss = torch.zeros(())
         for part in self.minibatches(samples):
             loss = self.value_loss(part)
-            step(self.optimizer, loss)
+            self.optimizer.step(loss)
         return {**metrics, "value_loss": loss.item(), "learning_rate": rate}
 
     def improve_policy(self, samples: Samples) -> Metrics:

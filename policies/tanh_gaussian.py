@@ -72,14 +72,13 @@ class TanhGaussianPolicy(Policy):
         return self.normalizer.raw_action(torch.tanh(mean + log_std.exp() * noise))
 
     def sample_with_log_prob(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return raw actions ``[B, H, A]`` and the log-density ``[B]`` of their squashed form.
+        """Return actions scaled to [-1, 1] ``[B, H, A]``, and their log-density ``[B]``.
 
-        The density is that of the action scaled to [-1, 1], as in the published code (the constant
-        of the scaling to raw units is left out).
+        The density is that of the scaled action, as in the published code.
         """
         mean, log_std = self.distribution(obs)
         raw = mean + log_std.exp() * noise
         # log N(raw) - log |d tanh(raw) / d raw|, the latter as 2 (log 2 - raw - softplus(-2 raw)).
-        log_prob = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        log_prob = log_prob - 2.0 * (math.log(2.0) - raw - functional.softplus(-2.0 * raw))
-        return self.normalizer.raw_action(torch.tanh(raw)), log_prob.sum(dim=(1, 2))
+        log_prob = 2.0 * (raw + functional.softplus(-2.0 * raw)) - 0.5 * noise.square() - log_std
+        constant = 2.0 * math.log(2.0) + 0.5 * math.log(2 * math.pi)
+        return torch.tanh(raw), (log_prob - constant).sum(dim=(1, 2))

@@ -18,7 +18,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import polyak, step
+from trimtab.algorithms.base import polyak
 from trimtab.algorithms.sac import SAC
 from trimtab.benchmarks.speed import Pair, Side, Stage, Work, check_rounds, check_scale, measure
 from trimtab.benchmarks.speed_cases.shared import (
@@ -75,13 +75,11 @@ def without_metrics(sac: SAC, compiled: Compile = lambda function: function) -> 
         torch.compiler.cudagraph_mark_step_begin()
         with torch.no_grad():
             target = backup(data)
-        step(sac.critic_optimizer, critic_loss(data, target))
-        sac.critic.requires_grad_(False)
+        sac.critic_optimizer.step(critic_loss(data, target))
         loss, log_prob = actor_loss(data)
-        step(sac.actor_optimizer, loss)
-        sac.critic.requires_grad_(True)
+        sac.actor_optimizer.step(loss)
         entropy_error = log_prob + sac.target_entropy
-        step(sac.temperature_optimizer, -(sac.temperature.log * entropy_error).mean())
+        sac.temperature_optimizer.step(-(sac.temperature.log * entropy_error).mean())
         polyak(sac.target, sac.critic, sac.tau)
 
     return update
@@ -95,9 +93,6 @@ def compiled(sac: SAC) -> Update:
 def cuda_graph(sac: SAC) -> Update:
     """Return the whole update as one CUDA graph, optimisers included, after ``WARMUP`` updates."""
     learn = without_metrics(sac)
-    for optimizer in (sac.actor_optimizer, sac.critic_optimizer, sac.temperature_optimizer):
-        for group in optimizer.param_groups:
-            group["capturable"] = True
     graph = torch.cuda.CUDAGraph()
     fixed: dict[str, Any] = {}
     calls = 0
@@ -115,9 +110,6 @@ def cuda_graph(sac: SAC) -> Update:
             return
         if not fixed:
             fixed.update({name: value.clone() for name, value in values.items()})
-            for optimizer in (sac.actor_optimizer, sac.critic_optimizer):
-                optimizer.zero_grad(set_to_none=True)
-            sac.temperature_optimizer.zero_grad(set_to_none=True)
             with torch.cuda.graph(graph):
                 learn(replace(data, **fixed))
         for name, value in values.items():

@@ -21,7 +21,8 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.adam import Adam
+from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.critic import EnsembleCritic, EnsembleLinear
 from trimtab.algorithms.ppo import PPO, Samples
 from trimtab.algorithms.sac import SAC
@@ -160,14 +161,24 @@ def transitions() -> tuple[ReplayBufferSamples, Batch]:
     return ReplayBufferSamples(obs, scaled, next_obs, done[:, None], reward[:, None]), batch
 
 
+def widen(ours: Algorithm) -> None:
+    """Turn a fresh method of ours to double precision."""
+    for part in ours.state().values():
+        if isinstance(part, Adam):
+            part.first_moment = [moment.double() for moment in part.first_moment]
+            part.second_moment = [moment.double() for moment in part.second_moment]
+        else:
+            assert isinstance(part, torch.nn.Module)
+            part.double()
+
+
 def test_sac_updates(doubled: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = doubled(made(stable_baselines3.SAC, tau=TAU, buffer_size=10))
     theirs.log_ent_coef.data = theirs.log_ent_coef.data.double()
     theirs.actor.action_dist.epsilon = 0.0  # they add 1e-6 inside a logarithm, against infinity
     torch.manual_seed(1)
     ours = SAC(Setup(SPEC), hidden=HIDDEN, learning_rate=3e-3, tau=TAU)
-    for part in (ours.actor, ours.critic, ours.target, ours.temperature):
-        part.double()
+    widen(ours)
     copy(sac_pairs(ours, theirs))
     for step in range(3):
         stored, batch = transitions()
@@ -197,8 +208,7 @@ def test_td3_updates(doubled: Callable[[Any], Any], monkeypatch: pytest.MonkeyPa
     theirs = doubled(made(stable_baselines3.TD3, tau=TAU, buffer_size=10))
     torch.manual_seed(1)
     ours = TD3(Setup(SPEC), hidden=HIDDEN, learning_rate=3e-3, tau=TAU)
-    for part in (ours.policy, ours.policy_target, ours.critic, ours.critic_target):
-        part.double()
+    widen(ours)
     copy(td3_pairs(ours, theirs))
     start = ours.policy.network[0].weight.detach().clone()
     for step in range(5):  # the actor and the targets move at the second and the fourth
@@ -315,8 +325,7 @@ def test_ppo_updates(
     theirs, rollout = collected()
     doubled(theirs)
     ours = our_ppo(theirs, batch_size=minibatch, epochs=epochs)
-    ours.policy.double()
-    ours.critic.double()
+    widen(ours)
     copy(ppo_pairs(ours, theirs))
     theirs.batch_size, theirs.n_epochs = minibatch, epochs
     wide = {k: v.double() for k, v in vars(rollout).items() if k not in ("aux", "cut")}

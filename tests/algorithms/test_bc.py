@@ -43,7 +43,7 @@ def test_learning_rate_falls_by_a_cosine_and_stays(
         progress = min(update / 8, 1.0)
         expected = 1e-3 + 9e-3 * (1 + math.cos(math.pi * progress)) / 2
         assert rate == pytest.approx(expected, rel=1e-9)
-        assert learner.optimizer.param_groups[0]["lr"] == rate
+        assert learner.optimizer.learning_rate == rate
     assert rate == pytest.approx(1e-3)
 
 

@@ -28,7 +28,7 @@ def by_hand(algorithm: SAC, batch: Batch, next_noise: Tensor, *, entropy: bool) 
             action, log_prob = algorithm.actor.sample_with_log_prob(
                 next_obs, next_noise[row : row + 1]
             )
-            value = algorithm.target(next_obs, normalizer.normalize_action(action)).min()
+            value = algorithm.target(next_obs, action).min()
             if entropy:
                 value = value - algorithm.temperature() * log_prob[0]
             backup = batch.reward[row] + batch.discount[row] * value
@@ -113,7 +113,7 @@ def test_target_follows_the_critic_and_takes_no_gradients(batch_of: Callable[...
     ):
         torch.testing.assert_close(now, 0.7 * first + 0.3 * online)
         assert now.grad is None and not now.requires_grad
-        assert online.requires_grad  # it was frozen only while the actor climbed it
+        assert online.requires_grad and online.grad is None
 
 
 def test_temperature_follows_the_entropy(batch_of: Callable[..., Batch]) -> None:

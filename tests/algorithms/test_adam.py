@@ -1,0 +1,73 @@
+"""Our Adam against torch's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from trimtab.algorithms.adam import Adam, clip_gradients
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def loss_of(model: nn.Module, step: int) -> Tensor:
+    generator = torch.Generator().manual_seed(step)
+    loss: Tensor = model(torch.randn(16, 3, generator=generator)).square().mean()
+    return (1 + step) * loss
+
+
+@pytest.mark.parametrize("bound", [None, 0.05])
+def test_steps_are_those_of_torch(bound: float | None) -> None:
+    ours, theirs = network(), network()
+    mine = Adam(ours.parameters(), 1e-2, epsilon=1e-5, max_gradient_norm=bound)
+    other = torch.optim.Adam(theirs.parameters(), lr=1e-2, eps=1e-5, fused=True)
+    for step in range(20):
+        mine.learning_rate = other.param_groups[0]["lr"] = 1e-2 / (1 + step)
+        mine.step(loss_of(ours, step))
+        other.zero_grad()
+        loss_of(theirs, step).backward()
+        if bound is not None:
+            nn.utils.clip_grad_norm_(theirs.parameters(), bound)
+        other.step()
+        for weight, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+            if bound is None:
+                assert torch.equal(weight, expected)
+            torch.testing.assert_close(weight, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_other_weights_get_no_gradients_and_stay() -> None:
+    actor, critic = network(), nn.Linear(2, 1)
+    before = copy.deepcopy(critic.state_dict())
+    Adam(actor.parameters(), 0.1).step(critic(actor(torch.ones(4, 3))).mean())
+    assert all(weight.grad is None for model in (actor, critic) for weight in model.parameters())
+    assert all(torch.equal(before[name], now) for name, now in critic.state_dict().items())
+
+
+def test_goes_on_where_it_was() -> None:
+    ours = network()
+    optimizer = Adam(ours.parameters(), 1e-2)
+    for step in range(5):
+        optimizer.step(loss_of(ours, step))
+    other = copy.deepcopy(ours)
+    resumed = Adam(other.parameters(), 1e-2)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    for step in range(5, 10):
+        optimizer.step(loss_of(ours, step))
+        resumed.step(loss_of(other, step))
+    for weight, again in zip(ours.parameters(), other.parameters(), strict=True):
+        assert torch.equal(weight, again)
+
+
+@pytest.mark.parametrize("most", [0.5, 100.0])
+def test_gradients_are_bounded_together(most: float) -> None:
+    gradients = (torch.full((3,), 2.0), torch.full((2,), 2.0))
+    expected = [min(1.0, most / 20.0**0.5) * gradient for gradient in gradients]
+    clip_gradients(gradients, most)
+    for scaled, right in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(scaled, right)
