@@ -26,6 +26,9 @@ class Adam:
         betas: decay rates of the two moments.
         epsilon: what is added to the root of the second moment.
         max_gradient_norm: bound on the norm of all gradients together; None: there is none.
+
+    Raises:
+        ValueError: if the learning rate is below 0 or not a number.
     """
 
     def __init__(
@@ -37,6 +40,8 @@ class Adam:
         epsilon: float = 1e-8,
         max_gradient_norm: float | None = None,
     ) -> None:
+        if not learning_rate >= 0:
+            raise ValueError(f"a learning rate must be at least 0, got {learning_rate}")
         self.parameters: list[Tensor] = list(parameters)
         self.learning_rate = learning_rate
         self.betas, self.epsilon = betas, epsilon

@@ -255,6 +255,7 @@ def check_values(config: RunConfig) -> None:
     whole = {
         "seed": 0,
         "num_envs": 1,
+        "threads": 1,
         "act_steps": 1,
         "buffer_size": 1,
         "offline_steps": 0,

@@ -41,7 +41,7 @@ ALL_CORES = 0
 """A number of torch threads: as many as this process may use processors."""
 
 BEST_OF_BOTH = (1, ALL_CORES)
-"""Torch threads of a peer that may take all cores: both are tried, and the faster one counts."""
+"""Torch threads where all cores may be taken: each side is tried with both, the faster counts."""
 
 Clock = Callable[[], float]
 Progress = Callable[[float, str], None]
@@ -79,10 +79,10 @@ class Pair:
         name: of the row; no other row has it.
         group: a key of ``GROUPS``.
         unit: a rate, such as ``steps/s``.
-        ours: Trimtab's side, with one torch thread.
+        ours: Trimtab's side.
         peer: the peer's side, or None where there is nothing to compare with.
         peer_name: what the peer is called.
-        peer_threads: numbers of torch threads that the peer is measured with; the fastest counts.
+        threads: numbers of torch threads that each side is measured with; its fastest counts.
     """
 
     name: str
@@ -91,7 +91,7 @@ class Pair:
     ours: Side
     peer: Side | None = None
     peer_name: str | None = None
-    peer_threads: tuple[int, ...] = (1,)
+    threads: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,8 @@ class Row:
     ratio_min: float | None
     ratio_max: float | None
     rounds: int
+    ours_threads: int
+    peer_threads: int | None
 
     def to_json(self) -> dict[str, Any]:
         """Return the row as JSON values."""
@@ -219,44 +221,36 @@ def measure(
     try:
         with ExitStack() as exits:
             stage = Stage(scale, exits)
-            turns = [_Turn(pair.ours(stage), 1, clock)]
+            ours = _warmed(pair.ours, pair, stage, clock)
+            peers: list[_Turn] = []
             peer_name = pair.peer_name
             if pair.peer is not None:
                 try:
-                    peers = [_Turn(pair.peer(stage), threads, clock) for threads in _threads(pair)]
-                    for turn in peers:
-                        turn.take()
-                    turns += peers
+                    peers = _warmed(pair.peer, pair, stage, clock)
                 except Exception as error:  # another project's code may raise anything
                     peer_name = f"{peer_name}: {_reason(error)}"
-            turns[0].take()
-            rates = [[turn.take() for turn in turns] for _ in range(rounds)]
-            del turns  # before what they hold is closed
+            for _ in range(rounds):
+                for turn in (*ours, *peers):
+                    turn.take()
     finally:
         torch.set_num_threads(threads_before)
         gc.collect()
-    columns = list(zip(*rates, strict=True))
-    ours = statistics.median(columns[0])
-    if len(columns) == 1:
-        return Row(
-            pair.name, pair.group, pair.unit, ours, None, peer_name, None, None, None, rounds
-        )
-    best = max(columns[1:], key=statistics.median)
-    if len(columns) > 2:
-        used = _threads(pair)[columns.index(best) - 1]
-        peer_name = f"{peer_name} ({used} torch thread{'s' if used > 1 else ''})"
-    ratios = [mine / theirs for mine, theirs in zip(columns[0], best, strict=True)]
+    mine = _fastest(ours)
+    theirs = _fastest(peers) if peers else None
+    ratios = [a / b for a, b in zip(mine.rates, theirs.rates, strict=True)] if theirs else []
     return Row(
         name=pair.name,
         group=pair.group,
         unit=pair.unit,
-        ours=ours,
-        peer=statistics.median(best),
+        ours=statistics.median(mine.rates),
+        peer=statistics.median(theirs.rates) if theirs else None,
         peer_name=peer_name,
-        ratio_median=statistics.median(ratios),
-        ratio_min=min(ratios),
-        ratio_max=max(ratios),
+        ratio_median=statistics.median(ratios) if theirs else None,
+        ratio_min=min(ratios, default=None),
+        ratio_max=max(ratios, default=None),
         rounds=rounds,
+        ours_threads=mine.threads,
+        peer_threads=theirs.threads if theirs else None,
     )
 
 
@@ -265,25 +259,35 @@ class _Turn:
 
     def __init__(self, work: Work, threads: int, clock: Clock) -> None:
         self.work, self.threads, self.clock = work, threads, clock
+        self.rates: list[float] = []
 
-    def take(self) -> float:
-        """Do the work once; return its rate."""
+    def take(self) -> None:
+        """Do the work once and note its rate."""
         torch.set_num_threads(self.threads)
         gc.collect(1)  # nobody pays for what the other side has left behind
         started = self.clock()
         count = self.work()
-        return count / max(self.clock() - started, 1e-9)
+        self.rates.append(count / max(self.clock() - started, 1e-9))
+
+
+def _warmed(side: Side, pair: Pair, stage: Stage, clock: Clock) -> list[_Turn]:
+    """Return a side's work for each number of threads, each done once without being counted."""
+    numbers = dict.fromkeys(threads or cores() for threads in pair.threads)
+    turns = [_Turn(side(stage), threads, clock) for threads in numbers]
+    for turn in turns:
+        turn.take()
+        turn.rates.clear()
+    return turns
+
+
+def _fastest(turns: Sequence[_Turn]) -> _Turn:
+    return max(turns, key=lambda turn: statistics.median(turn.rates))
 
 
 def cores() -> int:
     """Return how many processors this process may use."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return usable or 1
-
-
-def _threads(pair: Pair) -> list[int]:
-    """Return the numbers of torch threads to try for the peer, each once."""
-    return list(dict.fromkeys(threads or cores() for threads in pair.peer_threads))
 
 
 def _reason(error: Exception) -> str:

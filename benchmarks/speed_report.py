@@ -23,6 +23,9 @@ def readable(row: Row) -> dict[str, str]:
     ratio = "-"
     if row.ratio_median is not None:
         ratio = f"{row.ratio_median:.2f} ({row.ratio_min:.2f} to {row.ratio_max:.2f})"
+    threads = str(row.ours_threads)
+    if row.peer_threads is not None:
+        threads += f" / {row.peer_threads}"
     return {
         "row": row.name,
         "ours": three_digits(row.ours),
@@ -30,6 +33,9 @@ def readable(row: Row) -> dict[str, str]:
         "unit": row.unit,
         "ours / peer": ratio,
         "measured against": row.peer_name or "-",
+        "threads": str(row.ours_threads)
+        if row.peer_threads is None
+        else f"{row.ours_threads} / {row.peer_threads}",
     }
 
 

@@ -81,7 +81,7 @@ def train(config: RunConfig, progress: Progress = lambda share, text: None) -> R
 
 
 def _train(config: RunConfig, progress: Progress) -> Result:
-    torch.set_num_threads(1)
+    torch.set_num_threads(config["threads"])
     parts = build.components(config)
     folder = (
         Path(config["out"]) / config["env"] / config.algorithm / parts.config_hash

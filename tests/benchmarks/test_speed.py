@@ -18,7 +18,7 @@ from trimtab.types import TrimtabError
 
 COLUMNS = (
     "name", "group", "unit", "ours", "peer", "peer_name", "ratio_median", "ratio_min", "ratio_max",
-    "rounds",
+    "rounds", "ours_threads", "peer_threads",
 )  # fmt: skip
 
 
@@ -86,24 +86,27 @@ def test_sides_take_turns_after_the_warm_up() -> None:
     assert [name for name, _ in turns] == ["A", "B"] * 3
 
 
-def test_a_peer_is_measured_with_one_thread_and_all_and_the_faster_counts(
+def test_each_side_is_measured_with_one_thread_and_all_and_its_faster_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(speed, "cores", lambda: 2)
     before = torch.get_num_threads()
     time = FakeTime()
-    variants = iter([time.side("one", 1.0, 5.0, 5.0), time.side("all", 1.0, 2.0, 2.0)])
+    mine = iter([time.side("1", 9.0, 1.0, 1.0), time.side("2", 9.0, 2.0, 2.0)])
+    theirs = iter([time.side("3", 9.0, 5.0, 5.0), time.side("4", 9.0, 2.0, 2.0)])
     row = speed.measure(
         pair(
-            time.side("ours", 1.0, 1.0, 1.0),
-            lambda stage: next(variants)(stage),
-            peer_threads=speed.BEST_OF_BOTH,
+            lambda stage: next(mine)(stage),
+            lambda stage: next(theirs)(stage),
+            threads=speed.BEST_OF_BOTH,
         ),
         rounds=2,
         clock=time.clock,
     )
-    assert (row.peer, row.ratio_median, row.peer_name) == (5.0, 2.0, "Peer (2 torch threads)")
-    assert time.worked[-3:] == [("ours", 1), ("one", 1), ("all", 2)]
+    assert (row.ours, row.peer, row.ratio_median) == (10.0, 5.0, 2.0)
+    assert (row.ours_threads, row.peer_threads) == (1, 2)
+    assert "1 / 2" in speed_report.markdown([row])
+    assert time.worked[-4:] == [("1", 1), ("2", 2), ("3", 1), ("4", 2)]
     assert torch.get_num_threads() == before
 
 
