@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from hydra.utils import get_class
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.config import RunConfig, group_options
 from trimtab.benchmarks.rundir import locked
-from trimtab.datasets.episodes import Dataset, validate
+from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats import minari
 from trimtab.datasets.recipes.record import record
 from trimtab.envs.registry import get_spec, make
@@ -335,23 +335,32 @@ def make_dataset(
     folder = recipe_folder(recipe, out)
     with locked(folder.parent.parent, wait=True):  # runs that start together make it once
         if not folder.exists():
-            dataset = _record_dataset(recipe, progress)
+            episodes = _record_episodes(recipe, folder.parent.parent / "runs", progress)
+            dataset = _dataset_of(recipe, episodes)
             minari.save(dataset, folder)
     return minari.load(folder)
 
 
-def _record_dataset(recipe: Mapping[str, Any], progress: Callable[[float], None]) -> Dataset:
-    options = recipe.get("env_options") or {}
-    env_spec = get_spec(recipe["env"], **options)
+def _record_episodes(
+    recipe: Mapping[str, Any], runs: Path, progress: Callable[[float], None]
+) -> list[Episode]:
+    """Let the recipe's controller act, or carry out its run below ``runs``."""
     for key, least in (("episodes", 1), ("seed", 0)):
-        value = recipe[key]
+        value = recipe.get(key, least)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise TrimtabError(f"dataset.{key}={value}: must be a whole number of at least {least}")
+    if "run" in recipe:
+        from trimtab.benchmarks.replay_recipe import record_replay  # a run may need a dataset
+
+        logger.info("gathering %s by a run of its own below %s", recipe["id"], runs)
+        return record_replay(recipe, runs, progress)
+    options = recipe.get("env_options") or {}
+    env_spec = get_spec(recipe["env"], **options)
     logger.info("recording %s episodes of %s", recipe["episodes"], recipe["id"])
     controller = dict(recipe["controller"])
     env = make(recipe["env"], **options)
     try:
-        episodes = record(
+        return record(
             env,
             env_spec.task,
             functools.partial(get_class(controller.pop("_target_")), **controller),
@@ -370,6 +379,11 @@ def _record_dataset(recipe: Mapping[str, Any], progress: Callable[[float], None]
         ) from error
     finally:
         env.close()
+
+
+def _dataset_of(recipe: Mapping[str, Any], episodes: Sequence[Episode]) -> Dataset:
+    options = recipe.get("env_options") or {}
+    env_spec = get_spec(recipe["env"], **options)
     dataset = Dataset(
         id=recipe["id"],
         env=recipe["env"],

@@ -386,7 +386,7 @@ def dataset(action: str, dataset: str, path: str, out: str, format: str) -> int:
 
     if action == "list":
         rows = [
-            {"recipe": name, **{key: recipe[key] for key in ("id", "env", "episodes")}}
+            {"recipe": name, **{key: recipe.get(key) for key in ("id", "env", "episodes")}}
             for name, recipe in _recipes().items()
         ]
         place = Path(out) / "datasets"
@@ -438,9 +438,9 @@ def dataset(action: str, dataset: str, path: str, out: str, format: str) -> int:
 
 
 def _recipes() -> dict[str, dict[str, Any]]:
-    """Return the datasets that can be made here: the files that name a controller."""
+    """Return the datasets that can be made here: the files that say how."""
     files = {name: config.load_group("dataset", name) for name in config.group_options("dataset")}
-    return {name: file for name, file in files.items() if "controller" in file}
+    return {name: file for name, file in files.items() if {"controller", "run"} & set(file)}
 
 
 def list_things(what: str, tag: str, format: str) -> int:

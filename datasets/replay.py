@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.types import Batch, Tensor, TrimtabError
 
 __all__ = ["ReplayBuffer"]
@@ -161,6 +161,69 @@ class ReplayBuffer:
         buffer._size = buffer.rows
         buffer._dataset_hash = dataset.content_hash
         return buffer
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> ReplayBuffer:
+        """Return the buffer whose ``state_dict`` this is.
+
+        Raises:
+            KeyError: if a part is missing.
+            TrimtabError: if it is damaged, or of a buffer that was made from a dataset.
+        """
+        layout = state["layout"]
+        if layout["dataset"] is not None:
+            raise TrimtabError("replay buffer: its rows are a dataset's and are not in its state")
+        columns = layout["shapes"]["reward"][0]
+        shapes = {name: tuple(shape[1:]) for name, shape in layout["shapes"].items()}
+        buffer = cls(
+            layout["rows"] * columns,
+            shapes["obs"][0],
+            shapes["action"],
+            num_envs=columns,
+            window=layout["window"],
+            discount=layout["discount"],
+            chunked=layout["chunked"],
+            aux={n.removeprefix("aux/"): s for n, s in shapes.items() if n.startswith("aux/")},
+        )
+        buffer.load_state_dict(state)
+        return buffer
+
+    def episodes(self) -> list[Episode]:
+        """Return the stored rows as episodes, one column after another, each from its oldest row.
+
+        An episode that goes on, or whose beginning was overwritten, is kept as far as it is stored;
+        one that goes on is marked as truncated.
+
+        Raises:
+            TrimtabError: if a row holds a chunk of several actions, whose observations in between
+                are not stored.
+        """
+        if self._chunk != 1:
+            raise TrimtabError(
+                f"replay buffer: its rows are chunks of {self._chunk} actions, no single steps; "
+                "take a run with act_steps=1"
+            )
+        order = (self._position - self._size + np.arange(self._size)) % self.rows
+        found = []
+        for column in range(self.num_envs):
+            rows = {name: array[order, column] for name, array in self._arrays.items()}
+            ended = rows["flags"] >= _EPISODE_END
+            first = 0
+            for last in np.flatnonzero(ended | (np.arange(self._size) == self._size - 1)):
+                part = slice(first, last + 1)
+                terminated = (rows["flags"][part] & _TERMINATED) > 0
+                is_last = np.arange(first, last + 1) == last
+                found.append(
+                    Episode(
+                        observations=np.concatenate([rows["obs"][part], rows["next_obs"][[last]]]),
+                        actions=rows["action"][part, 0],
+                        rewards=rows["reward"][part],
+                        terminations=terminated,
+                        truncations=is_last & ~terminated,
+                    )
+                )
+                first = last + 1
+        return found
 
     def __len__(self) -> int:
         return self._size * self.num_envs

@@ -198,3 +198,33 @@ def test_the_noise_of_the_expert_has_its_size() -> None:
     np.testing.assert_allclose(errors.std(0), 0.3, rtol=0.1)
     with pytest.raises(TrimtabError, match="no scripted expert for 'psuh-v3'"):
         MetaWorldExpert("psuh-v3", np.random.default_rng(0))
+
+
+def replay_recipe(*words: str, steps: int = 120) -> dict[str, Any]:
+    small = [f"online_steps={steps}", "algorithm.hidden=[8]", "algorithm.warmup_steps=60"]
+    return {**recipe("hopper_replay"), "run": ["algorithm=sac", "eval_episodes=1", *small, *words]}
+
+
+def test_a_replay_recipe_keeps_all_that_a_run_met(tmp_path: Any) -> None:
+    wanted = replay_recipe()
+    dataset = make_dataset(wanted, tmp_path / "a")
+    assert dataset.num_steps == 120 and dataset.env == "gym/Hopper-v5"
+    assert make_dataset(wanted, tmp_path / "b").content_hash == dataset.content_hash
+    # The actions of the first episode lead through its observations in Gymnasium's own Hopper.
+    env = make("gym/Hopper-v5")
+    episode = dataset.episodes[1]
+    env.reset(seed=0)
+    simulator: Any = env.unwrapped
+    simulator = getattr(simulator, "raw", simulator)
+    start = episode.observations[0].astype(np.float64)
+    simulator.set_state(np.concatenate([[0.0], start[:5]]), start[5:])
+    obs, reward, *_ = simulator.step(episode.actions[0])
+    env.close()
+    np.testing.assert_allclose(obs, episode.observations[1], atol=1e-5)
+    assert reward == pytest.approx(float(episode.rewards[0]), abs=1e-2)
+
+
+def test_a_replay_recipe_of_an_on_policy_run_is_refused(tmp_path: Any) -> None:
+    words = ["algorithm=ppo", "online_steps=64", "algorithm.rollout_steps=32", "eval_episodes=1"]
+    with pytest.raises(TrimtabError, match="keeps no replay buffer"):
+        make_dataset({**recipe("hopper_replay"), "run": words}, tmp_path)

@@ -372,3 +372,36 @@ def test_actions_that_an_episode_cut_off_are_not_valid() -> None:
     rows = {tuple(row) for row in batch.valid.tolist()}
     assert rows == {(True, True, False), (True, True, True)}
     assert ((batch.discount == 0) == ~batch.valid[:, 2]).all()
+
+
+@pytest.mark.parametrize("steps", [7, 40])
+def test_rows_come_back_as_episodes(steps: int) -> None:
+    rows = 20
+    buffer = make_buffer(rows, envs=2, chunk=1, window=3)
+    columns = fill(buffer, steps, 1, seed=5)
+    again = ReplayBuffer.from_state(buffer.state_dict())
+    for episodes in (buffer.episodes(), again.episodes()):
+        found = iter(episodes)
+        for column in columns:
+            ends = [row.terminated or row.truncated for row in column]
+            ends[-1] = True
+            first = 0
+            for stop in np.flatnonzero(ends) + 1:
+                expected, episode = column[first:stop], next(found)
+                numbers = [row.number for row in expected]
+                np.testing.assert_array_equal(episode.observations[:-1, 0], numbers)
+                np.testing.assert_array_equal(episode.observations[-1], expected[-1].next_obs)
+                np.testing.assert_array_equal(episode.rewards, [row.reward for row in expected])
+                np.testing.assert_array_equal(episode.actions, [row.action[0] for row in expected])
+                terminated = expected[-1].terminated
+                assert bool(episode.terminations[-1]) == terminated
+                assert bool(episode.truncations[-1]) != terminated
+                assert not (episode.terminations | episode.truncations)[:-1].any()
+                first = stop
+        assert next(found, None) is None
+
+
+def test_chunks_are_no_episodes_of_steps() -> None:
+    buffer = make_buffer(5, envs=1, chunk=2, window=1)
+    with pytest.raises(TrimtabError, match="chunks of 2 actions"):
+        buffer.episodes()
