@@ -97,7 +97,7 @@ def _train(config: RunConfig, progress: Progress) -> Result:
         else:
             _write_provenance(folder, config, parts)
         with terminations() as stop:
-            run = _Run(config, parts, folder, progress, stop)
+            run = Run(config, parts, folder, progress, stop)
             try:
                 return run.carry_out()
             finally:
@@ -122,8 +122,16 @@ def terminations() -> Iterator[threading.Event]:
         signal.signal(signal.SIGTERM, before)
 
 
-class _Run:
-    """The state of one run, and the loop over it."""
+class Run:
+    """The state of one run, and the loop over it.
+
+    Args:
+        config: checked settings.
+        parts: what they name.
+        folder: of the run; its caller holds the lock.
+        progress: told how far the run is.
+        stop: set by who wants the run to save its state and end.
+    """
 
     def __init__(
         self,
@@ -175,6 +183,7 @@ class _Run:
         self.updates = 0
         self.env_steps = 0
         self.seconds = 0.0
+        self._started = time.perf_counter()
 
     def _check_learns_from_data(self) -> None:
         """A dataset holds no rollouts, and nothing of what the learner itself did."""
@@ -239,7 +248,7 @@ class _Run:
             self._update(self.dataset_source.sample(self.algorithm.batch_size))
             self._after(1)
         while self.env_steps < self.config["online_steps"]:
-            self._after(self._interact())
+            self.advance()
         return self._finish()
 
     @property
@@ -252,14 +261,15 @@ class _Run:
         """The position at which the run is done."""
         return int(self.config["offline_steps"] + self.config["online_steps"])
 
-    def _interact(self) -> int:
+    def advance(self) -> None:
+        """Take one decision in every environment, and do what is due after it."""
         assert self.collector is not None and self.experience is not None
         warmup = self.env_steps < self.algorithm.warmup_steps
         steps = self.collector.step(warmup=warmup)
         self.env_steps += steps
         for data in self.experience.due(self.env_steps):
             self._update(data)
-        return steps
+        self._after(steps)
 
     def _update(self, data: Batch | Rollout) -> None:
         metrics = self.algorithm.update(data)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.speed import BEST_OF_BOTH, Pair, Side, Stage, Work
 from trimtab.benchmarks.speed_cases.shared import ACTION_DIM, BATCH, HIDDEN, SB3, TASK
 from trimtab.benchmarks.speed_cases.updates import ENVS, MINIBATCH, make_sb3_ppo, steps_of_rollout
-from trimtab.benchmarks.train import _Run
+from trimtab.benchmarks.train import Run
 
 WARMUP = 20
 """Environment steps before the first update; they are taken before anything is timed."""
@@ -44,9 +42,8 @@ def ours(*overrides: str, warmup: int = 0, steps: Callable[[Stage], int]) -> Sid
         ]  # fmt: skip
         config = compose_run([*words, *overrides])
         parts = build.components(config)
-        run = _Run(config, parts, folder, lambda share, text: None, threading.Event())
+        run = Run(config, parts, folder, lambda share, text: None)
         stage.exits.callback(run.close)
-        run._started = time.perf_counter()
         advance(run, warmup)
         each = steps(stage)
 
@@ -59,11 +56,11 @@ def ours(*overrides: str, warmup: int = 0, steps: Callable[[Stage], int]) -> Sid
     return side
 
 
-def advance(run: _Run, steps: int) -> None:
+def advance(run: Run, steps: int) -> None:
     """Go through the run's own loop for ``steps`` environment steps."""
     end = run.env_steps + steps
     while run.env_steps < end:
-        run._after(run._interact())
+        run.advance()
 
 
 def off_policy(algorithm: str) -> Side:

@@ -293,12 +293,37 @@ def test_the_global_generator_of_numpy_goes_on_too(
         patch.setattr(loop, "save_checkpoint", stop_after_saving)
         train(words)
     np.random.seed(99)
-    resumed = loop._Run._load
+    resumed = loop.Run._load
 
     def draw_after_loading(run: Any, state: Any) -> None:
         resumed(run, state)
         drawn.append(np.random.random(3))
 
-    monkeypatch.setattr(loop._Run, "_load", draw_after_loading)
+    monkeypatch.setattr(loop.Run, "_load", draw_after_loading)
     train(words)
     np.testing.assert_array_equal(drawn[0], drawn[1])
+
+
+def test_two_sweeps_on_the_same_folders_do_each_run_once(tiny: Any, tmp_path: Path) -> None:
+    def sweep(out: Path) -> subprocess.Popen[str]:
+        words = [*words_of(tiny, "sac", out), "seed=0,1"]
+        words = [word for word in words if word != "seed=0"]
+        command = [sys.executable, "-m", "trimtab.benchmarks.cli", "train", "-m", *words]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+    def outcomes(out: Path) -> list[dict[str, Any]]:
+        return [outcome(path.parent) for path in sorted(out.rglob("provenance.json"))]
+
+    for child in [sweep(tmp_path / "both"), sweep(tmp_path / "both")]:
+        _, told = child.communicate()
+        assert child.returncode in (0, 2) and "Traceback" not in told
+        assert child.returncode == 0 or "in use" in told
+    alone = sweep(tmp_path / "alone")
+    alone.communicate()
+    again = sweep(tmp_path / "both")
+    out, _ = again.communicate()
+    assert (alone.returncode, again.returncode) == (0, 0)
+    assert out.count("already done") == 2
+    assert len(outcomes(tmp_path / "both")) == 2
+    assert outcomes(tmp_path / "both") == outcomes(tmp_path / "alone")
