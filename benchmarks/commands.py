@@ -184,8 +184,8 @@ def explain_run() -> list[str]:
 
 def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str) -> int:
     """Carry out a suite, write its leaderboard, figure and bundle, and print the tables."""
+    from trimtab.benchmarks import curves, figures
     from trimtab.benchmarks import leaderboard as boards
-    from trimtab.benchmarks.figures import draw
     from trimtab.benchmarks.rows import FILE_NAME, collect_files
     from trimtab.benchmarks.suite import load_suite, run_suite
 
@@ -207,7 +207,10 @@ def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str
         figure = folder / "figure.png"
         if loaded.figure is not None and not (outcome.already_done and figure.is_file()):
             console.print("drawing the figure", highlight=False)
-            draw(loaded.figure, outcome, figure)
+            if loaded.figure == "curves":
+                curves.draw(board, figure)
+            else:
+                figures.draw(loaded.figure, outcome, figure)
         bundle = folder / "bundle"
         if loaded.export is not None and not (outcome.already_done and bundle.is_dir()):
             console.print("exporting the bundle", highlight=False)

@@ -48,7 +48,7 @@ def provenance(board: Leaderboard) -> list[tuple[str, str]]:
 
 def render(board: Leaderboard) -> str:
     """Return the page as HTML; the same leaderboard gives the same text."""
-    colours = _colours(board)
+    colours = colours_of(board)
     entries = [entry for table in board.tables for entry in table.entries]
     counts = (
         (len(board.tables), "environment"),
@@ -87,7 +87,7 @@ def render(board: Leaderboard) -> str:
     )
 
 
-def _colours(board: Leaderboard) -> dict[str, int]:
+def colours_of(board: Leaderboard) -> dict[str, int]:
     """Return a colour number for each method: the same everywhere, distinct where two meet."""
     chosen: dict[str, int] = {}
     for label in sorted({entry.label for table in board.tables for entry in table.entries}):
@@ -107,7 +107,7 @@ def _section(table: EnvTable, colours: dict[str, int]) -> str:
     """Return one environment: its figures and its table."""
     figures = []
     if _has_curves(table):
-        flat = any(not _curve_points(table, entry) for entry in table.entries)
+        flat = any(not curve_points(table, entry) for entry in table.entries)
         figures.append(
             _figure(
                 "Learning curves",
@@ -166,17 +166,17 @@ def _table(rows: Sequence[tuple[dict[str, str], int]]) -> str:
 
 
 def _has_curves(table: EnvTable) -> bool:
-    return any(len(_curve_points(table, entry)) > 1 for entry in table.entries)
+    return any(len(curve_points(table, entry)) > 1 for entry in table.entries)
 
 
-def _over_steps(table: EnvTable) -> bool:
+def over_steps(table: EnvTable) -> bool:
     """Whether curves run over environment steps; over updates where nobody takes any."""
     return any(entry.online for entry in table.entries)
 
 
-def _curve_points(table: EnvTable, entry: Entry) -> list[tuple[float, float, float, float]]:
+def curve_points(table: EnvTable, entry: Entry) -> list[tuple[float, float, float, float]]:
     """Return (x, value, low, high) of a curve; empty for what is drawn as a level."""
-    if not _over_steps(table):
+    if not over_steps(table):
         points = [(float(p.updates), *p.score) for p in entry.curve]
         return points if points[-1][0] > 0 else []
     if not entry.online:
@@ -189,7 +189,7 @@ def _curves(table: EnvTable, colours: dict[str, int], width: int, height: int) -
     """Return the learning curves of one environment as SVG, labelled at their ends."""
     margin = max(len(_short(entry.label)) for entry in table.entries) * _CHARACTER + 22
     left, right, top, bottom = 46.0, width - margin, 26.0, height - 40.0
-    curves = [(entry, _curve_points(table, entry)) for entry in table.entries]
+    curves = [(entry, curve_points(table, entry)) for entry in table.entries]
     ends = [value for entry, points in curves for value in (entry.mean.low, entry.mean.high)]
     ends += [value for _, points in curves for point in points for value in point[2:]]
     bottom_score, top_score, ticks = _scale(table, ends)
@@ -211,7 +211,7 @@ def _curves(table: EnvTable, colours: dict[str, int], width: int, height: int) -
             parts.append(_line(x(tick), bottom, x(tick), bottom + 4, "axis"))
             parts.append(_text(x(tick), bottom + 18, _count_text(tick), "middle", "muted"))
     parts.append(_line(left, bottom, right, bottom, "axis"))
-    unit = "environment steps" if _over_steps(table) else "gradient updates"
+    unit = "environment steps" if over_steps(table) else "gradient updates"
     parts.append(_text((left + right) / 2, height - 5, unit, "middle", "muted"))
     parts.append(_text(0, 12, METRIC_NAMES[table.metric], "start", "muted"))
     finals = []

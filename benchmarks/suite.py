@@ -59,7 +59,8 @@ class Suite:
         jobs: every run, bases before what starts from them.
         baselines: method label -> label of the method that it is compared with.
         export: name of the run whose first seed becomes a bundle, or None.
-        figure: what to draw, or None; see ``trimtab.benchmarks.figures``.
+        figure: what to draw (``trimtab.benchmarks.figures``), ``curves`` for learning curves alone,
+            or None.
     """
 
     name: str
@@ -67,7 +68,7 @@ class Suite:
     jobs: tuple[Job, ...]
     baselines: Mapping[str, str]
     export: str | None
-    figure: Mapping[str, Any] | None
+    figure: Any
     digest: str
 
 

@@ -16,6 +16,8 @@ from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rows import collect_episodes
 from trimtab.benchmarks.suite import load_suite
 
+RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
+PUBLISHED = sorted(path.parent.name for path in RESULTS.glob("*/episodes.parquet"))
 OPEN, BLOCKED = "robotics/PointMaze-TwoRoutes-v0", "robotics/PointMaze-TwoRoutes-Blocked-v0"
 PUSH = "metaworld/push-v3"
 
@@ -54,10 +56,13 @@ def mean(scores: dict[int, NDArray[np.float64]]) -> float:
     return float(np.mean([s.mean() for s in scores.values()]))
 
 
-def test_tables_are_recomputed_from_the_rows(folder: Path) -> None:
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_tables_are_recomputed_from_the_rows(name: str) -> None:
+    folder = RESULTS / name
     committed = json.loads((folder / "leaderboard.json").read_text())
     board = leaderboard.build(
         collect_episodes(folder / "episodes.parquet"),
+        baselines=load_suite(name.replace("-", "_"), "runs").baselines or None,
         command=committed["command"],
         versions=committed["versions"],
         title=committed["title"],

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -13,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from trimtab.benchmarks import report
+from trimtab.benchmarks import curves, report
 from trimtab.benchmarks.leaderboard import Leaderboard, build
 
 Synthetic = Callable[[Sequence[Any]], pa.Table]
@@ -91,7 +92,7 @@ def test_provenance_is_printed(page: str) -> None:
 
 def test_curves_stand_where_the_numbers_say(board: Leaderboard) -> None:
     table = next(table for table in board.tables if "Blocked" in table.env)
-    svg = ElementTree.fromstring(report._curves(table, report._colours(board), 548, 300))
+    svg = ElementTree.fromstring(report._curves(table, report.colours_of(board), 548, 300))
     groups = [g for g in svg.iter("g") if g.find("polyline") is not None]
     assert len(groups) == len(table.entries)
     for entry, group in zip(table.entries, groups, strict=True):
@@ -107,7 +108,7 @@ def test_curves_stand_where_the_numbers_say(board: Leaderboard) -> None:
 
 def test_dots_and_bars_stand_where_the_numbers_say(board: Leaderboard) -> None:
     table = board.tables[0]
-    svg = ElementTree.fromstring(report._dots(table, report._colours(board), 350, beside=False))
+    svg = ElementTree.fromstring(report._dots(table, report.colours_of(board), 350, beside=False))
     for entry, group in zip(table.entries, svg.iter("g"), strict=True):
         bar, dot = group.find("line[@class='bar']"), group.find("circle")
         assert bar is not None and dot is not None
@@ -117,7 +118,7 @@ def test_dots_and_bars_stand_where_the_numbers_say(board: Leaderboard) -> None:
 
 
 def test_methods_that_meet_have_different_colours(board: Leaderboard) -> None:
-    colours = report._colours(board)
+    colours = report.colours_of(board)
     for table in board.tables:
         assert len({colours[entry.label] for entry in table.entries}) == len(table.entries)
 
@@ -164,3 +165,18 @@ def test_ticks_are_round_and_enclose_the_values(low: float, high: float) -> None
     assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 8
     texts = [report._tick_text(tick, ticks) for tick in ticks]
     assert len(set(texts)) == len(texts)
+
+
+def test_curves_are_a_picture_that_is_the_same_each_time(
+    board: Leaderboard, tmp_path: Path
+) -> None:
+    from matplotlib import image
+
+    for name in ("one.png", "two.png"):
+        curves.draw(board, tmp_path / name)
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+    picture = image.imread(tmp_path / "one.png")
+    colours = {tuple(pixel) for pixel in picture[::2, ::2, :3].reshape(-1, 3).round(2)}
+    blue, vermilion = (0.0, 0.45, 0.7), (0.84, 0.37, 0.0)
+    for wanted in (blue, vermilion):
+        assert any(max(abs(a - b) for a, b in zip(wanted, c, strict=True)) < 0.02 for c in colours)

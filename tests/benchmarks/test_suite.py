@@ -12,6 +12,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from trimtab.benchmarks.config import compose_run, group_options
 from trimtab.benchmarks.suite import load_suite, quoted, run_suite
 from trimtab.types import TrimtabError
 
@@ -114,6 +115,20 @@ def test_the_quickstart_is_well_formed() -> None:
     assert {panel["run"] for panel in suite.figure["panels"]} <= names
     assert {job.base for job in suite.jobs if job.base} <= names
     assert len({(job.name, job.seed) for job in suite.jobs}) == len(suite.jobs)
+
+
+@pytest.mark.parametrize("name", group_options("suite"))
+def test_every_suite_names_settings_that_there_are(name: str) -> None:
+    suite = load_suite(name, "runs")
+    assert len({(job.name, job.seed) for job in suite.jobs}) == len(suite.jobs)
+    seeds = {job.seed for job in suite.jobs}
+    methods = set()
+    for job in suite.jobs:
+        if job.seed == min(seeds):
+            composed = compose_run([*job.overrides, *(["base=x"] if job.base else [])])
+            methods.add(composed.algorithm)
+    for compared in suite.baselines.items():
+        assert set(compared) <= methods
 
 
 def test_a_run_that_fails_ends_the_suite_with_its_name(tmp_path: Path) -> None:

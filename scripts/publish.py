@@ -1,0 +1,92 @@
+"""Commit a finished suite: copy its leaderboard files, and write its table in the README.
+
+python scripts/publish.py runs/suites/quickstart
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+FILES = ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
+         "figure.png")  # fmt: skip
+END = "<!-- end of table -->"
+ORDER = (
+    "robotics/PointMaze-TwoRoutes-v0",
+    "robotics/PointMaze-TwoRoutes-Blocked-v0",
+    "metaworld/push-v3",
+)
+
+
+def interval(value: dict[str, float], digits: int = 2, *, signed: bool = False) -> str:
+    """Return ``mean [low, high]``."""
+    form = f"{'+' if signed else ''},.{digits}f"
+    return f"{value['value']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
+
+
+def gains(board: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table of success rates and gains."""
+    yield "task", "method", "success", "gain"
+    by_env = {env["env"]: env["entries"] for env in board["tables"]}
+    for env in ORDER:
+        for entry in by_env[env]:
+            gain = interval(entry["difference"], signed=True) if entry["difference"] else ""
+            yield f"`{env}`", entry["label"], interval(entry["mean"]), gain
+
+
+def parity(board: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table of returns beside those of the peers."""
+    yield "task", "method", "return", "the peer's", "P(better)"
+    for env in board["tables"]:
+        means = {entry["label"]: entry["mean"] for entry in env["entries"]}
+        for entry in env["entries"]:
+            if entry["baseline"]:
+                yield (
+                    f"`{env['env']}`",
+                    entry["label"],
+                    interval(entry["mean"], 0),
+                    interval(means[entry["baseline"]], 0),
+                    interval(entry["improvement"]),
+                )
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, ...]]]] = {
+    "quickstart": gains,
+    "online-parity": parity,
+}
+"""Results that the README has a table of."""
+
+
+def markdown(lines: Iterator[tuple[str, ...]]) -> str:
+    """Return lines of cells as a table; the first two columns are words, the others numbers."""
+    heading, *rest = lines
+    rule = [":--" if number < 2 else "--:" for number in range(len(heading))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, rule, *rest))
+
+
+def main(folder: Path) -> None:
+    """Copy the files of ``folder`` and write the README's table."""
+    name = folder.name.replace("_", "-")
+    results = ROOT / "benchmarks" / "results" / name
+    results.mkdir(parents=True, exist_ok=True)
+    for file in FILES:
+        shutil.copyfile(folder / file, results / file)
+    if name not in TABLES:
+        return
+    start = f"<!-- {name} table: written by scripts/publish.py -->"
+    readme = ROOT / "README.md"
+    before, found, rest = readme.read_text().partition(start)
+    if not found:
+        sys.exit(f"README.md lacks the line {start}")
+    _, _, after = rest.partition(END)
+    board = json.loads((results / "leaderboard.json").read_text())
+    readme.write_text(f"{before}{start}\n{markdown(TABLES[name](board))}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
