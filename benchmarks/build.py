@@ -68,9 +68,12 @@ def components(config: RunConfig) -> Components:
             f"online_steps={config['online_steps']}: {config.algorithm} does not learn from "
             "interaction; set online_steps=0"
         )
-    dataset = resolve_dataset(config) if config["dataset"] is not None else None
-    if dataset is not None:
-        check_dataset_fits(dataset, env)
+    dataset = None
+    if config["dataset"] is not None:
+        if "path" not in config["dataset"]:  # known before anything is recorded
+            check_recipe_fits(config["dataset"], env)
+        dataset = resolve_dataset(config)
+        check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
     base = load_base(config["base"]) if config["base"] is not None else None
     for given in ("offline_steps", "offline_share"):
         if config[given] and dataset is None:
@@ -289,18 +292,28 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec) -> None:
         )
 
 
-def check_dataset_fits(dataset: Dataset, env: EnvSpec) -> None:
+def check_dataset_fits(id: str, made_in: str, obs_dim: int, action_dim: int, env: EnvSpec) -> None:
     """Check that a dataset's shapes are those of the task.
 
     Raises:
         TrimtabError: naming what differs.
     """
-    ours, theirs = (env.obs_dim, env.action_dim), (dataset.obs_dim, dataset.action_dim)
+    ours, theirs = (env.obs_dim, env.action_dim), (obs_dim, action_dim)
     if ours != theirs:
         raise TrimtabError(
-            f"dataset {dataset.id} does not fit {env.id}: observation and action lengths "
-            f"{theirs} against {ours}; it was made in {dataset.env}"
+            f"dataset {id} does not fit {env.id}: observation and action lengths "
+            f"{theirs} against {ours}; it was made in {made_in}"
         )
+
+
+def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec) -> None:
+    """Check that a recipe's dataset would have the shapes of the task.
+
+    Raises:
+        TrimtabError: naming what differs, or what is wrong with the recipe's own task.
+    """
+    made_in = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
+    check_dataset_fits(recipe["id"], made_in.id, made_in.obs_dim, made_in.action_dim, env)
 
 
 def resolve_dataset(
@@ -332,6 +345,7 @@ def make_dataset(
     Raises:
         TrimtabError: if the recipe cannot be carried out.
     """
+    minari.check_id(recipe["id"])
     folder = recipe_folder(recipe, out)
     with locked(folder.parent.parent, wait=True):  # runs that start together make it once
         if not folder.exists():

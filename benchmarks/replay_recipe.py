@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab.benchmarks import build
 from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.train import train
@@ -32,13 +33,17 @@ def record_replay(
     words = [*recipe["run"], f"env={recipe['env']}", f"seed={recipe['seed']}", f"out={runs}"]
     options = (recipe.get("env_options") or {}).items()
     words += [f"env_options.{name}={value}" for name, value in options]
-    result = train(compose_run(words), lambda share, text: progress(share))
-    state: Any = load_checkpoint(result.folder / "checkpoint")
-    try:
-        buffer = ReplayBuffer.from_state(state["experience"]["buffer"])
-    except (KeyError, TypeError) as error:
+    config = compose_run(words)
+    parts = build.components(config)
+    if not config["online_steps"] or parts.make_algorithm().rollout_steps or parts.act_steps != 1:
         raise TrimtabError(
-            f"recipe {recipe['id']}: {result.folder} keeps no replay buffer; "
-            "take a method that learns off-policy"
-        ) from error
-    return buffer.episodes()
+            f"recipe {recipe['id']}: a run of {config.algorithm} with these settings keeps no "
+            "replay buffer of single steps; take an off-policy method, online_steps and act_steps=1"
+        )
+    result = train(config, lambda share, text: progress(share))
+    state: Any = load_checkpoint(result.folder / "checkpoint")
+    if state is None:
+        raise TrimtabError(
+            f"recipe {recipe['id']}: {result.folder} has lost its checkpoint; remove that folder"
+        )
+    return ReplayBuffer.from_state(state["experience"]["buffer"]).episodes()

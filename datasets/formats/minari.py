@@ -36,6 +36,19 @@ _CHUNK_BYTES = 1 << 20
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
+def check_id(id: str) -> None:
+    """Check a dataset's id.
+
+    Raises:
+        TrimtabError: if it is not of the form ``namespace/name-v0``.
+    """
+    if not (isinstance(id, str) and _ID.fullmatch(id)):
+        raise TrimtabError(
+            f"dataset id '{id}' is not of the form namespace/name-v0 (letters, "
+            "digits, '-' and '_'; the namespace has two or more of them); rename it"
+        )
+
+
 def save(dataset: Dataset, folder: str | Path) -> None:
     """Write ``dataset`` as ``folder``, whole or not at all; the same dataset gives the same bytes.
 
@@ -46,11 +59,7 @@ def save(dataset: Dataset, folder: str | Path) -> None:
             ``folder`` holds something else, or the disk refuses.
     """
     folder = Path(folder)
-    if not _ID.fullmatch(dataset.id):
-        raise TrimtabError(
-            f"dataset id '{dataset.id}' is not of the form namespace/name-v0 (letters, "
-            "digits, '-' and '_'; the namespace has two or more of them); rename it"
-        )
+    check_id(dataset.id)
     validate(dataset, f"dataset {dataset.id}")
     _check_replaceable(folder)
     own = _plain(
