@@ -52,7 +52,8 @@ class Adam:
 
     def step(self, loss: Tensor) -> None:
         """Take one step down ``loss``, a scalar that depends on every one of the weights."""
-        gradients = torch.autograd.grad(loss, self.parameters)
+        # The kernel takes every tensor to lie in memory as its weight does.
+        gradients = tuple(g.contiguous() for g in torch.autograd.grad(loss, self.parameters))
         with torch.no_grad():
             if self.max_gradient_norm is not None:
                 clip_gradients(gradients, self.max_gradient_norm)

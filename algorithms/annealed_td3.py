@@ -29,17 +29,19 @@ class AnnealedTD3(TD3):
     Args:
         setup: as in TD3.
         expectile: tau at the start.
-        anneal_updates: updates after which tau is 1/2.
+        anneal_steps: decisions after which tau is 1/2, those of the warm-up included.
         td3: settings of TD3.
     """
 
     def __init__(
-        self, setup: Setup, *, expectile: float = 0.9, anneal_updates: int = 100_000, **td3: Any
+        self, setup: Setup, *, expectile: float = 0.9, anneal_steps: int = 100_000, **td3: Any
     ) -> None:
         check_range("expectile", expectile, 0.5, 1)
-        check_range("anneal_updates", anneal_updates, 1)
+        check_range("anneal_steps", anneal_steps, 1)
         super().__init__(setup, **td3)
-        self.expectile, self.anneal_updates = expectile, anneal_updates
+        self.expectile = expectile
+        learning = anneal_steps - self.warmup_steps
+        self.anneal_updates = max(learning * self.updates_per_decision, 1.0)
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the expectile's loss; at 1/2 it is TD3's."""

@@ -60,7 +60,8 @@ class MDPOSAC(SAC):
         # Both densities have the same squashing term, so their difference is a Gaussian one.
         difference = 0.5 * (old_noise.square() - noise.square()) + old_log_std - log_std
         action, log_prob = self.actor.sample_with_log_prob(raw_obs, noise)
-        value = self.critic(obs, action).amin(0)
+        value = self.critic(obs, action)
+        value = value.amin(0) if self.pessimistic_actor else value.mean(0)
 
         # Actor: ascend the least critic near the old policy, whose weights stay.
         weight = self.divergence_weight

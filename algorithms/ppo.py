@@ -108,7 +108,8 @@ class PPO(Algorithm):
         check_range("epochs", epochs, 1)
         check_range("gae_decay", gae_decay, 0, 1)
         check_range("clip", clip, 1e-12)
-        check_range("decay_steps", decay_steps or 1, 1)
+        check_range("value_clip", 1 if value_clip is None else value_clip, 1e-12)
+        check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
         check_range("max_gradient_norm", max_gradient_norm, 1e-12)
         spec = setup.spec
         self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs

@@ -49,7 +49,8 @@ class SAC(Algorithm):
         batch_size: transitions in one update.
         tau: Polyak rate of the target critics.
         initial_temperature: alpha at the start.
-        target_entropy: H_target; None for minus the number of action dimensions.
+        target_entropy: H_target; None for ``entropy_per_dimension`` of each action dimension.
+        entropy_per_dimension: see ``target_entropy``; in RLPD's code it is -1/2.
         backup_entropy: whether the target y counts the entropy of later actions (RLPD's
             ``backup_entropy``, arXiv 2302.02948); without it, living on earns nothing by itself.
         warmup_steps: environment steps with uniform random actions before learning.
@@ -72,6 +73,7 @@ class SAC(Algorithm):
         tau: float = 0.005,
         initial_temperature: float = 1.0,
         target_entropy: float | None = None,
+        entropy_per_dimension: float = -1.0,
         backup_entropy: bool = True,
         warmup_steps: int = 5_000,
         updates_per_decision: float = 1.0,
@@ -80,7 +82,7 @@ class SAC(Algorithm):
         check_range("tau", tau, 0, 1)
         check_range("initial_temperature", initial_temperature, 1e-12)
         check_range("critics", critics, 1)
-        check_range("target_critics", target_critics or critics, 1, critics)
+        check_range("target_critics", 1 if target_critics is None else target_critics, 1, critics)
         check_range("actor_every", actor_every, 1)
         check_range("warmup_steps", warmup_steps, 0)
         check_range("updates_per_decision", updates_per_decision, 0)
@@ -93,7 +95,9 @@ class SAC(Algorithm):
         self.pessimistic_actor = pessimistic_actor
         spec = self.actor_spec(setup)
         size = spec.horizon * spec.action_dim
-        self.target_entropy = -float(size) if target_entropy is None else float(target_entropy)
+        self.target_entropy = (
+            entropy_per_dimension * size if target_entropy is None else float(target_entropy)
+        )
 
         actor_norm = layer_norm if actor_layer_norm is None else actor_layer_norm
         self.actor = TanhGaussianPolicy(spec, hidden=hidden, layer_norm=actor_norm)

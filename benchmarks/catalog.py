@@ -10,21 +10,24 @@ from trimtab.types import TrimtabError
 _PAPER = re.compile(r'"([^"]+)"\s*\(arXiv\s+(\d{4}\.\d{4,5})')
 
 
-def describe_algorithm(target: str) -> tuple[str, str]:
+def describe_algorithm(target: str, heading: str = "") -> tuple[str, str]:
     """Return a method's one line and its paper, ``title (arXiv number)``.
 
     Args:
         target: import path of the method's class.
+        heading: comment at the top of its YAML; a method that is another one with settings of its
+            own cites its paper there and begins with its one line.
 
     Raises:
         TrimtabError: if the module's docstring cites no paper as ``"Title" (arXiv NNNN.NNNNN)``.
     """
     module = importlib.import_module(target.rpartition(".")[0])
     text = " ".join((module.__doc__ or "").split())
-    paper = _PAPER.search(text)
+    paper = _PAPER.search(heading) or _PAPER.search(text)
     if paper is None:
         raise TrimtabError(
             f'{module.__name__}: its docstring cites no paper as "Title" (arXiv NNNN.NNNNN)'
         )
-    summary = (module.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    of_its_own = _PAPER.search(heading) is not None
+    summary = (heading if of_its_own else module.__doc__ or "").strip().splitlines()[0].rstrip(".")
     return summary, f"{paper[1].rstrip(',')} (arXiv {paper[2]})"

@@ -475,7 +475,7 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
     rows = []
     for name in config.group_options(what):
         target = config.load_group(what, name)[what]["_target_"]
-        summary, paper = describe_algorithm(target)
+        summary, paper = describe_algorithm(target, config.heading(what, name))
         rows.append({what: name, "paper": paper, "summary": summary})
     return rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.resources
 import inspect
+import itertools
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +24,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.types import TrimtabError
 
+MOST_THREADS = 256
+"""More torch threads than this exhaust a machine rather than speed it up."""
 GROUPS = ("algorithm", "policy", "dataset", "experiment")
 """Settings that name a file of ``conf/<group>/``."""
 
@@ -239,9 +242,19 @@ def settings_help() -> list[str]:
     return [line for line in lines if line.strip()]
 
 
+def heading(group: str, name: str) -> str:
+    """Return the comment at the top of a group's file."""
+    lines = _text(f"{group}/{name}.yaml").splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return "\n".join(line[1:].strip() for line in comment if "@package" not in line)
+
+
+def _text(name: str) -> str:
+    return importlib.resources.files("trimtab.conf").joinpath(name).read_text(encoding="utf-8")
+
+
 def _conf_file(name: str) -> DictConfig:
-    text = importlib.resources.files("trimtab.conf").joinpath(name).read_text(encoding="utf-8")
-    loaded = OmegaConf.create(text)
+    loaded = OmegaConf.create(_text(name))
     assert isinstance(loaded, DictConfig)
     return loaded
 
@@ -272,6 +285,8 @@ def check_values(config: RunConfig) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise TrimtabError(f"{name}={value}: must be a whole number of at least {least}")
+    if config["threads"] > MOST_THREADS:
+        raise TrimtabError(f"threads={config['threads']}: must be at most {MOST_THREADS}")
     for name in ("discount", "offline_share"):
         value = config[name]
         if not _fits(value, float) or not 0 <= value <= 1:

@@ -33,9 +33,7 @@ def readable(row: Row) -> dict[str, str]:
         "unit": row.unit,
         "ours / peer": ratio,
         "measured against": row.peer_name or "-",
-        "threads": str(row.ours_threads)
-        if row.peer_threads is None
-        else f"{row.ours_threads} / {row.peer_threads}",
+        "threads": threads,
     }
 
 

@@ -226,6 +226,7 @@ def run_job(job: Job, base: Path | None, messages: Any) -> str:
         result = train(
             compose_run(overrides),
             lambda share, text: messages.put((job.label, share, text)),
+            wait=True,  # two suites that share runs do each of them once
         )
     except TrimtabError as error:
         raise TrimtabError(f"{job.label}: {error}") from error

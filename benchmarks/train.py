@@ -58,12 +58,15 @@ class Result:
     already_done: bool
 
 
-def train(config: RunConfig, progress: Progress = lambda share, text: None) -> Result:
+def train(
+    config: RunConfig, progress: Progress = lambda share, text: None, *, wait: bool = False
+) -> Result:
     """Carry out one run, or go on with it, or say that it is done.
 
     Args:
         config: checked settings.
         progress: told how far the run is.
+        wait: wait for another process that is at this run, instead of giving up.
 
     Raises:
         Stopped: if the process is told to end (SIGTERM): the run's state is saved first.
@@ -71,7 +74,7 @@ def train(config: RunConfig, progress: Progress = lambda share, text: None) -> R
             is not finite.
     """
     try:
-        return _train(config, progress)
+        return _train(config, progress, wait=wait)
     except OSError as error:  # such as a simulator's own temporary files on a full disk
         where = error.filename or "a file"
         raise TrimtabError(
@@ -80,17 +83,20 @@ def train(config: RunConfig, progress: Progress = lambda share, text: None) -> R
         ) from error
 
 
-def _train(config: RunConfig, progress: Progress) -> Result:
-    torch.set_num_threads(config["threads"])
+def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
     parts = build.components(config)
+    torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
     folder = (
         Path(config["out"]) / config["env"] / config.algorithm / parts.config_hash
         / f"seed{config['seed']}"
     )  # fmt: skip
-    if (folder / "result.json").is_file():
-        _check_same_base(folder, parts)
-        return Result(folder, read_json(folder / "result.json", "result"), already_done=True)
-    with locked(folder):
+    done = _finished(folder, parts)
+    if done is not None:
+        return done
+    with locked(folder, wait=wait):
+        done = _finished(folder, parts)  # by whoever held the folder until now
+        if done is not None:
+            return done
         remove_leftovers(folder)
         if (folder / "provenance.json").is_file():
             _check_same_base(folder, parts)
@@ -102,6 +108,14 @@ def _train(config: RunConfig, progress: Progress) -> Result:
                 return run.carry_out()
             finally:
                 run.close()
+
+
+def _finished(folder: Path, parts: build.Components) -> Result | None:
+    """Return what a run that is done has found, or None while it is not."""
+    if not (folder / "result.json").is_file():
+        return None
+    _check_same_base(folder, parts)
+    return Result(folder, read_json(folder / "result.json", "result"), already_done=True)
 
 
 @contextmanager
@@ -195,6 +209,12 @@ class Run:
                     f"{name}={config[name]}: {config.algorithm} learns from its own "
                     f"{', '.join(own)}, which no dataset holds; set {name}=0"
                 )
+        rollout = algorithm.rollout_steps * config["num_envs"]
+        if 0 < config["online_steps"] < rollout:
+            raise TrimtabError(
+                f"online_steps={config['online_steps']}: {config.algorithm} learns after every "
+                f"{rollout} steps (rollout_steps x num_envs) only; give it more of them"
+            )
 
     def _make_experience(self) -> Experience:
         config, env, algorithm = self.config, self.parts.env, self.algorithm

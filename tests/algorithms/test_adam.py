@@ -49,6 +49,19 @@ def test_other_weights_get_no_gradients_and_stay() -> None:
     assert all(torch.equal(before[name], now) for name, now in critic.state_dict().items())
 
 
+def test_gradients_that_lie_otherwise_in_memory() -> None:
+    weight, scale = nn.Parameter(torch.randn(3, 5)), torch.randn(5, 3)
+    other = nn.Parameter(weight.detach().clone())
+    theirs = torch.optim.Adam([other], lr=0.1)
+    Adam([weight], 0.1, max_gradient_norm=1e6).step((weight.t() * scale).square().sum())
+    (other.t() * scale).square().sum().backward()
+    theirs.step()
+    torch.testing.assert_close(weight, other)
+    flat = nn.Parameter(torch.zeros(4))
+    Adam([flat], 0.1, max_gradient_norm=1.0).step(flat.sum())  # its gradient is one expanded number
+    torch.testing.assert_close(flat.detach(), torch.full((4,), -0.1))
+
+
 def test_goes_on_where_it_was() -> None:
     ours = network()
     optimizer = Adam(ours.parameters(), 1e-2)

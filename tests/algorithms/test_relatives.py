@@ -142,7 +142,8 @@ def test_annealed_to_its_end_is_its_parent(
     annealed: Any, parent: Any, setup_of: SetupOf, batch_of: Callable[..., Batch]
 ) -> None:
     made = []
-    for kind, more in ((annealed, {"expectile": 0.9, "anneal_updates": 10}), (parent, {})):
+    schedule = {"expectile": 0.9, "anneal_steps": 10, "warmup_steps": 0}
+    for kind, more in ((annealed, schedule), (parent, {})):
         torch.manual_seed(0)
         algorithm = kind(setup_of(set()), **TINY, **more)
         start = algorithm.update(batch_of(algorithm))["critic_loss"]
