@@ -74,6 +74,12 @@ def components(config: RunConfig) -> Components:
             check_recipe_fits(config["dataset"], env)
         dataset = resolve_dataset(config)
         check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
+        if dataset.fingerprint not in (None, env.fingerprint):
+            logger.warning(
+                "dataset %s was made in %s with env_options %s, this run is in %s with %s: its "
+                "rewards and ends may mean something else",
+                dataset.id, dataset.env, dict(dataset.env_options), env.id, dict(env.options),
+            )  # fmt: skip
     base = load_base(config["base"]) if config["base"] is not None else None
     for given in ("offline_steps", "offline_share"):
         if config[given] and dataset is None:
@@ -331,10 +337,22 @@ def resolve_dataset(
 
 
 def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
-    """Return where a recipe's dataset lies; its settings and its task's physics are in the name."""
+    """Return where a recipe's dataset lies, ``<out>/datasets/<digest>/<id>``.
+
+    Its settings and its task's physics are in the digest, and where it is a run's replay buffer all
+    settings of the run, also those that the recipe leaves to the method.
+
+    Raises:
+        TrimtabError: if the recipe's id, task or run is wrong.
+    """
+    minari.check_id(recipe["id"])
     env = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
-    digest = sha256_json({"recipe": dict(recipe), "fingerprint": env.fingerprint})[:10]
-    return out / "datasets" / digest / str(recipe["id"])
+    identity: dict[str, Any] = {"recipe": dict(recipe), "fingerprint": env.fingerprint}
+    if "run" in recipe:
+        from trimtab.benchmarks.replay_recipe import run_of  # a run may need a dataset
+
+        identity["run"] = components(run_of(recipe, out)).config_hash
+    return out / "datasets" / sha256_json(identity)[:10] / str(recipe["id"])
 
 
 def make_dataset(
@@ -345,11 +363,12 @@ def make_dataset(
     Raises:
         TrimtabError: if the recipe cannot be carried out.
     """
-    minari.check_id(recipe["id"])
     folder = recipe_folder(recipe, out)
-    with locked(folder.parent.parent, wait=True):  # runs that start together make it once
+    place = folder.relative_to(out).parts[1]  # the digest: an id may have any number of parts
+    own = out / "datasets" / place
+    with locked(own, wait=True):  # runs that start together make it once
         if not folder.exists():
-            episodes = _record_episodes(recipe, folder.parent.parent / "runs", progress)
+            episodes = _record_episodes(recipe, own / "runs", progress)
             dataset = _dataset_of(recipe, episodes)
             minari.save(dataset, folder)
     return minari.load(folder)
@@ -364,7 +383,7 @@ def _record_episodes(
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise TrimtabError(f"dataset.{key}={value}: must be a whole number of at least {least}")
     if "run" in recipe:
-        from trimtab.benchmarks.replay_recipe import record_replay  # a run may need a dataset
+        from trimtab.benchmarks.replay_recipe import record_replay
 
         logger.info("gathering %s by a run of its own below %s", recipe["id"], runs)
         return record_replay(recipe, runs, progress)

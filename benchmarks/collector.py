@@ -42,7 +42,7 @@ class Collector:
         """Execute one chunk in every environment; return the environment steps really taken.
 
         Raises:
-            TrimtabError: if the simulator gives an observation that is not finite.
+            TrimtabError: if the simulator gives an observation or a reward that is not finite.
         """
         with torch.no_grad():
             action, aux = self.algorithm.explore(
@@ -52,11 +52,9 @@ class Collector:
         next_obs, reward, terminated, truncated, info = self.envs.step(chunk)
         ended = terminated | truncated
         reached = np.where(ended[:, None], info["final_obs"], next_obs)
-        if not np.isfinite(reached).all():
-            raise TrimtabError(
-                f"{self.envs.id}: the simulator gave an observation that is not finite; "
-                "the run stops at its last checkpoint"
-            )
+        for what, values in (("an observation", reached), ("a reward", reward)):
+            if not np.isfinite(values).all():
+                raise TrimtabError(f"{self.envs.id} gave {what} that is not finite")
         self.buffer.add(
             self.obs,
             chunk,

@@ -8,13 +8,45 @@ from typing import Any
 
 from trimtab.benchmarks import build
 from trimtab.benchmarks.checkpoint import load_checkpoint
-from trimtab.benchmarks.config import compose_run
+from trimtab.benchmarks.config import RunConfig, compose_run
+from trimtab.benchmarks.suite import quoted
 from trimtab.benchmarks.train import train
 from trimtab.datasets.episodes import Episode
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.types import TrimtabError
 
-__all__ = ["record_replay"]
+__all__ = ["record_replay", "run_of"]
+
+
+_OWN = ("env", "env_options", "seed", "out")
+"""Settings that a recipe's run takes from the recipe."""
+
+
+def run_of(recipe: Mapping[str, Any], runs: Path) -> RunConfig:
+    """Return the settings of a recipe's run.
+
+    Args:
+        recipe: ``run`` holds words of ``trimtab train``; ``env``, ``env_options`` and ``seed`` are
+            the run's.
+        runs: folder of the run.
+
+    Raises:
+        TrimtabError: if ``run`` is not a list of words, or one of them is wrong.
+    """
+    words = recipe["run"]
+    if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
+        raise TrimtabError(
+            f"dataset.run={words}: must be a list of words, such as "
+            '\'dataset.run=["algorithm=sac","online_steps=30000"]\''
+        )
+    for word in words:
+        if word.lstrip("+~").split("=")[0].split(".")[0] in _OWN:
+            raise TrimtabError(
+                f"dataset.run: {word} is not the run's to say; set it as dataset.* instead"
+            )
+    options = (recipe.get("env_options") or {}).items()
+    own = [f"env={recipe['env']}", f"seed={recipe['seed']}", f"out={quoted(str(runs))}"]
+    return compose_run([*words, *own, *(f"env_options.{name}={value}" for name, value in options)])
 
 
 def record_replay(
@@ -23,17 +55,14 @@ def record_replay(
     """Carry out the recipe's run, or go on with it, and return what its replay buffer holds.
 
     Args:
-        recipe: ``run`` holds words of ``trimtab train``, ``env`` and ``seed`` are the run's.
+        recipe: see :func:`run_of`.
         runs: folder of the run.
         progress: called with the share that is done.
 
     Raises:
         TrimtabError: if the run fails or keeps no replay buffer of single steps.
     """
-    words = [*recipe["run"], f"env={recipe['env']}", f"seed={recipe['seed']}", f"out={runs}"]
-    options = (recipe.get("env_options") or {}).items()
-    words += [f"env_options.{name}={value}" for name, value in options]
-    config = compose_run(words)
+    config = run_of(recipe, runs)
     parts = build.components(config)
     if not config["online_steps"] or parts.make_algorithm().rollout_steps or parts.act_steps != 1:
         raise TrimtabError(

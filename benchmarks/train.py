@@ -285,7 +285,10 @@ class Run:
         """Take one decision in every environment, and do what is due after it."""
         assert self.collector is not None and self.experience is not None
         warmup = self.env_steps < self.algorithm.warmup_steps
-        steps = self.collector.step(warmup=warmup)
+        try:
+            steps = self.collector.step(warmup=warmup)
+        except TrimtabError as error:
+            raise TrimtabError(f"{self._where()}: {error}; {self._last_good()}") from error
         self.env_steps += steps
         for data in self.experience.due(self.env_steps):
             self._update(data)
@@ -302,15 +305,19 @@ class Run:
     def _check_finite(self, metrics: Metrics) -> None:
         for name, value in metrics.items():
             if not math.isfinite(value):
-                saved = self.folder / "checkpoint"
-                good = (
-                    f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
-                )
                 raise TrimtabError(
-                    f"{self.folder}: {name} is {value} at update {self.updates + 1} "
-                    f"({self.env_steps} environment steps); {good}; lower the learning rate or "
-                    "check the data"
+                    f"{self._where()}: {name} is {value}; {self._last_good()}; lower the learning "
+                    "rate or check the data"
                 )
+
+    def _where(self) -> str:
+        return (
+            f"{self.folder}: at update {self.updates + 1}, after {self.env_steps} environment steps"
+        )
+
+    def _last_good(self) -> str:
+        saved = self.folder / "checkpoint"
+        return f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
 
     def _log(self) -> None:
         position = {"env_steps": self.env_steps, "updates": self.updates}

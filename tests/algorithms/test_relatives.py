@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from trimtab.algorithms.td3 import TD3
 from trimtab.algorithms.td3_bc import TD3BC
 from trimtab.algorithms.trpo import TRPO, conjugate_gradients
 from trimtab.policies.diagonal_gaussian import gaussian_kl
+from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Batch, Rollout
 
 SetupOf = Callable[..., Setup]
@@ -155,23 +157,56 @@ def test_annealed_to_its_end_is_its_parent(
     torch.testing.assert_close(losses[0], losses[1])
 
 
-def test_off_policy_mirror_descent_with_its_own_policy_is_soft_actor_critic(
+@pytest.mark.parametrize("pessimistic", [True, False])
+def test_off_policy_mirror_descent_by_hand(
+    setup_of: SetupOf,
+    batch_of: Callable[..., Batch],
+    monkeypatch: pytest.MonkeyPatch,
+    pessimistic: bool,
+) -> None:
+    torch.manual_seed(0)
+    settings = {"initial_temperature": 0.2, "divergence_weight": 0.7, "learning_rate": 1e-2}
+    mdpo = MDPOSAC(setup_of(set()), pessimistic_actor=pessimistic, **settings, **TINY)
+    data = batch_of(mdpo)
+    for _ in range(5):
+        mdpo.update(data)
+    obs, noise = data.obs, mdpo.actor.sample_noise(len(data))
+
+    def log_density(actor: TanhGaussianPolicy, unsquashed: torch.Tensor) -> torch.Tensor:
+        mean, log_std = actor.distribution(obs)
+        normal = torch.distributions.Normal(mean, log_std.exp()).log_prob(unsquashed)
+        return (normal - torch.log1p(-unsquashed.tanh().square())).sum((1, 2))
+
+    with torch.no_grad():
+        mean, log_std = mdpo.actor.distribution(obs)
+        unsquashed = mean + log_std.exp() * noise
+        values = mdpo.critic(mdpo.actor.normalizer.obs(obs), unsquashed.tanh())
+        value = values.amin(0) if pessimistic else values.mean(0)
+        ours = log_density(mdpo.actor, unsquashed)
+        old = log_density(mdpo.old_actor, unsquashed)
+        assert (ours - old).abs().max() > 1e-3  # the actor moved and the old one stayed
+        expected = (0.7 * ours - (0.7 - 0.2) * old - value).mean()
+    monkeypatch.setattr(mdpo.actor, "sample_noise", lambda count: noise)
+    loss, log_prob = mdpo.update_actor(obs, mdpo.actor.normalizer.obs(obs), torch.tensor(0.2))
+    torch.testing.assert_close(loss.detach(), expected, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(log_prob, ours, rtol=1e-3, atol=1e-3)
+
+
+def test_the_old_policy_is_set_every_thousandth_update(
     setup_of: SetupOf, batch_of: Callable[..., Batch]
 ) -> None:
-    """Where pi_old is pi, the gradient of its divergence is 0 and alpha log pi_old is constant."""
     torch.manual_seed(0)
     mdpo = MDPOSAC(setup_of(set()), initial_temperature=0.2, **TINY)
     data = batch_of(mdpo)
-    mdpo.update(data)
-    difference = [
-        (ours - theirs).abs().max().item()
-        for ours, theirs in zip(mdpo.actor.parameters(), mdpo.old_actor.parameters(), strict=True)
-    ]
-    assert max(difference) > 0  # the actor moved and the old one stayed
-    mdpo.updates = 999
-    mdpo.update(data)  # the thousandth update takes the actor as the old one first
-    temperature = mdpo.temperature().item()
-    assert temperature == pytest.approx(0.2)
+    start = copy.deepcopy(mdpo.old_actor.state_dict())
+    mdpo.updates = 997
+    for number in (998, 999, 1000):
+        before = copy.deepcopy(mdpo.actor.state_dict())
+        mdpo.update(data)
+        wanted = before if number == 1000 else start
+        for name, weight in mdpo.old_actor.state_dict().items():
+            assert torch.equal(weight, wanted[name])
+    assert mdpo.temperature().item() == pytest.approx(0.2)
 
 
 def test_behaviour_cloning_term_and_scale_are_those_of_the_paper(

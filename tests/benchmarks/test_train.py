@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from trimtab.benchmarks import train as loop
@@ -17,6 +20,7 @@ from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rows import read_episodes
 from trimtab.benchmarks.train import Result, train
+from trimtab.envs.vector import EpisodeVectorEnv
 from trimtab.files import sha256_file
 from trimtab.policies.bundle import bundle_hash, load_bundle
 from trimtab.types import TrimtabError
@@ -252,15 +256,60 @@ def test_a_loss_that_is_not_finite_stops_the_run(method: str, tiny: Any, tmp_pat
     words += ["algorithm.learning_rate=1.0e+30"]
     if method == "bc":
         words += ["algorithm.final_learning_rate=1.0e+30"]
-    with pytest.raises(TrimtabError, match=r"(\w+) is (nan|inf|-inf) at update \d+ ") as error:
+    with pytest.raises(TrimtabError, match=r"at update \d+, .*: (\w+) is (nan|inf|-inf);") as error:
         train(compose_run(words))
     message = str(error.value)
-    term = message.split(": ", 1)[1].split(" is ")[0]
+    term = message.split(": ", 2)[2].split(" is ")[0]
     assert term in ("bc_loss", "critic_loss", "q_mean", "actor_loss", "entropy", "temperature")
     assert "\n" not in message
     assert not list(tmp_path.rglob("result.json")) + list(tmp_path.rglob("*.tmp"))
     for path in tmp_path.rglob("metrics.jsonl"):
         assert all(math.isfinite(v) for line in metrics(path.parent) for v in line.values())
+
+
+@pytest.mark.parametrize("what", ["reward", "observation"])
+def test_a_simulator_that_gives_no_number_stops_the_run_before_it_is_stored(
+    what: str, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, steps = EpisodeVectorEnv.step, [0]
+
+    def broken(self: EpisodeVectorEnv, actions: Any) -> Any:
+        obs, reward, *rest = whole(self, actions)
+        steps[0] += 1
+        if steps[0] == 15:
+            (reward if what == "reward" else obs)[0] = np.nan
+        return obs, reward, *rest
+
+    monkeypatch.setattr(EpisodeVectorEnv, "step", broken)
+    words = [*tiny.online(tmp_path, "sac"), "env=gym/Hopper-v5", "checkpoint_every=4"]
+    with pytest.raises(TrimtabError, match=f"a(n|) {what} that is not finite") as error:
+        train(compose_run(words))
+    (saved,) = tmp_path.rglob("checkpoint")
+    assert re.search(r"at update \d+, after \d+ environment steps", str(error.value))
+    assert f"the last good state is in {saved}" in str(error.value)
+    state: Any = load_checkpoint(saved)
+    rows = state["experience"]["buffer"]["arrays"]
+    assert all(np.isfinite(rows[name]).all() for name in ("obs", "next_obs", "reward"))
+
+
+def test_threads_are_the_runs_own_also_after_a_dataset_that_is_a_run(tmp_path: Path) -> None:
+    run = '["algorithm=sac","online_steps=40","algorithm.hidden=[8]","eval_episodes=1"]'
+    words = [
+        "env=gym/Hopper-v5", "algorithm=td3_bc", "algorithm.hidden=[8]", "offline_steps=2",
+        "dataset=hopper_replay", f"dataset.run={run}", "eval_episodes=1", f"out={tmp_path}",
+    ]  # fmt: skip
+    before = torch.get_num_threads()
+    try:
+        train(compose_run([*words, "threads=2"]))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_run_that_is_shorter_than_a_rollout_is_refused(tiny: Any, tmp_path: Path) -> None:
+    words = ["env=gym/Hopper-v5", "algorithm=ppo", "online_steps=1000", f"out={tmp_path}"]
+    with pytest.raises(TrimtabError, match="ppo learns after every 2048 steps"):
+        train(compose_run(words))
 
 
 def test_a_method_that_only_clones_cannot_act(tiny: Any, tmp_path: Path) -> None:

@@ -228,3 +228,28 @@ def test_a_replay_recipe_of_an_on_policy_run_is_refused(tmp_path: Any) -> None:
     words = ["algorithm=ppo", "online_steps=64", "algorithm.rollout_steps=32", "eval_episodes=1"]
     with pytest.raises(TrimtabError, match="keeps no replay buffer"):
         make_dataset({**recipe("hopper_replay"), "run": words}, tmp_path)
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (5, "must be a list of words"),
+        ([3], "must be a list of words"),
+        (["algorithm=sac", "env=gym/Ant-v5"], "env=gym/Ant-v5 is not the run's to say"),
+        (["algorithm=sac", "+seed=5"], "is not the run's to say"),
+        (["algorithm=sack"], "did you mean"),
+        (["algorithm=sac", "online_steps=0"], "keeps no replay buffer"),
+    ],
+)
+def test_a_replay_recipe_with_a_wrong_run_is_one_line(words: Any, told: str, tmp_path: Any) -> None:
+    with pytest.raises(TrimtabError, match=told) as error:
+        make_dataset({**recipe("hopper_replay"), "run": words}, tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_recipe_whose_id_has_no_namespace_keeps_to_its_folder(tmp_path: Any) -> None:
+    make_dataset(recipe("two_routes", id="mine-v0", episodes=1), tmp_path)
+    assert {path.name for path in (tmp_path / "datasets").iterdir()} == {
+        recipe_folder(recipe("two_routes", id="mine-v0", episodes=1), tmp_path).parent.name
+    }
