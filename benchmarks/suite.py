@@ -90,13 +90,13 @@ def load_suite(name: str, runs: str, seeds: Sequence[int] | None = None) -> Suit
     Args:
         name: name of the suite.
         runs: folder of the runs.
-        seeds: instead of the suite's own.
+        seeds: instead of the suite's own, and of those that a run has for itself.
 
     Raises:
         TrimtabError: if there is no such suite, or its bases do not exist.
     """
     document = load_group("suite", name)
-    seeds = list(seeds if seeds is not None else document["seeds"])
+    given = None if seeds is None else list(seeds)
     described: Mapping[str, Mapping[str, Any]] = document["runs"]
     common = [*document.get("common", []), f"suite_name={name}", f"out={quoted(runs)}"]
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
@@ -115,7 +115,7 @@ def load_suite(name: str, runs: str, seeds: Sequence[int] | None = None) -> Suit
                 base=base,
                 seconds=float(what.get("seconds", 60)),
             )
-            for seed in seeds
+            for seed in given or what.get("seeds", document["seeds"])
         ]
     return Suite(
         name=name,
@@ -124,7 +124,7 @@ def load_suite(name: str, runs: str, seeds: Sequence[int] | None = None) -> Suit
         baselines=document.get("baselines", {}),
         export=document.get("export"),
         figure=document.get("figure"),
-        digest=sha256_json({"suite": document, "seeds": seeds, "version": trimtab.__version__}),
+        digest=sha256_json({"suite": document, "seeds": given, "version": trimtab.__version__}),
     )
 
 
