@@ -105,6 +105,10 @@ def load_suite(name: str, runs: str, seeds: Sequence[int] | None = None) -> Suit
         base = what.get("base")
         if base is not None and base not in list(described)[: list(described).index(run)]:
             raise TrimtabError(f"suite {name}: {run} starts from {base}, which no run above it is")
+        chosen = given or what.get("seeds", document["seeds"])
+        lacking = set(chosen) - {job.seed for job in jobs if job.name == base} if base else set()
+        if lacking:
+            raise TrimtabError(f"suite {name}: {run} has seeds {sorted(lacking)}, {base} has not")
         words = [word for part in what.get("with", []) for word in shared[part]]
         words += what.get("overrides", [])
         jobs += [
@@ -115,7 +119,7 @@ def load_suite(name: str, runs: str, seeds: Sequence[int] | None = None) -> Suit
                 base=base,
                 seconds=float(what.get("seconds", 60)),
             )
-            for seed in given or what.get("seeds", document["seeds"])
+            for seed in chosen
         ]
     return Suite(
         name=name,
