@@ -100,7 +100,7 @@ def load_suite(name: str, runs: str, seeds: Sequence[int] | None = None) -> Suit
     described: Mapping[str, Mapping[str, Any]] = document["runs"]
     common = [*document.get("common", []), f"suite_name={name}", f"out={quoted(runs)}"]
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
-    jobs = []
+    jobs: list[Job] = []
     for run, what in described.items():
         base = what.get("base")
         if base is not None and base not in list(described)[: list(described).index(run)]:
