@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+Members = Tensor | slice | None
+"""Which members of an ensemble are wanted: their numbers, a slice of them, or all."""
+
 
 class EnsembleLinear(nn.Module):
     """E independent linear layers, ``[E, B, inputs]`` to ``[E, B, outputs]``.
@@ -22,7 +25,7 @@ class EnsembleLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
 
-    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, members: Members = None) -> Tensor:
         """Return ``x @ weight + bias`` for each member, or for some of them."""
         if members is None:
             return torch.baddbmm(self.bias, x, self.weight)
@@ -37,7 +40,7 @@ class EnsembleLayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(members, 1, width))
         self.bias = nn.Parameter(torch.zeros(members, 1, width))
 
-    def forward(self, x: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, members: Members = None) -> Tensor:
         """Return ``x`` normalised over its last dimension, scaled and shifted."""
         x = functional.layer_norm(x, x.shape[-1:])
         if members is None:
@@ -78,16 +81,20 @@ class EnsembleCritic(nn.Module):
         layers.append(EnsembleLinear(members, inputs, 1))
         self.network = nn.Sequential(*layers)
 
-    def forward(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
+    def forward(self, obs: Tensor, action: Tensor, members: Members = None) -> Tensor:
         """Return values ``[E, B]``.
 
         Args:
             obs: ``[B, O]``.
             action: a chunk ``[B, H, A]``.
-            members: numbers of the Q functions that are wanted; None for all.
+            members: numbers or a slice of the Q functions that are wanted; None for all.
         """
         x = torch.cat([obs, action.flatten(1)], dim=1)
-        x = x.expand(self.members if members is None else len(members), -1, -1)
+        if isinstance(members, slice):
+            count = len(range(self.members)[members])
+        else:
+            count = self.members if members is None else len(members)
+        x = x.expand(count, -1, -1)
         for layer in self.network:
             x = layer(x) if isinstance(layer, nn.ReLU) else layer(x, members)
         return x.squeeze(-1)

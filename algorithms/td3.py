@@ -110,7 +110,7 @@ class TD3(Algorithm):
         if self.updates % self.actor_every == 0:
             # Actor: ascend the critics, whose weights get no gradients.
             squashed = self.policy.squashed(data.obs)
-            actor_loss = self.policy_loss(data, self.critic(obs, squashed)[0], squashed)
+            actor_loss = self.policy_loss(data, self.critic(obs, squashed, slice(1))[0], squashed)
             self.policy_optimizer.step(actor_loss)
             polyak(self.critic_target, self.critic, self.tau)
             polyak(self.policy_target, self.policy, self.tau)
