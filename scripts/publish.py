@@ -1,6 +1,7 @@
-"""Commit a finished suite: copy its leaderboard files, and write its table in the README.
+"""Commit finished results: copy their files, and write their table in the README.
 
 python scripts/publish.py runs/suites/quickstart
+python scripts/publish.py speed                    # what `trimtab speed out=speed` wrote
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from trimtab.benchmarks.speed import Row
+from trimtab.benchmarks.speed_report import readable
+
 ROOT = Path(__file__).parent.parent
 FILES = ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
          "figure.png")  # fmt: skip
+SPEED_FILES = ("speed.json", "speed.md", "machine.json", "growth.json", "growth.png")
 END = "<!-- end of table -->"
 ORDER = (
     "robotics/PointMaze-TwoRoutes-v0",
@@ -29,7 +34,7 @@ def interval(value: dict[str, float], digits: int = 2, *, signed: bool = False) 
     return f"{value['value']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
 
 
-def gains(board: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def gains(board: Any) -> Iterator[tuple[str, ...]]:
     """Yield the lines of a table of success rates and gains."""
     yield "task", "method", "success", "gain"
     by_env = {env["env"]: env["entries"] for env in board["tables"]}
@@ -39,7 +44,7 @@ def gains(board: dict[str, Any]) -> Iterator[tuple[str, ...]]:
             yield f"`{env}`", entry["label"], interval(entry["mean"]), gain
 
 
-def parity(board: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+def parity(board: Any) -> Iterator[tuple[str, ...]]:
     """Yield the lines of a table of returns beside those of the peers."""
     yield "task", "method", "return", "the peer's", "P(better)"
     for env in board["tables"]:
@@ -55,11 +60,25 @@ def parity(board: dict[str, Any]) -> Iterator[tuple[str, ...]]:
                 )
 
 
-TABLES: dict[str, Callable[[dict[str, Any]], Iterator[tuple[str, ...]]]] = {
-    "quickstart": gains,
-    "online-parity": parity,
+def ratios(rows: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table of what was faster or slower than whom."""
+    yield "what", "measured against", "Trimtab", "peer", "unit", "ours / peer"
+    for row in (Row(**row) for row in rows):
+        if row.ratio_median is not None and not row.name.endswith("_generic"):  # no peer: our own
+            cells = readable(row)
+            name = f"`{row.name}`"
+            yield (
+                name, cells["measured against"], cells["ours"], cells["peer"], row.unit,
+                cells["ours / peer"],
+            )  # fmt: skip
+
+
+TABLES: dict[str, tuple[str, Callable[[Any], Iterator[tuple[str, ...]]]]] = {
+    "quickstart": ("leaderboard.json", gains),
+    "online-parity": ("leaderboard.json", parity),
+    "speed": ("speed.json", ratios),
 }
-"""Results that the README has a table of."""
+"""Results that the README has a table of, and the file that it is made from."""
 
 
 def markdown(lines: Iterator[tuple[str, ...]]) -> str:
@@ -74,7 +93,7 @@ def main(folder: Path) -> None:
     name = folder.name.replace("_", "-")
     results = ROOT / "benchmarks" / "results" / name
     results.mkdir(parents=True, exist_ok=True)
-    for file in FILES:
+    for file in SPEED_FILES if name == "speed" else FILES:
         shutil.copyfile(folder / file, results / file)
     if name not in TABLES:
         return
@@ -84,8 +103,9 @@ def main(folder: Path) -> None:
     if not found:
         sys.exit(f"README.md lacks the line {start}")
     _, _, after = rest.partition(END)
-    board = json.loads((results / "leaderboard.json").read_text())
-    readme.write_text(f"{before}{start}\n{markdown(TABLES[name](board))}\n{END}{after}")
+    file, lines = TABLES[name]
+    content = json.loads((results / file).read_text())
+    readme.write_text(f"{before}{start}\n{markdown(lines(content))}\n{END}{after}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from trimtab.benchmarks import leaderboard, stats
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rows import collect_episodes
+from trimtab.benchmarks.speed import Row, all_pairs
+from trimtab.benchmarks.speed_report import markdown
 from trimtab.benchmarks.suite import load_suite
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
@@ -127,8 +129,33 @@ def test_the_rows_are_those_that_the_suite_makes(rows: list[dict[str, Any]]) -> 
         assert {r["suite"] for r in mine} == {"quickstart"}
 
 
-def test_the_readme_quotes_the_leaderboard(root: Path, folder: Path) -> None:
-    quoted = re.findall(r"\d\.\d\d \[\d\.\d\d, \d\.\d\d\]", (root / "README.md").read_text())
-    assert len(quoted) >= 12
-    tables = (folder / "leaderboard.md").read_text()
-    assert [text for text in quoted if text not in tables] == []
+def test_online_methods_are_not_behind_their_peers() -> None:
+    board = json.loads((RESULTS / "online-parity" / "leaderboard.json").read_text())
+    compared = [entry for env in board["tables"] for entry in env["entries"] if entry["baseline"]]
+    assert len(compared) == 4 and all(len(entry["runs"]) >= 5 for entry in compared)
+    for entry in compared:
+        assert entry["baseline"] == f"sb3_{entry['algorithm']}"
+        assert entry["improvement"]["high"] >= 0.5, entry["label"]
+
+
+def test_the_readme_has_the_tables_of_the_results(root: Path) -> None:
+    spec = importlib.util.spec_from_file_location("publish", root / "scripts" / "publish.py")
+    assert spec is not None and spec.loader is not None
+    publish = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(publish)
+    readme = (root / "README.md").read_text()
+    for name, (file, lines) in publish.TABLES.items():
+        content = json.loads((RESULTS / name / file).read_text())
+        assert publish.markdown(lines(content)) in readme, name
+
+
+def test_speed_rows_are_whole_and_their_ratios_those_of_their_rates() -> None:
+    folder = RESULTS / "speed"
+    rows = [Row(**row) for row in json.loads((folder / "speed.json").read_text())]
+    assert {row.name for row in rows} == {pair.name for pair in all_pairs()}
+    assert markdown(rows) == (folder / "speed.md").read_text()
+    for row in rows:
+        if row.ratio_median is not None and row.peer is not None:
+            assert row.ratio_min is not None and row.ratio_max is not None
+            assert row.ratio_min <= row.ours / row.peer * 1.1 and row.rounds >= 3
+            assert row.ratio_min <= row.ratio_median <= row.ratio_max

@@ -151,7 +151,7 @@ PAIRS = [
     Pair("sac_loop", "training", "steps/s", off_policy("sac"), SB3_SAC, SB3, BEST_OF_BOTH),
     Pair(
         "sac_loop_sbx", "training", "steps/s", off_policy("sac"), sb3_off_policy("sbx", "SAC"),
-        "sbx",
+        "sbx", BEST_OF_BOTH,
     ),
     Pair("td3_loop", "training", "steps/s", off_policy("td3"), SB3_TD3, SB3, BEST_OF_BOTH),
     Pair(
