@@ -18,8 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
-from trimtab.algorithms.critic import expectile_loss
+from trimtab.algorithms.base import Setup
+from trimtab.algorithms.critic import AnnealedExpectile, expectile_loss
 from trimtab.algorithms.td3 import TD3
 
 
@@ -36,14 +36,11 @@ class AnnealedTD3(TD3):
     def __init__(
         self, setup: Setup, *, expectile: float = 0.9, anneal_steps: int = 100_000, **td3: Any
     ) -> None:
-        check_range("expectile", expectile, 0.5, 1)
-        check_range("anneal_steps", anneal_steps, 1)
         super().__init__(setup, **td3)
-        self.expectile = expectile
-        learning = anneal_steps - self.warmup_steps
-        self.anneal_updates = max(learning * self.updates_per_decision, 1.0)
+        self.expectile = AnnealedExpectile(
+            expectile, anneal_steps, self.warmup_steps, self.updates_per_decision
+        )
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the expectile's loss; at 1/2 it is TD3's."""
-        left = max(1.0 - self.updates / self.anneal_updates, 0.0)
-        return expectile_loss(value, backup, 0.5 + (self.expectile - 0.5) * left)
+        return expectile_loss(value, backup, self.expectile.after(self.updates))

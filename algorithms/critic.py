@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trimtab.algorithms.base import check_range
+
 Members = Tensor | slice | None
 """Which members of an ensemble are wanted: their numbers, a slice of them, or all."""
 
@@ -109,3 +111,27 @@ def expectile_loss(value: Tensor, backup: Tensor, expectile: float) -> Tensor:
     error = backup - value
     weight = torch.where(error > 0, 2 * expectile, 2 * (1 - expectile))
     return (weight * error.square()).mean(1).sum()
+
+
+class AnnealedExpectile:
+    """An expectile that falls in a line to 1/2: from an optimality to the Bellman operator.
+
+    Args:
+        expectile: where it starts, between 1/2 and 1.
+        anneal_steps: decisions after which it is 1/2, those of the warm-up included.
+        warmup_steps: decisions before the first update.
+        updates_per_decision: updates for each decision after them.
+    """
+
+    def __init__(
+        self, expectile: float, anneal_steps: int, warmup_steps: int, updates_per_decision: float
+    ) -> None:
+        check_range("expectile", expectile, 0.5, 1)
+        check_range("anneal_steps", anneal_steps, 1)
+        self.start = expectile
+        self.updates = max((anneal_steps - warmup_steps) * updates_per_decision, 1.0)
+
+    def after(self, updates: int) -> float:
+        """Return the expectile after so many updates."""
+        left = max(1.0 - updates / self.updates, 0.0)
+        return 0.5 + (self.start - 0.5) * left

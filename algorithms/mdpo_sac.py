@@ -21,6 +21,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.sac import SAC
+from trimtab.types import TrimtabError
 
 
 class MDPOSAC(SAC):
@@ -29,7 +30,7 @@ class MDPOSAC(SAC):
     Args:
         setup: as in SAC.
         divergence_weight: c.
-        old_policy_updates: updates between two settings of pi_old.
+        old_policy_updates: updates between two settings of pi_old, a multiple of ``actor_every``.
         sac: settings of SAC; ``initial_temperature`` is alpha and stays.
     """
 
@@ -44,6 +45,11 @@ class MDPOSAC(SAC):
         check_range("divergence_weight", divergence_weight, 0)
         check_range("old_policy_updates", old_policy_updates, 1)
         super().__init__(setup, **sac)
+        if old_policy_updates % self.actor_every:
+            raise TrimtabError(
+                f"old_policy_updates={old_policy_updates}: must be a multiple of actor_every="
+                f"{self.actor_every}, as pi_old is set when the actor moves"
+            )
         self.divergence_weight = divergence_weight
         self.old_policy_updates = old_policy_updates
         self.old_actor = copy.deepcopy(self.actor).requires_grad_(False)

@@ -120,7 +120,7 @@ COMMANDS: dict[str, Command] = {
         },
     ),
     "dataset": Command(
-        "trimtab.benchmarks.commands:dataset",
+        "trimtab.benchmarks.dataset_commands:dataset",
         "offline data: action=list, make, check or info",
         (
             "trimtab dataset action=make dataset=two_routes",

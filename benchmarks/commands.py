@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
-import itertools
-import json
 import logging
-import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +15,9 @@ from rich.table import Table
 
 from trimtab.benchmarks import build, config, rundir
 from trimtab.benchmarks.catalog import describe_algorithm
-from trimtab.benchmarks.cli import near
 from trimtab.benchmarks.evaluate import Act
+from trimtab.benchmarks.screen import print_json, print_result, print_rows, progress_bar
+from trimtab.benchmarks.sweep import sweep
 from trimtab.policies.bundle import Bundle
 from trimtab.types import TrimtabError
 
@@ -36,138 +32,15 @@ def train(words: Sequence[str]) -> int:
         if word.startswith("-"):
             raise TrimtabError(f"train: no option {word}; settings are key=value, sweeps take -m")
     if len(overrides) < len(words):
-        return _sweep(overrides)
+        return sweep(overrides)
     settings = config.compose_run(overrides)
 
     from trimtab.benchmarks.train import train as carry_out
 
-    with _progress(settings.algorithm) as tell:
+    with progress_bar(settings.algorithm) as tell:
         result = carry_out(settings, tell)
-    _print_result(result.folder, result.summary, already_done=result.already_done)
+    print_result(result.folder, result.summary, already_done=result.already_done)
     return 0
-
-
-@contextmanager
-def _progress(description: str) -> Iterator[Callable[[float, str], None]]:
-    """Yield what is told the share that is done and a few words, and shows both as a bar."""
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
-        TimeElapsedColumn(), TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"),
-    )  # fmt: skip
-    progress = Progress(*columns, console=Console(stderr=True))
-    task = progress.add_task(description, total=1.0, text="")
-
-    def tell(share: float, text: str) -> None:
-        progress.start()  # only now: wrong input ends before any bar is shown
-        progress.update(task, completed=share, text=text)
-
-    try:
-        yield tell
-    finally:
-        if progress.live.is_started:
-            progress.stop()
-
-
-def _print_result(folder: Path, summary: Mapping[str, Any], *, already_done: bool) -> None:
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(f"{'already done' if already_done else 'done'}: {folder}")
-    success = summary["success"]
-    rate = f", success {success:.2f}" if success is not None else ""
-    console.print(
-        f"return {summary['return']:.2f}{rate} over {summary['episodes']} episodes after "
-        f"{summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
-    )
-
-
-def sweep_job(composed: Any) -> dict[str, Any]:
-    """Carry out one run of a sweep; what Hydra's launchers call in their workers."""
-    from hydra.core.hydra_config import HydraConfig
-    from omegaconf import DictConfig, OmegaConf, open_dict
-
-    from trimtab.benchmarks.train import train as carry_out
-
-    with_hydra = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
-    assert isinstance(with_hydra, DictConfig)
-    with open_dict(with_hydra):
-        with_hydra.hydra = HydraConfig.get()
-    result = carry_out(config.from_composed(with_hydra))
-    return {"folder": str(result.folder), "already_done": result.already_done, **result.summary}
-
-
-def _sweep(overrides: Sequence[str]) -> int:
-    """Carry out a sweep with Hydra's launcher; joblib's, if it is there and none is named."""
-    from hydra import initialize_config_module
-    from hydra.core.global_hydra import GlobalHydra
-    from hydra.core.utils import JobStatus
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-
-    words = config.spell_out(overrides)
-    named = any(word.startswith("hydra/launcher") for word in words)
-    if not named and importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is not None:
-        words += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={os.cpu_count() or 1}"]
-    try:
-        with initialize_config_module("trimtab.conf", version_base="1.3"):
-            words = config.check_overrides(words)
-            hydra = GlobalHydra.instance().hydra
-            assert hydra is not None
-            for combination in _combinations(words):  # all are checked before any is started
-                config.from_composed(_compose(combination))
-            batches = hydra.multirun(
-                config_name="config",
-                task_function=sweep_job,
-                overrides=[*words, "hydra.mode=MULTIRUN"],
-                with_log_configuration=False,
-            )
-    except (HydraException, OmegaConfBaseException) as error:
-        raise TrimtabError(f"sweep: {str(error).strip().splitlines()[0]}") from error
-    jobs = [job for batch in batches for job in batch]
-    failed = [job for job in jobs if job.status == JobStatus.FAILED]
-    for job in jobs:
-        if job.status == JobStatus.COMPLETED:
-            value = job.return_value
-            _print_result(Path(value["folder"]), value, already_done=value["already_done"])
-    if failed:
-        raise TrimtabError(f"{len(failed)} of {len(jobs)} runs failed: {_reason(failed[0])}")
-    return 0
-
-
-def _combinations(words: Sequence[str]) -> list[list[str]]:
-    """Return every combination of a sweep's words, as single runs take them."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(list(words))
-    choices = []
-    for word, override in zip(words, parsed, strict=True):
-        if override.key_or_group.startswith("hydra"):
-            continue
-        key = word.partition("=")[0]
-        swept = override.is_sweep_override()
-        values = override.sweep_string_iterator() if swept else ()
-        choices.append([f"{key}={value}" for value in values] if swept else [word])
-    return [list(words) for words in itertools.product(*choices)]
-
-
-def _compose(words: Sequence[str]) -> Any:
-    from hydra import compose
-
-    return compose("config", overrides=list(words), return_hydra_config=True)
-
-
-def _reason(job: Any) -> str:
-    try:
-        job.return_value  # noqa: B018 - Hydra raises the job's own error here
-    except Exception as error:  # whatever the job raised
-        return str(error.__cause__ or error)
-    return "unknown"
 
 
 def explain_run() -> list[str]:
@@ -205,9 +78,9 @@ def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str
         )
         paths = boards.write(board, folder)
         figure = folder / "figure.png"
-        if loaded.figure is not None and not (outcome.already_done and figure.is_file()):
+        if not (outcome.already_done and figure.is_file()):
             console.print("drawing the figure", highlight=False)
-            if loaded.figure == "curves":
+            if loaded.figure is None:
                 curves.draw(board, figure)
             else:
                 figures.draw(loaded.figure, outcome, figure)
@@ -225,8 +98,7 @@ def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str
     boards.print_table(board, answer)
     plain = Console(soft_wrap=True, highlight=False)
     plain.print(f"page:    {paths['index.html']}")
-    if loaded.figure is not None:
-        plain.print(f"figure:  {figure}")
+    plain.print(f"figure:  {figure}")
     if loaded.export is not None:
         plain.print(f"bundle:  {bundle}")
     plain.print(f"rows:    {paths[FILE_NAME]}")
@@ -312,7 +184,7 @@ def evaluate(
         for e in scores.episodes
     ]  # fmt: skip
     if format == "json":
-        _print_json(answer)
+        print_json(answer)
         return 0
     table = Table(title=f"{task}, {len(returns)} episodes, {backend}", title_justify="left")
     for heading in ("score", "mean", "95% interval"):
@@ -383,76 +255,13 @@ def export(run: str, out: str, env: str) -> int:
     return 0
 
 
-def dataset(action: str, dataset: str, path: str, out: str, format: str) -> int:
-    """List, make, check or describe offline data."""
-    from trimtab.datasets import catalog, lint
-
-    if action == "list":
-        rows = [
-            {"recipe": name, **{key: recipe.get(key) for key in ("id", "env", "episodes")}}
-            for name, recipe in _recipes().items()
-        ]
-        place = Path(out) / "datasets"
-        made = catalog.list_datasets(place) if place.is_dir() else []
-        if format == "json":
-            _print_json({"recipes": rows, "made": made})
-        else:
-            _print_rows("recipes", rows)
-            _print_rows(f"on disk below {out}/datasets", made)
-        return 0
-    if bool(dataset) == bool(path):
-        raise TrimtabError(
-            f"dataset: action={action} takes either dataset=<recipe> or path=<folder>"
-        )
-    if dataset:
-        recipes = _recipes()
-        if dataset not in recipes:
-            raise TrimtabError(
-                f"dataset={dataset}: there is no such recipe; {near(dataset, recipes)}"
-            )
-        recipe = recipes[dataset]
-        loaded = build.make_dataset(recipe, Path(out))
-        place = build.recipe_folder(recipe, Path(out))
-    elif action == "make":
-        raise TrimtabError("dataset: action=make takes dataset=<recipe>, not path=")
-    else:
-        from trimtab.datasets.formats import minari
-
-        place, loaded = Path(path), minari.load(path)
-    if action == "check":
-        findings = lint.check(loaded)
-        rows = [
-            {"level": f.level, "code": f.code, "where": f.where, "message": f.message}
-            for f in findings
-        ]
-        if format == "json":
-            _print_json({"path": str(place), "findings": rows})
-        elif rows:
-            _print_rows(str(place), rows)
-        else:
-            Console(soft_wrap=True, highlight=False).print(f"{place}: nothing found")
-        return 1 if any(f.level == "error" for f in findings) else 0
-    summary = {"path": str(place), "content_hash": loaded.content_hash, **catalog.summary(loaded)}
-    if format == "json":
-        _print_json(summary)
-    else:
-        _print_rows(loaded.id, [{"what": k, "value": v} for k, v in summary.items()])
-    return 0
-
-
-def _recipes() -> dict[str, dict[str, Any]]:
-    """Return the datasets that can be made here: the files that say how."""
-    files = {name: config.load_group("dataset", name) for name in config.group_options("dataset")}
-    return {name: file for name, file in files.items() if {"controller", "run"} & set(file)}
-
-
 def list_things(what: str, tag: str, format: str) -> int:
     """Print what there is of one kind."""
     rows = LISTINGS[what](what, tag)
     if format == "json":
-        _print_json(rows)
+        print_json(rows)
     else:
-        _print_rows(what, rows)
+        print_rows(what, rows)
     return 0
 
 
@@ -506,9 +315,9 @@ def doctor(out: str, format: str) -> int:
 
     findings = examine(Path(out))
     if format == "json":
-        _print_json([finding.to_json() for finding in findings])
+        print_json([finding.to_json() for finding in findings])
     else:
-        _print_rows("doctor", [finding.to_json() for finding in findings])
+        print_rows("doctor", [finding.to_json() for finding in findings])
     return 1 if any(finding.level == "error" for finding in findings) else 0
 
 
@@ -529,31 +338,18 @@ def speed(only: str, rounds: int, scale: str, out: str, format: str) -> int:
         report.write_machine(folder, rounds, factor)  # a folder that cannot be written ends it here
     if pairs:
         done = functools.partial(report.write_rows, folder) if out else lambda rows: None
-        with _progress("speed") as tell:
+        with progress_bar("speed") as tell:
             rows = speeds.measure_all(pairs, rounds=rounds, scale=factor, progress=tell, done=done)
     if axes and out:
-        with _progress("growth") as tell:
+        with progress_bar("growth") as tell:
             points = growth.measure_axes(axes, rounds=rounds, scale=factor, progress=tell)
         growth.write_growth(folder, points)
     if format == "json":
-        _print_json([row.to_json() for row in rows])
+        print_json([row.to_json() for row in rows])
     elif format == "markdown":
         sys.stdout.write(report.markdown(rows))
     elif rows:
-        _print_rows("ours / peer: above 1, ours is faster", [report.readable(r) for r in rows])
+        print_rows("ours / peer: above 1, ours is faster", [report.readable(r) for r in rows])
     if out:
         logger.info("wrote %s", folder)
     return 0
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
-
-
-def _print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    table = Table(title=title, title_justify="left")
-    for key in rows[0] if rows else ("nothing",):
-        table.add_column(str(key), overflow="fold")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    Console().print(table)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.build import Components
+from trimtab.benchmarks.config import RunConfig
 from trimtab.datasets.mixture import Mixture
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.rollout import RolloutBuffer
@@ -101,3 +103,41 @@ class RolloutExperience:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where ``state`` was taken."""
         self.buffer.load_state_dict(state["buffer"])
+
+
+def make_experience(
+    config: RunConfig, parts: Components, algorithm: Algorithm, dataset: Source | None
+) -> Experience:
+    """Return what a run's decisions become: a rollout where its method wants one, else a replay.
+
+    Args:
+        config: settings of the run.
+        parts: what they name.
+        algorithm: the learner.
+        dataset: offline data that may share the batches, or None.
+    """
+    env, action_shape = parts.env, (parts.act_steps, parts.env.action_dim)
+    if algorithm.rollout_steps:
+        return RolloutExperience(
+            RolloutBuffer(
+                algorithm.rollout_steps,
+                config["num_envs"],
+                env.obs_dim,
+                action_shape,
+                discount=config["discount"],
+                device=config["device"],
+                aux=algorithm.aux_shapes,
+            )
+        )
+    capacity = min(config["buffer_size"], config["online_steps"] + config["num_envs"])
+    buffer = ReplayBuffer(
+        max(capacity, config["num_envs"]),
+        env.obs_dim,
+        action_shape,
+        num_envs=config["num_envs"],
+        discount=config["discount"],
+        seed=config["seed"],
+        device=config["device"],
+        aux=algorithm.aux_shapes,
+    )
+    return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"])

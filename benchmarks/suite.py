@@ -26,7 +26,7 @@ from rich.progress import TimeRemainingColumn as Remaining
 
 import trimtab
 from trimtab.benchmarks.config import compose_run, load_group
-from trimtab.errors import Stopped
+from trimtab.benchmarks.signals import sigterm_as_error
 from trimtab.files import atomic_write_json, read_json, sha256_json
 from trimtab.types import TrimtabError
 
@@ -59,8 +59,7 @@ class Suite:
         jobs: every run, bases before what starts from them.
         baselines: method label -> label of the method that it is compared with.
         export: name of the run whose first seed becomes a bundle, or None.
-        figure: what to draw (``trimtab.benchmarks.figures``), ``curves`` for learning curves alone,
-            or None.
+        figure: a figure of its own (``trimtab.benchmarks.figures``), or None for learning curves.
     """
 
     name: str
@@ -68,7 +67,7 @@ class Suite:
     jobs: tuple[Job, ...]
     baselines: Mapping[str, str]
     export: str | None
-    figure: Any
+    figure: Mapping[str, Any] | None
     digest: str
 
 
@@ -155,7 +154,7 @@ def run_suite(suite: Suite, out: Path, *, workers: int, console: Console) -> Out
         return Outcome(done, already_done=True)
     outcome = Outcome()
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, stopped_by_sigterm():
+    with context.Manager() as manager, sigterm_as_error():
         messages: queue.Queue[tuple[str, float, str]] = manager.Queue()
         with (
             _bars(suite, messages, console) as finished,
@@ -235,23 +234,6 @@ def run_job(job: Job, base: Path | None, messages: Any) -> str:
     except TrimtabError as error:
         raise TrimtabError(f"{job.label}: {error}") from error
     return str(result.folder)
-
-
-@contextmanager
-def stopped_by_sigterm() -> Iterator[None]:
-    """Make SIGTERM an error for as long as this lasts, so that the workers are told too."""
-
-    def stop(*_: object) -> None:
-        raise Stopped("stopped; the runs' states are saved, run the same command to go on")
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _quiet_worker() -> None:

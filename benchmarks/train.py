@@ -12,11 +12,9 @@ from __future__ import annotations
 import json
 import logging
 import math
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +27,11 @@ from trimtab.benchmarks.checkpoint import load_checkpoint, save_checkpoint
 from trimtab.benchmarks.collector import Collector
 from trimtab.benchmarks.config import RunConfig
 from trimtab.benchmarks.evaluate import Evaluator, torch_act
-from trimtab.benchmarks.experience import Experience, ReplayedExperience, RolloutExperience
+from trimtab.benchmarks.experience import Experience, make_experience
 from trimtab.benchmarks.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.rundir import MetricsLog, locked, provenance, remove_leftovers
+from trimtab.benchmarks.signals import sigterm_as_event
 from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.rollout import RolloutBuffer
 from trimtab.envs.vector import make_vec
 from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json, atomic_write_text, read_json
@@ -102,7 +100,7 @@ def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
             _check_same_base(folder, parts)
         else:
             _write_provenance(folder, config, parts)
-        with terminations() as stop:
+        with sigterm_as_event() as stop:
             run = Run(config, parts, folder, progress, stop)
             try:
                 return run.carry_out()
@@ -116,24 +114,6 @@ def _finished(folder: Path, parts: build.Components) -> Result | None:
         return None
     _check_same_base(folder, parts)
     return Result(folder, read_json(folder / "result.json", "result"), already_done=True)
-
-
-@contextmanager
-def terminations() -> Iterator[threading.Event]:
-    """Turn SIGTERM into an event for as long as this lasts.
-
-    Cluster schedulers and ``kill`` send it some seconds before they end a process for good. Only a
-    process's main thread may take signals; elsewhere the event is never set.
-    """
-    told = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield told
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: told.set())
-    try:
-        yield told
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Run:
@@ -181,7 +161,7 @@ class Run:
         self.collector: Collector | None = None
         if config["online_steps"]:
             envs = make_vec(env.id, config["num_envs"], seed=seed, act_steps=steps, **env.options)
-            self.experience = self._make_experience()
+            self.experience = make_experience(config, parts, self.algorithm, self.dataset_source)
             self.collector = Collector(
                 envs, self.algorithm, self.experience.buffer, config["device"]
             )
@@ -215,35 +195,6 @@ class Run:
                 f"online_steps={config['online_steps']}: {config.algorithm} learns after every "
                 f"{rollout} steps (rollout_steps x num_envs) only; give it more of them"
             )
-
-    def _make_experience(self) -> Experience:
-        config, env, algorithm = self.config, self.parts.env, self.algorithm
-        action_shape = (self.parts.act_steps, env.action_dim)
-        if algorithm.rollout_steps:
-            return RolloutExperience(
-                RolloutBuffer(
-                    algorithm.rollout_steps,
-                    config["num_envs"],
-                    env.obs_dim,
-                    action_shape,
-                    discount=config["discount"],
-                    device=config["device"],
-                    aux=algorithm.aux_shapes,
-                )
-            )
-        capacity = min(config["buffer_size"], config["online_steps"] + config["num_envs"])
-        buffer = ReplayBuffer(
-            max(capacity, config["num_envs"]),
-            env.obs_dim,
-            action_shape,
-            num_envs=config["num_envs"],
-            discount=config["discount"],
-            seed=config["seed"],
-            device=config["device"],
-            aux=algorithm.aux_shapes,
-        )
-        share = config["offline_share"]
-        return ReplayedExperience(buffer, algorithm, self.dataset_source, share)
 
     def carry_out(self) -> Result:
         """Go through the rest of the run and write its results."""

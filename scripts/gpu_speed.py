@@ -29,6 +29,7 @@ from trimtab.benchmarks.speed_cases.shared import (
     fill_sb3,
     filled_replay,
     setup,
+    silenced,
 )
 from trimtab.types import Batch, TrimtabError
 
@@ -181,7 +182,7 @@ def sb3(stage: Stage) -> Work:
         "MlpPolicy", gymnasium.make(TASK), buffer_size=STORED, learning_starts=0, batch_size=BATCH,
         policy_kwargs={"net_arch": list(HIDDEN)}, device="cuda",
     )  # fmt: skip
-    model.learn(1)
+    silenced(model).learn(1)
     fill_sb3(model.replay_buffer)
     count = stage.amount(UPDATES)
 

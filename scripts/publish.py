@@ -17,9 +17,12 @@ from trimtab.benchmarks.speed import Row
 from trimtab.benchmarks.speed_report import readable
 
 ROOT = Path(__file__).parent.parent
-FILES = ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
-         "figure.png")  # fmt: skip
-SPEED_FILES = ("speed.json", "speed.md", "machine.json", "growth.json", "growth.png")
+KINDS = (
+    ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
+     "figure.png"),
+    ("speed.json", "speed.md", "machine.json", "growth.json", "growth.png"),
+)  # fmt: skip
+"""Files of a suite, and of `trimtab speed`; a folder is of the kind whose first file it has."""
 END = "<!-- end of table -->"
 ORDER = (
     "robotics/PointMaze-TwoRoutes-v0",
@@ -92,8 +95,11 @@ def main(folder: Path) -> None:
     """Copy the files of ``folder`` and write the README's table."""
     name = folder.name.replace("_", "-")
     results = ROOT / "benchmarks" / "results" / name
+    kinds = [files for files in KINDS if (folder / files[0]).is_file()]
+    if not kinds:
+        sys.exit(f"{folder} has none of {', '.join(files[0] for files in KINDS)}")
     results.mkdir(parents=True, exist_ok=True)
-    for file in SPEED_FILES if name == "speed" else FILES:
+    for file in kinds[0]:
         shutil.copyfile(folder / file, results / file)
     if name not in TABLES:
         return

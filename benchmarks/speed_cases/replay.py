@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 
@@ -29,16 +31,21 @@ def ours(*, window: int = 1, chunked: bool = False) -> Side:
 
     def side(stage: Stage) -> Work:
         buffer = filled_replay(capacity(stage), window=window, chunked=chunked)
-        count = stage.amount(BATCHES)
-
-        def work() -> float:
-            for _ in range(count):
-                buffer.sample(BATCH)
-            return count
-
-        return work
+        return sampling(buffer, stage)
 
     return side
+
+
+def sampling(buffer: Any, stage: Stage) -> Work:
+    """Return the work of drawing batches from a buffer."""
+    count = stage.amount(BATCHES)
+
+    def work() -> float:
+        for _ in range(count):
+            buffer.sample(BATCH)
+        return count
+
+    return work
 
 
 def sb3(stage: Stage) -> Work:
@@ -49,14 +56,7 @@ def sb3(stage: Stage) -> Work:
     actions = gymnasium.spaces.Box(-1, 1, (ACTION_DIM,), np.float32)
     buffer = ReplayBuffer(capacity(stage), observations, actions, device="cpu")
     fill_sb3(buffer)
-    count = stage.amount(BATCHES)
-
-    def work() -> float:
-        for _ in range(count):
-            buffer.sample(BATCH)
-        return count
-
-    return work
+    return sampling(buffer, stage)
 
 
 PAIRS = [

@@ -76,3 +76,11 @@ def fill_sb3(buffer: Any) -> None:
     buffer.rewards[:, 0] = values["reward"]
     buffer.dones[:, 0] = values["done"]
     buffer.pos, buffer.full = 0, True
+
+
+def silenced(model: Any) -> Any:
+    """Give a model of Stable-Baselines3 a logger; its own leaves a temporary folder a ``learn``."""
+    from stable_baselines3.common.logger import Logger
+
+    model.set_logger(Logger(None, []))
+    return model

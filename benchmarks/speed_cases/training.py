@@ -14,7 +14,7 @@ import numpy as np
 from trimtab.benchmarks import build
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.speed import BEST_OF_BOTH, Pair, Side, Stage, Work
-from trimtab.benchmarks.speed_cases.shared import ACTION_DIM, BATCH, HIDDEN, SB3, TASK
+from trimtab.benchmarks.speed_cases.shared import ACTION_DIM, BATCH, HIDDEN, SB3, TASK, silenced
 from trimtab.benchmarks.speed_cases.updates import ENVS, MINIBATCH, make_sb3_ppo, steps_of_rollout
 from trimtab.benchmarks.train import Run
 
@@ -91,7 +91,7 @@ def sb3(make: Callable[[Stage], Any], steps: Callable[[Stage, Any], int], warmup
     """Return the side of a model of Stable-Baselines3 or sbx and its own ``learn``."""
 
     def side(stage: Stage) -> Work:
-        model = make(stage)
+        model = silenced(make(stage))
         if warmup:
             model.learn(warmup)
         each = steps(stage, model)

@@ -23,6 +23,7 @@ from trimtab.benchmarks.speed_cases.shared import (
     fill_sb3,
     filled_replay,
     setup,
+    silenced,
 )
 from trimtab.types import Rollout
 
@@ -67,7 +68,8 @@ def sb3(kind: str) -> Side:
             "MlpPolicy", env, learning_rate=3e-4, buffer_size=STORED, learning_starts=0,
             batch_size=BATCH, train_freq=1, policy_kwargs={"net_arch": list(HIDDEN)}, device="cpu",
         )  # fmt: skip
-        model.learn(1)  # sets up the logger that train() writes to
+        model = silenced(model)
+        model.learn(1)  # sets up what train() reads
         fill_sb3(model.replay_buffer)
         count = stage.amount(UPDATES)
 
@@ -116,7 +118,7 @@ def our_ppo(stage: Stage) -> Work:
 
 def sb3_ppo(stage: Stage) -> Work:
     """Set Stable-Baselines3's PPO up with one rollout that it has gathered itself."""
-    model: Any = make_sb3_ppo(stage)
+    model = silenced(make_sb3_ppo(stage))
     model.learn(ENVS * model.n_steps)
     count = stage.amount(2)
 

@@ -24,7 +24,7 @@ from trimtab.algorithms.td3_bc import TD3BC
 from trimtab.algorithms.trpo import TRPO, conjugate_gradients
 from trimtab.policies.diagonal_gaussian import gaussian_kl
 from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
-from trimtab.types import Batch, Rollout
+from trimtab.types import Batch, Rollout, TrimtabError
 
 SetupOf = Callable[..., Setup]
 SMALL: dict[str, Any] = {"hidden": (16, 16), "rollout_steps": 32, "batch_size": 24, "epochs": 2}
@@ -155,6 +155,11 @@ def test_annealed_to_its_end_is_its_parent(
     values = torch.tensor([[0.0, 1.0]])
     losses = [one[2].critic_loss(values, torch.tensor([0.5, 3.0])) for one in made]
     torch.testing.assert_close(losses[0], losses[1])
+
+
+def test_old_policy_is_set_when_the_actor_moves(setup_of: SetupOf) -> None:
+    with pytest.raises(TrimtabError, match="multiple of actor_every=2"):
+        MDPOSAC(setup_of(set()), **TINY, actor_every=2, old_policy_updates=3)
 
 
 @pytest.mark.parametrize("pessimistic", [True, False])

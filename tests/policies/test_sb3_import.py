@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import stable_baselines3
 import torch
+from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
@@ -90,6 +91,7 @@ class Goals(Walk):
 
 def trained(kind: Any, env: Any = None, *, policy: str = "MlpPolicy", **keywords: Any) -> Any:
     model = kind(policy, Walk() if env is None else env, seed=0, device="cpu", **keywords)
+    model.set_logger(Logger(None, []))
     return model.learn(40)
 
 

@@ -1,0 +1,69 @@
+"""What commands show: tables, JSON, and how far something is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[Callable[[float, str], None]]:
+    """Yield what is told the share that is done and a few words, and shows both as a bar."""
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(), TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"),
+    )  # fmt: skip
+    progress = Progress(*columns, console=Console(stderr=True))
+    task = progress.add_task(description, total=1.0, text="")
+
+    def tell(share: float, text: str) -> None:
+        progress.start()  # only now: wrong input ends before any bar is shown
+        progress.update(task, completed=share, text=text)
+
+    try:
+        yield tell
+    finally:
+        if progress.live.is_started:
+            progress.stop()
+
+
+def print_result(folder: Path, summary: Mapping[str, Any], *, already_done: bool) -> None:
+    """Print where a run is and what its last evaluation found."""
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"{'already done' if already_done else 'done'}: {folder}")
+    success = summary["success"]
+    rate = f", success {success:.2f}" if success is not None else ""
+    console.print(
+        f"return {summary['return']:.2f}{rate} over {summary['episodes']} episodes after "
+        f"{summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
+    )
+
+
+def print_json(value: Any) -> None:
+    """Write a value as JSON to standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print rows as a table, a column a key of the first."""
+    table = Table(title=title, title_justify="left")
+    for key in rows[0] if rows else ("nothing",):
+        table.add_column(str(key), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    Console().print(table)
