@@ -13,7 +13,7 @@ from trimtab.envs.spec import Family, OwnVector, RawEnv, Task
 __all__ = ["FAMILY"]
 
 
-def _build(task: str) -> RawEnv:
+def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
         import gymnasium
         import mujoco  # noqa: F401  (a clear ImportError now, rather than Gymnasium's later)
@@ -23,7 +23,7 @@ def _build(task: str) -> RawEnv:
         entry = spec.entry_point
         creator = load_env_creator(entry) if isinstance(entry, str) else entry
         assert creator is not None
-        return cast(RawEnv, creator(**spec.kwargs))
+        return cast(RawEnv, creator(**spec.kwargs, render_mode="rgb_array" if render else None))
 
 
 # Minimum and maximum returns of the D4RL paper's tables (Fu et al., 2020; shared by all versions of

@@ -18,12 +18,12 @@ from trimtab.envs.spec import Family, RawEnv, Task
 __all__ = ["FAMILY"]
 
 
-def _build(task: str) -> RawEnv:
+def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
         import gymnasium
         from metaworld.env_dict import ENV_CLS_MAP
 
-        env: Any = ENV_CLS_MAP[task]()
+        env: Any = ENV_CLS_MAP[task](render_mode="rgb_array" if render else None)
         # The goal is part of the observation: the space is computed anew from this attribute.
         env._partially_observable = False
         vars(env).pop("sawyer_observation_space", None)
@@ -77,7 +77,7 @@ FAMILY = Family(
     install="trimtab[metaworld]",
     packages=("mujoco", "gymnasium", "metaworld"),
     tasks={
-        f"{name}-v3": Task(horizon=500, success_key="success", tags=("manipulation",))
+        f"{name}-v3": Task(horizon=500, success_key="success", tags=("manipulation", "goal"))
         for name in _TASK_NAMES.split()
     },
     build=_build,

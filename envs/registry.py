@@ -11,17 +11,26 @@ import logging
 import pkgutil
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, overload
 
 import gymnasium
 
 import trimtab
+from trimtab.envs.dict_observations import DictEnv
 from trimtab.envs.fingerprint import fingerprint
 from trimtab.envs.spec import EnvSpec, Family, OwnVector, Task
 from trimtab.envs.task_env import TaskEnv
 from trimtab.errors import TrimtabError
 
-__all__ = ["get_spec", "list_envs", "list_families", "list_tasks", "make", "own_vector"]
+__all__ = [
+    "check_observations",
+    "get_spec",
+    "list_envs",
+    "list_families",
+    "list_tasks",
+    "make",
+    "own_vector",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -83,14 +92,24 @@ def _find(id: str) -> tuple[Family, str, Task]:
     return family, task, family.tasks[task]
 
 
+def _defaults(task: Task) -> dict[str, Any]:
+    return {**_DEFAULTS, **{name: choices[0] for name, choices in task.options.items()}}
+
+
 def _checked_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return all options with defaults filled in; the native horizon, when given, is a default."""
-    unknown = sorted(set(options) - set(_DEFAULTS))
+    defaults = _defaults(task)
+    unknown = sorted(set(options) - set(defaults))
     if unknown:
         raise TrimtabError(
-            f"{id}: unknown environment option {unknown[0]!r}; there are {', '.join(_DEFAULTS)}"
+            f"{id}: unknown environment option {unknown[0]!r}; there are {', '.join(defaults)}"
         )
-    values = {**_DEFAULTS, **options}
+    values = {**defaults, **options}
+    for name, choices in task.options.items():
+        if not any(values[name] is choice or values[name] == choice for choice in choices):
+            raise TrimtabError(
+                f"{id}: {name} must be one of {', '.join(map(str, choices))}, got {values[name]!r}"
+            )
     horizon, reward = values["horizon"], values["reward"]
     if horizon is not None and (
         isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1
@@ -114,15 +133,17 @@ def _checked_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[st
 
 def _changed_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that differ from their defaults."""
-    values = _checked_options(id, task, options)
-    return {key: value for key, value in values.items() if value != _DEFAULTS[key]}
+    values, defaults = _checked_options(id, task, options), _defaults(task)
+    return {key: value for key, value in values.items() if value != defaults[key]}
 
 
-def _build(id: str, options: Mapping[str, Any]) -> tuple[TaskEnv, Family, str, Task]:
+def _build(
+    id: str, options: Mapping[str, Any], *, render: bool = False
+) -> tuple[TaskEnv, Family, str, Task]:
     family, name, task = _find(id)
     values = _checked_options(id, task, options)
     try:
-        raw = family.build(name)
+        raw = family.build(name, render=render, **{key: values[key] for key in task.options})
     except ImportError as error:
         raise TrimtabError(
             f"{id} needs the extra: pip install '{family.install}' ({error})"
@@ -133,23 +154,52 @@ def _build(id: str, options: Mapping[str, Any]) -> tuple[TaskEnv, Family, str, T
         success_key=task.success_key,
         sparse=values["reward"] == "sparse",
         terminate_on_success=values["terminate_on_success"],
+        render=render,
     )
     return env, family, name, task
 
 
-def make(id: str, **options: Any) -> TaskEnv:
+@overload
+def make(
+    id: str, *, render: bool = ..., observations: Literal["flat"] = ..., **options: Any
+) -> TaskEnv: ...
+@overload
+def make(
+    id: str, *, render: bool = ..., observations: Literal["dict"], **options: Any
+) -> DictEnv: ...
+def make(
+    id: str,
+    *,
+    render: bool = False,
+    observations: Literal["flat", "dict"] = "flat",
+    **options: Any,
+) -> TaskEnv | DictEnv:
     """Make one environment.
 
     Args:
         id: ``family/task``, as :func:`list_envs` gives them.
+        render: whether its ``render()`` is going to be called; the episodes are the same.
+        observations: one vector, or a dictionary of its parts (``EnvSpec.obs_parts``).
         options: ``horizon`` (int, environment steps; None for the task's own), ``reward``
-            (``"native"`` or ``"sparse"``), ``terminate_on_success`` (bool).
+            (``"native"`` or ``"sparse"``), ``terminate_on_success`` (bool), and the task's own.
 
     Raises:
         TrimtabError: if the id or an option is unknown, an option does not fit the task, or the
             simulator is not installed.
     """
-    return _build(id, options)[0]
+    check_observations(id, observations)
+    env = _build(id, options, render=render)[0]
+    return DictEnv(env) if observations == "dict" else env
+
+
+def check_observations(id: str, observations: str) -> None:
+    """Check how observations are wanted.
+
+    Raises:
+        TrimtabError: if it is neither ``"flat"`` nor ``"dict"``.
+    """
+    if observations not in ("flat", "dict"):
+        raise TrimtabError(f"{id}: observations must be flat or dict, got {observations!r}")
 
 
 def get_spec(id: str, **options: Any) -> EnvSpec:
@@ -202,6 +252,7 @@ def _spec(id: str, options_json: str) -> EnvSpec:
         family=family.name,
         task=name,
         obs_dim=int(observation.shape[0]),
+        obs_parts=dict(env.obs_parts),
         action_dim=int(action.shape[0]),
         action_low=tuple(float(x) for x in action.low),
         action_high=tuple(float(x) for x in action.high),

@@ -105,7 +105,7 @@ def cell_to_xy(cells: MazeMap, row: float, column: float) -> tuple[float, float]
     return x, y
 
 
-def _build(task: str) -> RawEnv:
+def _build(task: str, *, render: bool) -> RawEnv:
     own = task in _OWN_MAPS
     repeat = _OWN_REPEAT if own else 1
     cells = [list(row) for row in maze_map(task)]
@@ -114,7 +114,7 @@ def _build(task: str) -> RawEnv:
         from gymnasium_robotics.envs.maze import maze_v4
         from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
-        env = _construct(PointMazeEnv, maze_v4, cells, continuing=not own)
+        env = _construct(PointMazeEnv, maze_v4, cells, continuing=not own, render=render)
         if own:
             env.position_noise_range = _OWN_NOISE
 
@@ -126,6 +126,11 @@ def _build(task: str) -> RawEnv:
             self.action_space = env.action_space
             self.model = env.model
             self.frame_skip = repeat * env.point_env.frame_skip
+            self.obs_parts = {
+                "observation": (0, 1, 2, 3),
+                "achieved_goal": (0, 1),
+                "desired_goal": (4, 5),
+            }
 
         def reset(
             self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -141,13 +146,18 @@ def _build(task: str) -> RawEnv:
             flat = np.concatenate((obs["observation"], obs["desired_goal"]))
             return flat, reward, terminated, truncated, info
 
+        def render(self) -> Any:
+            return env.render()
+
         def close(self) -> None:
             env.close()
 
     return _FlatPointMaze()
 
 
-def _construct(maker: Any, module: Any, cells: list[list[int | str]], continuing: bool) -> Any:
+def _construct(
+    maker: Any, module: Any, cells: list[list[int | str]], *, continuing: bool, render: bool
+) -> Any:
     """Construct the maze with its model's file in a folder of its own, removed afterwards.
 
     Gymnasium-Robotics writes the file beside a temporary folder under a name made of the time
@@ -157,7 +167,12 @@ def _construct(maker: Any, module: Any, cells: list[list[int | str]], continuing
         original = module.tempfile
         module.tempfile = cast(Any, _PrivateTemporaryFiles(folder))
         try:
-            return maker(maze_map=cells, reward_type="sparse", continuing_task=continuing)
+            return maker(
+                maze_map=cells,
+                reward_type="sparse",
+                continuing_task=continuing,
+                render_mode="rgb_array" if render else None,
+            )
         finally:
             module.tempfile = original
 
@@ -177,9 +192,13 @@ FAMILY = Family(
     install="trimtab[robotics]",
     packages=("mujoco", "gymnasium", "gymnasium-robotics"),
     tasks={
-        **{name: Task(100, "success", tags=("maze", "two-routes")) for name in _OWN_MAPS},
         **{
-            name: Task(steps, "success", tags=("maze",)) for name, (_, steps) in _STOCK_MAPS.items()
+            name: Task(100, "success", tags=("navigation", "goal", "sparse", "two-routes"))
+            for name in _OWN_MAPS
+        },
+        **{
+            name: Task(steps, "success", tags=("navigation", "goal", "sparse"))
+            for name, (_, steps) in _STOCK_MAPS.items()
         },
     },
     build=_build,

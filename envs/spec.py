@@ -28,13 +28,16 @@ class Task:
         horizon: length after which an episode is truncated, in environment steps.
         success_key: key of ``info`` that says whether the task is solved now, or None.
         score_references: named (minimum, maximum) returns for normalised scores.
-        tags: words to select tasks by.
+        tags: words to select tasks by: locomotion, manipulation, navigation, dexterous, control;
+            goal (where to is observed, and differs from episode to episode), sparse, mjx.
+        options: settings of this task alone: the values that each may have, its default first.
     """
 
     horizon: int
     success_key: str | None = None
     score_references: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,8 +66,11 @@ class Family:
         install: what to give to pip when the simulator is missing.
         packages: distributions whose versions decide the physics.
         tasks: the tasks by name; known without importing the simulator.
-        build: makes the bare environment of a task. Its observations are flat arrays of any float
-            type, it never truncates, and ``reset(seed=...)`` decides the whole episode.
+        build: makes the bare environment of a task: ``build(task, render=..., **options)`` with
+            the task's own options. Its observations are flat arrays of any float type, it never
+            truncates, and ``reset(seed=...)`` decides the whole episode. An attribute
+            ``obs_parts`` names entries of the observation (see :class:`EnvSpec`). Made with
+            ``render=True``, its ``render()`` returns a picture [H, W, 3] uint8.
         frames: (time step in seconds, steps of physics per action, integrator's name) of a bare
             environment.
         vector: its own vector environment, where it has one.
@@ -74,7 +80,7 @@ class Family:
     install: str
     packages: tuple[str, ...]
     tasks: Mapping[str, Task]
-    build: Callable[[str], RawEnv]
+    build: Callable[..., RawEnv]
     frames: Callable[[RawEnv], tuple[float, int, str]]
     vector: OwnVector | None = None
 
@@ -88,6 +94,8 @@ class EnvSpec:
         family: first part of the id.
         task: second part of the id.
         obs_dim: length of the flat float32 observation.
+        obs_parts: the entries of the observation by what they are; all of it is ``observation``
+            where a task has no goals. With goals, ``achieved_goal`` and ``desired_goal``.
         action_dim: length of one action.
         action_low: lower limit of each action dimension, raw units.
         action_high: upper limit of each action dimension, raw units.
@@ -107,6 +115,7 @@ class EnvSpec:
     family: str
     task: str
     obs_dim: int
+    obs_parts: Mapping[str, tuple[int, ...]]
     action_dim: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.envs.quiet import quiet
 from trimtab.envs.spec import FloatArray, RawEnv
+from trimtab.errors import TrimtabError
 
 __all__ = ["TaskEnv"]
 
@@ -28,9 +31,10 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         sparse: reward 1.0 on steps where success is true and 0.0 elsewhere, instead of the
             simulator's own reward.
         terminate_on_success: end the episode, with ``terminated``, as soon as success is true.
+        render: whether ``raw`` was made to be rendered.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
 
     def __init__(
         self,
@@ -40,7 +44,9 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         success_key: str | None,
         sparse: bool = False,
         terminate_on_success: bool = False,
+        render: bool = False,
     ) -> None:
+        self.render_mode = "rgb_array" if render else None
         self.raw = raw
         self.horizon = horizon
         self.success_key = success_key
@@ -50,6 +56,8 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         observation, action = raw.observation_space, raw.action_space
         assert isinstance(observation, gymnasium.spaces.Box)
         assert isinstance(action, gymnasium.spaces.Box)
+        every = {"observation": tuple(range(observation.shape[0]))}
+        self.obs_parts: Mapping[str, tuple[int, ...]] = getattr(raw, "obs_parts", every)
         with quiet():
             self.observation_space = gymnasium.spaces.Box(
                 -np.inf, np.inf, observation.shape, np.float32
@@ -88,6 +96,16 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
             bool(truncated) or self._elapsed >= self.horizon,
             info,
         )
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return a picture [H, W, 3] of the present state.
+
+        Raises:
+            TrimtabError: if the environment was not made with ``render=True``.
+        """
+        if self.render_mode is None:
+            raise TrimtabError("make the environment with render=True to see it")
+        return np.asarray(cast(Any, self.raw.render()), np.uint8)
 
     def close(self) -> None:
         """Close the simulator."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 import gymnasium
 import numpy as np
@@ -14,8 +14,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from trimtab.envs.chunk import ChunkWrapper
+from trimtab.envs.dict_observations import DictVectorEnv
 from trimtab.envs.quiet import quiet
-from trimtab.envs.registry import get_spec, make, own_vector
+from trimtab.envs.registry import check_observations, get_spec, make, own_vector
 from trimtab.envs.spec import EnvSpec, FloatArray
 from trimtab.errors import TrimtabError
 
@@ -106,6 +107,7 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         self.discount = first.discount
         self.success_key = first.env.success_key
         self.horizon = first.env.horizon
+        self.obs_parts = first.env.obs_parts
         assert isinstance(first.observation_space, gymnasium.spaces.Box)
         assert isinstance(first.action_space, gymnasium.spaces.Box)
         self.single_observation_space = first.observation_space
@@ -386,6 +388,24 @@ class SyncVectorEnv(EpisodeVectorEnv):
             env.close()
 
 
+@overload
+def make_vec(
+    id: str,
+    num_envs: int,
+    *,
+    seed: int,
+    act_steps: int = ...,
+    discount: float = ...,
+    device: str = ...,
+    episode_seed: EpisodeSeed | None = ...,
+    threads: int | None = ...,
+    observations: Literal["flat"] = ...,
+    **options: Any,
+) -> EpisodeVectorEnv: ...
+@overload
+def make_vec(
+    id: str, num_envs: int, *, seed: int, observations: Literal["dict"], **more: Any
+) -> DictVectorEnv: ...
 def make_vec(
     id: str,
     num_envs: int,
@@ -396,8 +416,9 @@ def make_vec(
     device: str = "cpu",
     episode_seed: EpisodeSeed | None = None,
     threads: int | None = None,
+    observations: Literal["flat", "dict"] = "flat",
     **options: Any,
-) -> EpisodeVectorEnv:
+) -> EpisodeVectorEnv | DictVectorEnv:
     """Make ``num_envs`` copies of a task, stepped together.
 
     A family's own vector environment is taken where there is one that knows the options: the same
@@ -414,6 +435,8 @@ def make_vec(
         episode_seed: replaces the rule for seeds: ``episode_seed(i, e) -> int``.
         threads: how many threads step the simulators, where the family's own vector environment has
             threads; None for its own number. No result depends on it.
+        observations: ``"flat"`` for [N, O], ``"dict"`` for a dictionary of the parts that
+            ``EnvSpec.obs_parts`` names, such as goals.
         options: as :func:`trimtab.envs.registry.make`.
 
     Raises:
@@ -432,7 +455,11 @@ def make_vec(
         "episode_seed": episode_seed,
         "options": options,
     }
+    check_observations(id, observations)
     own = own_vector(id, **options)
-    if own is None:
-        return SyncVectorEnv(id, num_envs, **arguments)
-    return own.make(id, num_envs, threads=threads, **arguments)
+    envs = (
+        SyncVectorEnv(id, num_envs, **arguments)
+        if own is None
+        else own.make(id, num_envs, threads=threads, **arguments)
+    )
+    return DictVectorEnv(envs) if observations == "dict" else envs

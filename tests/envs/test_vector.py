@@ -226,3 +226,27 @@ def test_wrong_calls() -> None:
         env.reset(seed=-1)
     with pytest.raises(TrimtabError, match="no options"):
         env.reset(options={"goal": 1})
+
+
+def test_dictionaries_hold_the_entries_of_the_flat_observation() -> None:
+    id = "robotics/PointMaze-UMaze-v3"
+    flat = make_vec(id, 2, seed=3, horizon=2)
+    named = make_vec(id, 2, seed=3, horizon=2, observations="dict")
+    single = make(id, observations="dict")
+    assert single.reset(seed=flat.episode_seed(0, 0))[0].keys() == named.reset()[0].keys()
+    obs, _ = flat.reset()
+    actions = np.full((2, 1, 2), 0.5, np.float32)
+    for _ in range(2):
+        obs, *_, infos = flat.step(actions)
+        parts, *_, more = named.step(actions)
+        for wanted, have in ((obs, parts), (infos["final_obs"], more["final_obs"])):
+            np.testing.assert_array_equal(have["observation"], wanted[:, :4])
+            np.testing.assert_array_equal(have["achieved_goal"], wanted[:, :2])
+            np.testing.assert_array_equal(have["desired_goal"], wanted[:, 4:])
+    assert infos["_final_obs"].all()
+    assert named.single_observation_space.contains({name: part[0] for name, part in parts.items()})
+
+
+def test_observations_are_flat_or_dictionaries() -> None:
+    with pytest.raises(TrimtabError, match="observations must be flat or dict, got 'image'"):
+        make_vec("gym/Hopper-v5", 1, seed=0, observations="image")  # type: ignore[call-overload]

@@ -1,0 +1,95 @@
+"""Observations as a dictionary of their parts, for who wants goals apart from the rest.
+
+Everything inside the suite is flat. A task says which entries of its flat observation are what
+(``EnvSpec.obs_parts``), so that a dictionary holds the same numbers, and a part may share entries
+with another: where a position is in the observation already, the achieved goal is read from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from trimtab.envs.spec import FloatArray
+from trimtab.envs.task_env import TaskEnv
+
+if TYPE_CHECKING:
+    from trimtab.envs.vector import EpisodeVectorEnv
+
+__all__ = ["DictEnv", "DictVectorEnv", "Parts", "split"]
+
+Parts = Mapping[str, tuple[int, ...]]
+"""Names of parts, and the entries of the flat observation that they consist of, in order."""
+DictObs = dict[str, FloatArray]
+
+
+def split(obs: FloatArray, parts: Parts) -> DictObs:
+    """Return the parts of flat observations [..., O] by name, each [..., its length]."""
+    return {name: obs[..., list(entries)] for name, entries in parts.items()}
+
+
+def _space(parts: Parts) -> gymnasium.spaces.Dict:
+    boxes: dict[str, gymnasium.Space[Any]] = {
+        name: gymnasium.spaces.Box(-np.inf, np.inf, (len(entries),), np.float32)
+        for name, entries in parts.items()
+    }
+    return gymnasium.spaces.Dict(boxes)
+
+
+class DictEnv(gymnasium.Wrapper[Any, FloatArray, FloatArray, FloatArray]):
+    """A single environment whose observations are dictionaries.
+
+    Args:
+        env: the flat one.
+    """
+
+    def __init__(self, env: TaskEnv) -> None:
+        super().__init__(env)
+        self.parts = env.obs_parts
+        self.observation_space = _space(self.parts)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[DictObs, dict[str, Any]]:
+        """Start an episode. Returns the parts of its observation and info."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return split(obs, self.parts), info
+
+    def step(self, action: FloatArray) -> tuple[DictObs, Any, bool, bool, dict[str, Any]]:
+        """Apply ``action`` [A]; return the parts of the observation and the rest as it is."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return split(obs, self.parts), reward, terminated, truncated, info
+
+
+class DictVectorEnv(gymnasium.vector.VectorWrapper):
+    """Many environments whose observations, also ``final_obs``, are dictionaries of [N, ...].
+
+    Args:
+        env: the flat ones.
+    """
+
+    def __init__(self, env: EpisodeVectorEnv) -> None:
+        super().__init__(env)
+        self.parts = env.obs_parts
+        self.single_observation_space = _space(self.parts)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start the next episode everywhere, as the flat environments do."""
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return split(obs, self.parts), infos
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Apply ``actions`` [N, act_steps, A], as the flat environments do."""
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        infos["final_obs"] = split(infos["final_obs"], self.parts)
+        return split(obs, self.parts), reward, terminated, truncated, infos
