@@ -47,8 +47,8 @@ class MDPOSAC(SAC):
         super().__init__(setup, **sac)
         if old_policy_updates % self.actor_every:
             raise TrimtabError(
-                f"old_policy_updates={old_policy_updates}: must be a multiple of actor_every="
-                f"{self.actor_every}, as pi_old is set when the actor moves"
+                f"algorithm.old_policy_updates={old_policy_updates}: must be a multiple of "
+                f"actor_every={self.actor_every}, as pi_old is set when the actor moves"
             )
         self.divergence_weight = divergence_weight
         self.old_policy_updates = old_policy_updates

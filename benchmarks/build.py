@@ -163,7 +163,8 @@ def config_hash(
     A base that follows the seed is known by the configuration that trained it, so that the runs of
     one configuration share a hash; a single base is known by its weights.
     """
-    apart = {"seed", "out", "suite_name", "device", "checkpoint_every", "dataset", "base"}
+    apart = {"seed", "out", "suite_name", "device", "checkpoint_every", "keep_policies"}
+    apart |= {"dataset", "base"}  # known by their content, below
     decisive = {
         key: value
         for key, value in config.settings.items()

@@ -305,6 +305,8 @@ def check_values(config: RunConfig) -> None:
     if not isinstance(config["eval_deterministic"], bool | None):
         value = config["eval_deterministic"]
         raise TrimtabError(f"eval_deterministic={value}: must be true, false or null")
+    if not isinstance(config["keep_policies"], bool):
+        raise TrimtabError(f"keep_policies={config['keep_policies']}: must be true or false")
     check_device(config["device"])
     if not isinstance(config["env_options"] or {}, Mapping):
         raise TrimtabError("env_options: must be a mapping, such as env_options.reward=sparse")

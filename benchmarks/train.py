@@ -26,7 +26,7 @@ from trimtab.benchmarks import build
 from trimtab.benchmarks.checkpoint import load_checkpoint, save_checkpoint
 from trimtab.benchmarks.collector import Collector
 from trimtab.benchmarks.config import RunConfig
-from trimtab.benchmarks.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.evaluate import Evaluator, Scores, torch_act
 from trimtab.benchmarks.experience import Experience, make_experience
 from trimtab.benchmarks.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.rundir import MetricsLog, locked, provenance, remove_leftovers
@@ -340,6 +340,8 @@ class Run:
             for score in scores.episodes
         ]
         write_episodes(self.folder / "episodes.parquet", self.rows)
+        if config["keep_policies"]:
+            self._save_policy(self.folder / "policies" / str(self.position), scores)
         self.scores = scores
         logger.info(
             "%s: %d environment steps, %d updates: return %.3f, success %s",
@@ -371,16 +373,21 @@ class Run:
             "success": self.scores.success_rate,
             "seconds": round(seconds, 2),
         }
-        save_bundle(
-            self.algorithm.policy,
-            self.folder / "policy",
-            contract=self._contract(),
-            results={k: summary[k] for k in ("env", "episodes", "return", "success")},
-            onnx=False,
-        )
+        self._save_policy(self.folder / "policy", self.scores)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")
         return Result(self.folder, summary, already_done=False)
+
+    def _save_policy(self, folder: Path, scores: Scores) -> None:
+        results = {
+            "env": self.parts.env.id,
+            "episodes": len(scores.episodes),
+            "return": scores.mean_return,
+            "success": scores.success_rate,
+        }
+        save_bundle(
+            self.algorithm.policy, folder, contract=self._contract(), results=results, onnx=False
+        )
 
     def _contract(self) -> dict[str, Any]:
         env, parts = self.parts.env, self.parts

@@ -46,6 +46,7 @@ WRONG = {
     "an unknown device": (["device=abacus"], "device=abacus: torch has no such device"),
     "a device number too many": (["device=cuda:99"], "device=cuda:99: torch has no such device"),
     "judging half": (["eval_deterministic=half"], "eval_deterministic=half: must be true"),
+    "keeping some": (["keep_policies=some"], "keep_policies=some: must be true or false"),
     "options that are no mapping": (["env_options=3"], "env_options: must be a mapping"),
     "a rate that is text": (["algorithm.learning_rate=fast"], "algorithm.learning_rate=fast: must"),
     "a batch of a half": (["algorithm.batch_size=0.5"], "algorithm.batch_size=0.5: must be of"),

@@ -164,9 +164,15 @@ def test_the_same_settings_give_the_same_weights_elsewhere(
     cloned: Result, tiny: Any, tmp_path: Path
 ) -> None:
     words = tiny.cloning(tmp_path)
-    again = train(compose_run([*words[::-1], "checkpoint_every=50"]))  # order says nothing
+    words_again = [*words[::-1], "checkpoint_every=50", "keep_policies=true"]
+    again = train(compose_run(words_again))  # order says nothing
     weights = [r.folder / "policy" / "model.safetensors" for r in (cloned, again)]
     assert sha256_file(weights[0]) == sha256_file(weights[1])
+    kept = sorted(again.folder.glob("policies/*"), key=lambda folder: int(folder.name))
+    rows = read_episodes(again.folder / "episodes.parquet").to_pylist()
+    assert [int(folder.name) for folder in kept] == sorted({row["updates"] for row in rows})
+    assert sha256_file(kept[-1] / "model.safetensors") == sha256_file(weights[0])
+    assert not (cloned.folder / "policies").exists()
     assert again.summary["config_hash"] == cloned.summary["config_hash"]
     other = train(compose_run([*words, "seed=1"]))
     assert sha256_file(other.folder / "policy" / "model.safetensors") != sha256_file(weights[0])
