@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,11 @@ from hydra.utils import get_class
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.config import RunConfig, group_options
+from trimtab.benchmarks.recording import dataset_of, record_episodes
 from trimtab.benchmarks.rundir import locked
 from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats import minari
-from trimtab.datasets.recipes.record import record
-from trimtab.envs.registry import get_spec, make
+from trimtab.envs.registry import get_spec
 from trimtab.envs.spec import EnvSpec
 from trimtab.files import read_json, sha256_file, sha256_json
 from trimtab.policies.bundle import (
@@ -369,65 +370,21 @@ def make_dataset(
     own = out / "datasets" / place
     with locked(own, wait=True):  # runs that start together make it once
         if not folder.exists():
-            episodes = _record_episodes(recipe, own / "runs", progress)
-            dataset = _dataset_of(recipe, episodes)
+            dataset = dataset_of(recipe, _episodes(recipe, own, progress))
+            validate(dataset, recipe["id"])
             minari.save(dataset, folder)
+            shutil.rmtree(own / "blocks", ignore_errors=True)
     return minari.load(folder)
 
 
-def _record_episodes(
-    recipe: Mapping[str, Any], runs: Path, progress: Callable[[float], None]
+def _episodes(
+    recipe: Mapping[str, Any], own: Path, progress: Callable[[float], None]
 ) -> list[Episode]:
-    """Let the recipe's controller act, or carry out its run below ``runs``."""
-    for key, least in (("episodes", 1), ("seed", 0)):
-        value = recipe.get(key, least)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise TrimtabError(f"dataset.{key}={value}: must be a whole number of at least {least}")
+    """Let the recipe's controller act, or carry out its run, below the folder ``own``."""
     if "run" in recipe:
         from trimtab.benchmarks.replay_recipe import record_replay
 
-        logger.info("gathering %s by a run of its own below %s", recipe["id"], runs)
-        return record_replay(recipe, runs, progress)
-    options = recipe.get("env_options") or {}
-    env_spec = get_spec(recipe["env"], **options)
-    logger.info("recording %s episodes of %s", recipe["episodes"], recipe["id"])
-    controller = dict(recipe["controller"])
-    env = make(recipe["env"], **options)
-    try:
-        return record(
-            env,
-            env_spec.task,
-            functools.partial(get_class(controller.pop("_target_")), **controller),
-            episodes=int(recipe["episodes"]),
-            seed=int(recipe["seed"]),
-            success_key=env_spec.success_key,
-            only_successful=bool(recipe["only_successful"]),
-            progress=progress,
-        )
-    except (TypeError, ValueError, IndexError) as error:  # a setting that the controller refuses
-        if isinstance(error, TrimtabError):
-            raise
-        raise TrimtabError(
-            f"recipe {recipe['id']}: its controller cannot act with these settings: {error}; "
-            "check dataset.controller.*"
-        ) from error
-    finally:
-        env.close()
-
-
-def _dataset_of(recipe: Mapping[str, Any], episodes: Sequence[Episode]) -> Dataset:
-    options = recipe.get("env_options") or {}
-    env_spec = get_spec(recipe["env"], **options)
-    dataset = Dataset(
-        id=recipe["id"],
-        env=recipe["env"],
-        env_options=options,
-        episodes=tuple(episodes),
-        action_low=env_spec.action_low,
-        action_high=env_spec.action_high,
-        control_rate=env_spec.control_rate,
-        recipe=dict(recipe),
-        fingerprint=env_spec.fingerprint,
-    )
-    validate(dataset, recipe["id"])
-    return dataset
+        logger.info("gathering %s by a run of its own below %s", recipe["id"], own)
+        return record_replay(recipe, own / "runs", progress)
+    logger.info("recording %s", recipe["id"])
+    return record_episodes(recipe, own / "blocks", progress)

@@ -1,8 +1,14 @@
-"""Record episodes of a seeded controller: the same seed gives the same bytes."""
+"""Record episodes of a seeded controller: the same seed gives the same bytes.
+
+Attempt i of a recipe is decided by ``SeedSequence([seed, i])`` alone, so that attempts may be
+played in any order and in any process, and more episodes begin with those that fewer would be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import gymnasium
@@ -12,8 +18,12 @@ from numpy.typing import NDArray
 from trimtab.datasets.episodes import Episode
 from trimtab.types import TrimtabError
 
+__all__ = ["Controller", "ControllerFactory", "Wanted", "play", "record", "select"]
+
 _MOST_ATTEMPTS = 20
 """Episodes tried for each one that is kept, before the recipe is called hopeless."""
+_PATIENCE = 10
+"""Episodes that are tried for more of, while none has been kept yet."""
 
 
 class Controller(Protocol):
@@ -32,57 +42,53 @@ class ControllerFactory(Protocol):
         ...
 
 
-def record(
+@dataclass(frozen=True)
+class Wanted:
+    """How much a recipe records.
+
+    Attributes:
+        episodes: number of episodes to keep, or None.
+        steps: steps to keep at least, in whole episodes, or None; one of the two is given.
+        only_successful: drop episodes without success.
+    """
+
+    episodes: int | None = None
+    steps: int | None = None
+    only_successful: bool = False
+
+    def share(self, episodes: int, steps: int) -> float:
+        """Return how much of what is wanted so many episodes and steps are; 1.0 is all."""
+        if self.episodes is not None:
+            return episodes / self.episodes
+        assert self.steps is not None
+        return min(steps / self.steps, 1.0)
+
+
+def play(
     env: gymnasium.Env[Any, Any],
     task: str,
     make_controller: ControllerFactory,
     *,
-    episodes: int,
     seed: int,
+    attempt: int,
     success_key: str | None,
-    only_successful: bool,
-    progress: Callable[[float], None] = lambda share: None,
-) -> list[Episode]:
-    """Return ``episodes`` recorded episodes.
+) -> Episode:
+    """Return the episode of one attempt.
 
     Args:
         env: one environment whose ``reset(seed=...)`` decides the whole episode.
         task: the part of the id after the family.
-        make_controller: makes the controller of each episode.
-        episodes: number of episodes to keep.
-        seed: seed of the recipe; attempt i uses ``SeedSequence([seed, i])``.
+        make_controller: makes the controller of the episode.
+        seed: seed of the recipe.
+        attempt: number of the attempt.
         success_key: key of ``info`` that tells success, or None.
-        only_successful: drop episodes without success.
-        progress: called with the share that is done.
-
-    Raises:
-        TrimtabError: if too few attempts succeed.
     """
-    kept: list[Episode] = []
-    for attempt in range(episodes * _MOST_ATTEMPTS):
-        env_seed, controller_seed = (
-            int(x) for x in np.random.SeedSequence([seed, attempt]).generate_state(2)
-        )
-        controller = make_controller(task, np.random.default_rng(controller_seed))
-        episode = _record_one(env, controller, env_seed, success_key)
-        if only_successful and not episode.success:
-            continue
-        kept.append(episode)
-        progress(len(kept) / episodes)
-        if len(kept) == episodes:
-            return kept
-    raise TrimtabError(
-        f"recipe for {task}: only {len(kept)} of {episodes * _MOST_ATTEMPTS} attempts succeeded; "
-        "lower its noise or set only_successful=false"
-    )
-
-
-def _record_one(
-    env: gymnasium.Env[Any, Any], controller: Controller, seed: int, success_key: str | None
-) -> Episode:
+    seeds = np.random.SeedSequence([seed, attempt]).generate_state(2)
+    env_seed, controller_seed = (int(x) for x in seeds)
+    controller = make_controller(task, np.random.default_rng(controller_seed))
     space = env.action_space
     assert isinstance(space, gymnasium.spaces.Box)
-    obs, _ = env.reset(seed=seed)
+    obs, _ = env.reset(seed=env_seed)
     observations, actions, rewards, successes = [obs], [], [], []
     terminated = truncated = False
     while not (terminated or truncated):
@@ -92,8 +98,7 @@ def _record_one(
         actions.append(action)
         rewards.append(float(reward))
         successes.append(bool(info[success_key]) if success_key is not None else False)
-    steps = len(actions)
-    ends = np.arange(steps) == steps - 1
+    ends = np.arange(len(actions)) == len(actions) - 1
     return Episode(
         observations=np.stack(observations),
         actions=np.stack(actions),
@@ -101,5 +106,62 @@ def _record_one(
         terminations=ends & terminated,
         truncations=ends & truncated,
         infos={"success": np.array(successes)} if success_key is not None else {},
-        seed=seed,
+        seed=env_seed,
     )
+
+
+def select(
+    attempts: Iterable[Episode],
+    wanted: Wanted,
+    task: str,
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[Episode]:
+    """Return the first of the attempts' episodes that are as many as wanted.
+
+    Args:
+        attempts: episodes by number of attempt; no more are taken than needed.
+        wanted: how much to keep.
+        task: what errors call the recipe.
+        progress: called with the share that is done.
+
+    Raises:
+        TrimtabError: if too few attempts succeed.
+    """
+    kept: list[Episode] = []
+    steps = 0
+    for tried, episode in enumerate(attempts, start=1):
+        if not wanted.only_successful or episode.success:
+            kept.append(episode)
+            steps += len(episode)
+            share = wanted.share(len(kept), steps)
+            progress(share)
+            if share >= 1.0:
+                return kept
+        if tried == _MOST_ATTEMPTS * (wanted.episodes or len(kept) + _PATIENCE):
+            break
+    raise TrimtabError(
+        f"recipe for {task}: only {len(kept)} of {tried} attempts succeeded; "
+        "lower its noise or set only_successful=false"
+    )
+
+
+def record(
+    env: gymnasium.Env[Any, Any],
+    task: str,
+    make_controller: ControllerFactory,
+    wanted: Wanted,
+    *,
+    seed: int,
+    success_key: str | None,
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[Episode]:
+    """Return as many recorded episodes as wanted; see :func:`play` and :func:`select`.
+
+    Raises:
+        TrimtabError: if too few attempts succeed.
+    """
+    attempts = (
+        play(env, task, make_controller, seed=seed, attempt=attempt, success_key=success_key)
+        for attempt in itertools.count()
+    )
+    return select(attempts, wanted, task, progress)

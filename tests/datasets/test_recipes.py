@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from hydra.utils import get_class
 
 from trimtab.benchmarks.build import make_dataset, recipe_folder
 from trimtab.benchmarks.config import load_group
+from trimtab.benchmarks.recording import dataset_of, record_episodes
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
 from trimtab.datasets.recipes.metaworld_expert import MetaWorldExpert
-from trimtab.datasets.recipes.record import record
+from trimtab.datasets.recipes.record import Wanted, record
 from trimtab.datasets.recipes.waypoints import WaypointController
 from trimtab.envs.registry import get_spec, make
 from trimtab.types import TrimtabError
@@ -123,10 +125,10 @@ class Task:
 
 
 def recorded(**changes: Any) -> list[Any]:
-    settings: dict[str, Any] = {
-        "episodes": 30, "seed": 0, "success_key": "success", "only_successful": False,
-    }  # fmt: skip
-    return record(Task(), "task", Scripted, **{**settings, **changes})  # type: ignore[arg-type]
+    amount = {"episodes": 30, **changes}
+    key = amount.pop("success_key", "success")
+    wanted = Wanted(**amount)
+    return record(Task(), "task", Scripted, wanted, seed=0, success_key=key)  # type: ignore[arg-type]
 
 
 def test_only_successful_drops_the_others() -> None:
@@ -146,6 +148,43 @@ def test_end_flags_are_those_of_the_task() -> None:
     assert recorded(success_key=None)[0].infos == {}
 
 
+def test_steps_are_filled_with_whole_episodes() -> None:
+    assert [len(episode) for episode in recorded(episodes=None, steps=5)] == [2, 2, 2]
+    assert len(recorded(episodes=None, steps=6)) == 3
+
+
+def test_how_many_processes_record_changes_nothing(tmp_path: Path) -> None:
+    wanted = recipe("two_routes", episodes=20)  # more than a block
+    hashes = []
+    for workers in (1, 2):
+        blocks = tmp_path / str(workers)
+        episodes = record_episodes(wanted, blocks, workers=workers)
+        hashes.append(dataset_of(wanted, episodes).content_hash)
+    assert len(episodes) == 20 and hashes[0] == hashes[1]
+    recorded_at = {path: path.stat().st_mtime_ns for path in blocks.rglob("*.hdf5")}
+    again = dataset_of(wanted, record_episodes(wanted, blocks, workers=1))
+    assert again.content_hash == hashes[0]
+    assert (
+        recorded_at
+        and recorded_at.items()
+        <= {path: path.stat().st_mtime_ns for path in blocks.rglob("*.hdf5")}.items()
+    )  # what was recorded before is not recorded again
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 5}, "either dataset.episodes or dataset.steps"),
+        ({"episodes": None}, "either dataset.episodes or dataset.steps"),
+        ({"episodes": 0}, "dataset.episodes=0: must be a whole number of at least 1"),
+        ({"episodes": None, "steps": 1.5}, "dataset.steps=1.5: must be a whole number"),
+    ],
+)
+def test_a_recipe_says_how_much(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(TrimtabError, match=message):
+        make_dataset(recipe("two_routes", **changes), tmp_path)
+
+
 def test_a_recipe_that_never_succeeds_gives_up() -> None:
     class Idle(Scripted):
         def __init__(self, task: str, generator: np.random.Generator) -> None:
@@ -153,8 +192,8 @@ def test_a_recipe_that_never_succeeds_gives_up() -> None:
 
     with pytest.raises(TrimtabError, match="only 0 of 40 attempts succeeded") as error:
         record(
-            Task(), "task", Idle,  # type: ignore[arg-type]
-            episodes=2, seed=0, success_key="success", only_successful=True,
+            Task(), "task", Idle, Wanted(2, only_successful=True),  # type: ignore[arg-type]
+            seed=0, success_key="success",
         )  # fmt: skip
     assert "\n" not in str(error.value)
 

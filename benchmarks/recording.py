@@ -1,0 +1,174 @@
+"""Record a recipe's episodes: in blocks of attempts, on every core, kept until all is there.
+
+A block that was recorded before an interruption is read and not recorded again. Which episodes a
+recipe gives does not depend on how many processes recorded them: attempts are seeded one by one,
+and taken in their order.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import json
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_class
+
+from trimtab.datasets.catalog import is_dataset
+from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.formats import minari
+from trimtab.datasets.recipes.record import Wanted, play, select
+from trimtab.envs.registry import get_spec, make
+from trimtab.types import TrimtabError
+
+__all__ = ["dataset_of", "record_episodes", "wanted_of"]
+
+BLOCK = 16
+"""Attempts that are recorded and kept together."""
+
+
+def wanted_of(recipe: Mapping[str, Any]) -> Wanted:
+    """Return how much a recipe records.
+
+    Raises:
+        TrimtabError: if it does not say so in whole numbers, or in both ways at once.
+    """
+    for key, least in (("episodes", 1), ("steps", 1), ("seed", 0)):
+        value = recipe.get(key)
+        wrong = isinstance(value, bool) or not isinstance(value, int) or value < least
+        if value is not None and wrong:
+            raise TrimtabError(f"dataset.{key}={value}: must be a whole number of at least {least}")
+    episodes, steps = recipe.get("episodes"), recipe.get("steps")
+    if (episodes is None) == (steps is None):
+        raise TrimtabError(f"recipe {recipe['id']}: give either dataset.episodes or dataset.steps")
+    return Wanted(episodes, steps, bool(recipe.get("only_successful", False)))
+
+
+def record_episodes(
+    recipe: Mapping[str, Any],
+    blocks: Path,
+    progress: Callable[[float], None] = lambda share: None,
+    workers: int | None = None,
+) -> list[Episode]:
+    """Let a recipe's controller act, and return what it did.
+
+    Args:
+        recipe: ``controller``, ``env``, ``env_options``, ``seed``, ``episodes`` or ``steps``, and
+            ``only_successful``.
+        blocks: folder for the blocks recorded so far; not used for a recipe of a block or less.
+        progress: called with the share that is done.
+        workers: processes side by side; None for one a core. No episode depends on it.
+
+    Raises:
+        TrimtabError: if the controller cannot act, or succeeds too rarely.
+    """
+    wanted = wanted_of(recipe)
+    with contextlib.closing(Stage(recipe)) as stage:  # wrong settings end it here, in one process
+        if wanted.episodes is not None and wanted.episodes <= BLOCK:
+            return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
+    count = workers or os.cpu_count() or 1
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(count, mp_context=context) as pool:
+        try:
+            return select(_in_order(recipe, blocks, pool, count), wanted, stage.task, progress)
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _in_order(
+    recipe: Mapping[str, Any], blocks: Path, pool: concurrent.futures.Executor, ahead: int
+) -> Iterator[Episode]:
+    """Yield the attempts' episodes by number, while the next blocks are being recorded."""
+    running: deque[concurrent.futures.Future[None]] = deque()
+    words = json.dumps(dict(recipe), sort_keys=True)
+    for block in itertools.count():
+        while len(running) <= ahead:
+            number = block + len(running)
+            running.append(pool.submit(record_block, words, number, blocks / str(number)))
+        running.popleft().result()
+        yield from minari.load(blocks / str(block)).episodes
+
+
+class Stage:
+    """A recipe's environment, and what makes the controllers that act in it.
+
+    Args:
+        recipe: see :func:`record_episodes`.
+    """
+
+    def __init__(self, recipe: Mapping[str, Any]) -> None:
+        options = recipe.get("env_options") or {}
+        controller = dict(recipe["controller"])
+        self.recipe = recipe
+        self.task = get_spec(recipe["env"], **options).task
+        self.factory = functools.partial(get_class(controller.pop("_target_")), **controller)
+        self.env = make(recipe["env"], **options)
+
+    def play(self, attempt: int) -> Episode:
+        """Return the episode of one attempt.
+
+        Raises:
+            TrimtabError: if the controller refuses its settings.
+        """
+        try:
+            return play(
+                self.env,
+                self.task,
+                self.factory,
+                seed=int(self.recipe["seed"]),
+                attempt=attempt,
+                success_key=self.env.success_key,
+            )
+        except (
+            TypeError,
+            ValueError,
+            IndexError,
+        ) as error:  # a setting that the controller refuses
+            if isinstance(error, TrimtabError):
+                raise
+            raise TrimtabError(
+                f"recipe {self.recipe['id']}: its controller cannot act with these settings: "
+                f"{error}; check dataset.controller.*"
+            ) from error
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.env.close()
+
+
+def record_block(recipe_json: str, block: int, folder: Path) -> None:
+    """Record a block of attempts as a dataset of its own, unless it is there."""
+    if not is_dataset(folder):
+        stage = _worker_stage(recipe_json)
+        numbers = range(block * BLOCK, (block + 1) * BLOCK)
+        minari.save(dataset_of(stage.recipe, [stage.play(number) for number in numbers]), folder)
+
+
+@functools.cache
+def _worker_stage(recipe_json: str) -> Stage:
+    """Return the stage of a worker process, which lives as long as its pool."""
+    return Stage(json.loads(recipe_json))
+
+
+def dataset_of(recipe: Mapping[str, Any], episodes: list[Episode]) -> Dataset:
+    """Return a recipe's episodes as a dataset."""
+    options = recipe.get("env_options") or {}
+    spec = get_spec(recipe["env"], **options)
+    return Dataset(
+        id=recipe["id"],
+        env=recipe["env"],
+        env_options=options,
+        episodes=tuple(episodes),
+        action_low=spec.action_low,
+        action_high=spec.action_high,
+        control_rate=spec.control_rate,
+        recipe=dict(recipe),
+        fingerprint=spec.fingerprint,
+    )
