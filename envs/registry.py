@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import json
 import logging
+import os
 import pkgutil
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -23,6 +24,8 @@ from trimtab.envs.task_env import TaskEnv
 from trimtab.errors import TrimtabError
 
 __all__ = [
+    "OUTSIDE",
+    "OUTSIDE_GROUP",
     "check_observations",
     "get_spec",
     "list_envs",
@@ -36,6 +39,10 @@ logger = logging.getLogger(__name__)
 
 # Importing it registers this very list with Gymnasium, which only a user's import should do.
 _WITH_EFFECTS = frozenset({"register"})
+OUTSIDE = "TRIMTAB_FAMILIES"
+"""Environment variable with the names of modules that define further families, after commas."""
+OUTSIDE_GROUP = "trimtab.envs"
+"""Entry points by which an installed package names such modules."""
 _REWARDS = ("native", "sparse")
 _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"horizon": None, "reward": "native", "terminate_on_success": False}
@@ -44,10 +51,9 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 @functools.cache
 def _families() -> Mapping[str, Family]:
-    """Find the modules beside this one that define ``FAMILY``; simulators are not imported."""
-    folders = [f"{folder}/envs" for folder in trimtab.__path__]
-    found = {}
-    for module in pkgutil.iter_modules(folders):
+    """Find every module that defines ``FAMILY``; simulators are not imported."""
+    found: dict[str, Family] = {}
+    for module in pkgutil.iter_modules([f"{folder}/envs" for folder in trimtab.__path__]):
         if module.name in _WITH_EFFECTS:
             continue
         family = getattr(importlib.import_module(f"trimtab.envs.{module.name}"), "FAMILY", None)
@@ -58,7 +64,35 @@ def _families() -> Mapping[str, Family]:
                     "give both the same name"
                 )
             found[family.name] = family
+    for name in _outside():
+        family = _family_outside(name)
+        if family.name in found:
+            raise TrimtabError(
+                f"the module {name} brings a family {family.name!r}, which there is already; "
+                "give it another name"
+            )
+        found[family.name] = family
     return found
+
+
+def _outside() -> list[str]:
+    """Return the modules that users bring: named in a variable, or by an installed package."""
+    named = [name.strip() for name in os.environ.get(OUTSIDE, "").split(",") if name.strip()]
+    installed = importlib.metadata.entry_points(group=OUTSIDE_GROUP)
+    return list(dict.fromkeys([*named, *(point.value for point in installed)]))
+
+
+def _family_outside(name: str) -> Family:
+    try:
+        family = getattr(importlib.import_module(name), "FAMILY", None)
+    except ImportError as error:
+        raise TrimtabError(
+            f"{OUTSIDE} or an installed package names the module {name}, which cannot be imported "
+            f"({error})"
+        ) from error
+    if not isinstance(family, Family):
+        raise TrimtabError(f"the module {name} defines no FAMILY of trimtab.envs.spec.Family")
+    return family
 
 
 def list_envs() -> tuple[str, ...]:

@@ -73,3 +73,53 @@ def test_links_in_the_documents_lead_somewhere(root: Path) -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.fixture(scope="module")
+def robot(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the module of ``docs/environments.md``."""
+    folder = tmp_path_factory.mktemp("robot")
+    ((name, text),) = BLOCK.findall((root / "docs" / "environments.md").read_text())
+    (folder / name).write_text(text)
+    return folder
+
+
+def run_with_robot(root: Path, robot: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join((str(root / "src"), str(robot)))
+    environment = {**os.environ, "PYTHONPATH": path, "TRIMTAB_FAMILIES": "my_robot"}
+    return subprocess.run(
+        [sys.executable, "-P", *words], cwd=root, env=environment,
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+
+
+def test_ones_own_robot_is_listed_and_trains(root: Path, robot: Path) -> None:
+    command = ("-m", "trimtab.benchmarks.cli")
+    shown = run_with_robot(root, robot, *command, "list", "env", "tag=goal", "format=json")
+    assert shown.returncode == 0, shown.stderr
+    assert "my_robot/Reach-v0" in shown.stdout
+    done = run_with_robot(
+        root, robot, *command, "train", "env=my_robot/Reach-v0", "algorithm=sac",
+        "online_steps=300", "algorithm.warmup_steps=200", "eval_episodes=2", f"out={robot}/runs",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_ones_own_robot_keeps_the_contract(root: Path, robot: Path) -> None:
+    tested = run_with_robot(
+        root, robot, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-v",
+        "tests/envs/test_contract.py", "-k", "my_robot",
+    )  # fmt: skip
+    assert tested.returncode == 0, tested.stdout[-3000:]
+    assert len(re.findall(r"\[my_robot/Reach-v0\] PASSED", tested.stdout)) >= 6
+
+
+@pytest.mark.parametrize("module", ["no_such_robot", "json"])
+def test_a_wrong_module_is_named_in_one_line(root: Path, robot: Path, module: str) -> None:
+    environment = {**os.environ, "TRIMTAB_FAMILIES": module}
+    shown = subprocess.run(
+        [sys.executable, "-m", "trimtab.benchmarks.cli", "list", "env"], cwd=root, env=environment,
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert shown.returncode == 2
+    assert shown.stderr.count("\n") == 1 and module in shown.stderr

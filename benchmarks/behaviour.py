@@ -1,0 +1,99 @@
+"""A trained policy as a recipe's controller: data of a known competence.
+
+The policies that come with the package lie in ``datasets/behaviour/<environment>/<tier>``, as
+bundles: safetensors and JSON, with how they were trained.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import trimtab
+from trimtab.policies.base import Policy
+from trimtab.policies.bundle import bundle_hash, load_bundle
+from trimtab.types import TrimtabError
+
+__all__ = ["BehaviourPolicy", "behaviour_folder"]
+
+
+def behaviour_folder(name: str) -> Path:
+    """Return the bundle of a behaviour policy: one of the package's, or a folder anywhere.
+
+    Args:
+        name: ``<environment>/<tier>``, such as ``hopper/medium``, or the path of a bundle.
+
+    Raises:
+        TrimtabError: if there is none.
+    """
+    places = [Path(root) / "datasets" / "behaviour" for root in trimtab.__path__]
+    for folder in (*(place / name for place in places), Path(name)):
+        if (folder / "config.json").is_file():
+            return folder
+    known = sorted(
+        path.parent.relative_to(place).as_posix()
+        for place in places
+        for path in place.glob("*/*/config.json")
+    )
+    raise TrimtabError(
+        f"behaviour policy {name}: neither a bundle nor one of {', '.join(known) or 'none'}"
+    )
+
+
+@functools.cache
+def _policy(name: str) -> Policy:
+    policy = load_bundle(behaviour_folder(name)).policy
+    if policy.spec.horizon != 1:
+        raise TrimtabError(
+            f"behaviour policy {name}: it gives chunks of {policy.spec.horizon} actions; "
+            "a recipe plays single ones"
+        )
+    return policy
+
+
+class BehaviourPolicy:
+    """Acts as a policy does that was trained before, with its own noise.
+
+    Args:
+        task: not used.
+        generator: decides which policy acts in an episode, and its noise.
+        policies: names of policies, see :func:`behaviour_folder`; each episode has one of them.
+        noise_scale: factor to the policy's noise; 0 acts as the policy is judged, without any.
+
+    Raises:
+        TrimtabError: if there is no such policy, or it gives chunks of actions.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        generator: np.random.Generator,
+        *,
+        policies: Sequence[str],
+        noise_scale: float = 1.0,
+    ) -> None:
+        if not policies:
+            raise TrimtabError("dataset.controller.policies: name at least one")
+        self.policy = _policy(policies[int(generator.integers(len(policies)))])
+        self.generator, self.noise_scale = generator, noise_scale
+
+    @staticmethod
+    def identity(settings: Mapping[str, Any]) -> list[str]:
+        """Return hashes of the policies: other weights under the same name are other data."""
+        return [bundle_hash(behaviour_folder(name)) for name in settings["policies"]]
+
+    @torch.no_grad()
+    def act(self, obs: NDArray[Any]) -> NDArray[Any]:
+        """Return the policy's action ``[A]``, raw units."""
+        shape = (1, *self.policy.noise_shape)
+        noise = self.generator.standard_normal(shape, dtype=np.float32)
+        noise *= np.float32(self.noise_scale)
+        chunk = self.policy(torch.from_numpy(obs)[None], torch.from_numpy(noise))
+        action: NDArray[Any] = chunk[0, 0].numpy()
+        return action
