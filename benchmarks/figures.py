@@ -13,7 +13,7 @@ import torch
 
 from trimtab.benchmarks.build import load_base
 from trimtab.benchmarks.suite import Outcome
-from trimtab.envs.robotics import CELL_SIZE, cell_to_xy, maze_map
+from trimtab.envs.robotics_mazes import CELL_SIZE, cell_to_xy, maze_map
 from trimtab.envs.vector import make_vec
 from trimtab.files import atomic_write_bytes
 from trimtab.policies.base import Policy

@@ -1,206 +1,110 @@
-"""Gymnasium-Robotics' point mazes, and two of our own in which there are two ways to the goal.
+"""Gymnasium-Robotics: the Fetch arm, mazes for a ball and an ant, the Adroit hand, the kitchen.
 
-A ball is pushed by a force in ``[-1, 1]^2``, 100 times a second (25 times in our own mazes),
-through a maze of square cells of 1 m. The observation is ``[x, y, velocity x, velocity y, goal x,
-goal y]`` (m, m/s), the reward 1.0 within 0.45 m of the goal and 0.0 elsewhere, and an episode ends
-at the goal.
+Fetch (Plappert et al., 2018, "Multi-Goal Reinforcement Learning"): four actions in ``[-1, 1]``,
+gripper displacement and opening, 25 times a second; the observation is Gymnasium-Robotics' own of
+10 numbers (reach) or 25, followed by the goal (m). The achieved goal is the gripper's or the
+object's position, which the observation holds. Rewards are 0 at the goal and -1 elsewhere, or minus
+the distance (``Dense``); an episode goes on at the goal.
 
-In ``PointMaze-TwoRoutes-v0`` a block stands between starts and goal, and the way round either side
-is as long as the other; an action holds for 0.04 s, so that a chunk of eight commits to a side. In
-``PointMaze-TwoRoutes-Blocked-v0`` the upper corridor is walled up at its far end: who knows only
-that way has to be steered to the other.
+Adroit (Rajeswaran et al., 2018, "Learning Complex Dexterous Manipulation"): positions of the joints
+of a hand of 24 degrees of freedom, 100 times a second, rewards as Gymnasium-Robotics shapes them or
+10 on success and -0.1 elsewhere (``Sparse``); an episode goes on after success.
+
+Mazes are described in ``robotics_mazes.py``, the kitchen in ``robotics_kitchen.py``.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
-from typing import Any, cast
-
-import numpy as np
+from collections.abc import Callable
 
 from trimtab.envs.mujoco_frames import mujoco_frames
 from trimtab.envs.quiet import quiet
+from trimtab.envs.robotics_goals import FlatGoalEnv, registered
+from trimtab.envs.robotics_kitchen import KITCHENS, build_kitchen
+from trimtab.envs.robotics_mazes import (
+    ANT_MAZES,
+    OWN_MAZES,
+    POINT_MAZES,
+    build_ant_maze,
+    build_own_maze,
+    build_point_maze,
+)
 from trimtab.envs.spec import Family, RawEnv, Task
-from trimtab.errors import TrimtabError
 
-__all__ = [
-    "CELL_SIZE",
-    "FAMILY",
-    "TWO_ROUTES_BLOCKED_MAP",
-    "TWO_ROUTES_MAP",
-    "cell_to_xy",
-    "maze_map",
-]
+__all__ = ["FAMILY"]
 
-MazeMap = tuple[tuple[int | str, ...], ...]
+# By task, the index in the observation at which the achieved goal starts: gripper, or object.
+_FETCH_TASKS = {"FetchReach": 0, "FetchPush": 3, "FetchSlide": 3, "FetchPickAndPlace": 3}
+_FETCH_REWARDS = {"": ("sparse",), "Dense": ()}  # suffix of the name, and tags
 
-CELL_SIZE = 1.0
-"""Side of a maze cell in metres."""
-
-TWO_ROUTES_MAP: MazeMap = (
-    (1, 1, 1, 1, 1, 1, 1, 1),
-    (1, 0, 0, 0, 0, 0, 0, 1),
-    (1, 0, 0, 1, 1, 0, 0, 1),
-    (1, "r", 0, 1, 1, 0, 0, 1),
-    (1, "r", 0, 0, 1, "g", 0, 1),
-    (1, "r", 0, 1, 1, 0, 0, 1),
-    (1, 0, 0, 1, 1, 0, 0, 1),
-    (1, 0, 0, 0, 0, 0, 0, 1),
-    (1, 1, 1, 1, 1, 1, 1, 1),
-)
-"""1 is a wall, 0 is free, "r" a start, "g" the goal; row 0 has the greatest y.
-
-The block between starts and goal has a pocket that faces the starts, and each way round is taken
-from all of them: who averages the two ways drives into the pocket.
-"""
-
-TWO_ROUTES_BLOCKED_MAP: MazeMap = (
-    TWO_ROUTES_MAP[0],
-    (1, 0, 0, 0, 1, 0, 0, 1),
-    *TWO_ROUTES_MAP[2:],
-)
-"""The same, with the upper corridor closed at its far end."""
-
-_OWN_MAPS = {
-    "PointMaze-TwoRoutes-v0": TWO_ROUTES_MAP,
-    "PointMaze-TwoRoutes-Blocked-v0": TWO_ROUTES_BLOCKED_MAP,
+_FETCH = {
+    f"{name}{suffix}-v4": Task(50, "is_success", tags=("manipulation", "goal", *tags))
+    for name in _FETCH_TASKS
+    for suffix, tags in _FETCH_REWARDS.items()
 }
-_OWN_NOISE = 0.3  # of a cell: starts and goals vary, and stay clear of the walls
-_OWN_REPEAT = 4  # steps of the 100 Hz maze for each action: control at 25 Hz
+_FETCH_ACHIEVED = {
+    f"{name}{suffix}-v4": index for name, index in _FETCH_TASKS.items() for suffix in _FETCH_REWARDS
+}
 
-# Gymnasium-Robotics' maps by task, as it registers them (there, the task goes on at the goal).
-_STOCK_MAPS = {
-    "PointMaze-UMaze-v3": ("U_MAZE", 300),
-    "PointMaze-Medium-v3": ("MEDIUM_MAZE", 600),
-    "PointMaze-Large-v3": ("LARGE_MAZE", 800),
+# Minimum and maximum returns of D4RL's tables (Fu et al., 2020), taken under mujoco-py with the
+# dense rewards; Gymnasium-Robotics gives the hand's distance to handle, hammer or ball the opposite
+# sign, which moves a return by some tens. The pen is left out: D4RL's episode ends when it is
+# dropped and has half as many steps.
+_D4RL = {
+    "AdroitHandDoor-v1": (-56.512833, 2880.5693087298737),
+    "AdroitHandHammer-v1": (-274.856578, 12794.134825156867),
+    "AdroitHandRelocate-v1": (-6.425911, 4233.877797728884),
+}
+# By task, whether the observation says where to and that changes from episode to episode.
+_ADROIT_TAGS = {"Door": (), "Hammer": (), "Pen": ("goal",), "Relocate": ("goal",)}
+_ADROIT_REWARDS = {"": (), "Sparse": ("sparse",)}
+
+_ADROIT = {
+    name: Task(
+        200,
+        "success",
+        score_references={"d4rl": _D4RL[name]} if name in _D4RL else {},
+        tags=("manipulation", "dexterous", *tags),
+    )
+    for name, tags in (
+        (f"AdroitHand{task}{suffix}-v1", (*task_tags, *reward_tags))
+        for task, task_tags in _ADROIT_TAGS.items()
+        for suffix, reward_tags in _ADROIT_REWARDS.items()
+    )
 }
 
 
-def maze_map(task: str) -> MazeMap:
-    """Return the rows of cells of a point maze, for drawing; see :func:`cell_to_xy`.
-
-    Args:
-        task: task name or whole id.
-
-    Raises:
-        TrimtabError: if there is no such maze.
-    """
-    task = task.removeprefix("robotics/")
-    if task in _OWN_MAPS:
-        return _OWN_MAPS[task]
-    if task not in _STOCK_MAPS:
-        known = ", ".join([*_OWN_MAPS, *_STOCK_MAPS])
-        raise TrimtabError(f"no maze named {task!r}; there are {known}")
+def _build_fetch(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        from gymnasium_robotics.envs.maze import maps
+        env = registered(task, render=render)
+        return FlatGoalEnv(env, achieved_at=_FETCH_ACHIEVED[task], frame_skip=env.n_substeps)
 
-        return tuple(tuple(row) for row in getattr(maps, _STOCK_MAPS[task][0]))
+
+def _build_adroit(task: str, *, render: bool) -> RawEnv:
+    with quiet():
+        env: RawEnv = registered(task, render=render)
+        return env
 
 
-def cell_to_xy(cells: MazeMap, row: float, column: float) -> tuple[float, float]:
-    """Return the centre (x, y) in metres of a cell; the maze's middle is the origin."""
-    x = (column + 0.5 - len(cells[0]) / 2) * CELL_SIZE
-    y = (len(cells) / 2 - row - 0.5) * CELL_SIZE
-    return x, y
+_BUILDERS: dict[str, Callable[..., RawEnv]] = {
+    **dict.fromkeys(_FETCH, _build_fetch),
+    **dict.fromkeys(OWN_MAZES, build_own_maze),
+    **dict.fromkeys(POINT_MAZES, build_point_maze),
+    **dict.fromkeys(ANT_MAZES, build_ant_maze),
+    **dict.fromkeys(_ADROIT, _build_adroit),
+    **dict.fromkeys(KITCHENS, build_kitchen),
+}
 
 
 def _build(task: str, *, render: bool) -> RawEnv:
-    own = task in _OWN_MAPS
-    repeat = _OWN_REPEAT if own else 1
-    cells = [list(row) for row in maze_map(task)]
-    with quiet():
-        import gymnasium
-        from gymnasium_robotics.envs.maze import maze_v4
-        from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
-
-        env = _construct(PointMazeEnv, maze_v4, cells, continuing=not own, render=render)
-        if own:
-            env.position_noise_range = _OWN_NOISE
-
-    class _FlatPointMaze(gymnasium.Env[Any, Any]):
-        """The maze with its dictionary of observations laid out as one array of six."""
-
-        def __init__(self) -> None:
-            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (6,), np.float64)
-            self.action_space = env.action_space
-            self.model = env.model
-            self.frame_skip = repeat * env.point_env.frame_skip
-            self.obs_parts = {
-                "observation": (0, 1, 2, 3),
-                "achieved_goal": (0, 1),
-                "desired_goal": (4, 5),
-            }
-
-        def reset(
-            self, *, seed: int | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[Any, dict[str, Any]]:
-            obs, info = env.reset(seed=seed, options=options)
-            return np.concatenate((obs["observation"], obs["desired_goal"])), info
-
-        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            for _ in range(repeat):
-                obs, reward, terminated, truncated, info = env.step(action)
-                if terminated or truncated:
-                    break
-            flat = np.concatenate((obs["observation"], obs["desired_goal"]))
-            return flat, reward, terminated, truncated, info
-
-        def render(self) -> Any:
-            return env.render()
-
-        def close(self) -> None:
-            env.close()
-
-    return _FlatPointMaze()
-
-
-def _construct(
-    maker: Any, module: Any, cells: list[list[int | str]], *, continuing: bool, render: bool
-) -> Any:
-    """Construct the maze with its model's file in a folder of its own, removed afterwards.
-
-    Gymnasium-Robotics writes the file beside a temporary folder under a name made of the time
-    alone, and leaves it there: two processes may read each other's maze.
-    """
-    with tempfile.TemporaryDirectory(prefix="trimtab-maze-") as folder:
-        original = module.tempfile
-        module.tempfile = cast(Any, _PrivateTemporaryFiles(folder))
-        try:
-            return maker(
-                maze_map=cells,
-                reward_type="sparse",
-                continuing_task=continuing,
-                render_mode="rgb_array" if render else None,
-            )
-        finally:
-            module.tempfile = original
-
-
-class _PrivateTemporaryFiles:
-    """Stands for the module ``tempfile`` while a maze is constructed."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def TemporaryDirectory(self) -> tempfile.TemporaryDirectory[str]:  # noqa: N802
-        return tempfile.TemporaryDirectory(dir=os.path.realpath(self._folder))
+    return _BUILDERS[task](task, render=render)
 
 
 FAMILY = Family(
     name="robotics",
     install="trimtab[robotics]",
     packages=("mujoco", "gymnasium", "gymnasium-robotics"),
-    tasks={
-        **{
-            name: Task(100, "success", tags=("navigation", "goal", "sparse", "two-routes"))
-            for name in _OWN_MAPS
-        },
-        **{
-            name: Task(steps, "success", tags=("navigation", "goal", "sparse"))
-            for name, (_, steps) in _STOCK_MAPS.items()
-        },
-    },
+    tasks={**_FETCH, **OWN_MAZES, **POINT_MAZES, **ANT_MAZES, **_ADROIT, **KITCHENS},
     build=_build,
     frames=mujoco_frames,
 )

@@ -10,7 +10,7 @@ import pytest
 
 from trimtab.envs.quiet import quiet
 from trimtab.envs.registry import list_envs, make
-from trimtab.envs.robotics import (
+from trimtab.envs.robotics_mazes import (
     TWO_ROUTES_BLOCKED_MAP,
     TWO_ROUTES_MAP,
     cell_to_xy,
@@ -141,7 +141,7 @@ def test_two_routes_maps_are_mirror_images_but_for_one_cell() -> None:
     assert changed == [(1, 4)]
 
 
-@pytest.mark.parametrize("id", [OPEN, BLOCKED, "robotics/PointMaze-UMaze-v3"])
+@pytest.mark.parametrize("id", [OPEN, BLOCKED, "robotics/PointMaze_UMaze-v3"])
 def test_maze_map_is_where_the_walls_are(id: str) -> None:
     cells = maze_map(id)
     model = make(id).raw.unwrapped.model

@@ -17,7 +17,7 @@ from trimtab.errors import TrimtabError
 def test_all_families_are_found() -> None:
     ids = list_envs()
     assert ids == tuple(sorted(set(ids)))
-    for family, count in {"gym": 11, "metaworld": 50, "robotics": 5}.items():
+    for family, count in {"gym": 11, "metaworld": 50, "robotics": 61, "pusht": 1}.items():
         assert sum(id.startswith(f"{family}/") for id in ids) == count
     mazes = {"PointMaze-TwoRoutes-v0", "PointMaze-TwoRoutes-Blocked-v0"}
     assert {f"robotics/{maze}" for maze in mazes} <= set(ids)
@@ -35,7 +35,7 @@ def test_importing_and_making_says_nothing() -> None:
     code = (
         "from trimtab.envs.registry import make; "
         "[make(i).reset(seed=0) for i in "
-        "('gym/Ant-v5', 'metaworld/reach-v3', 'robotics/PointMaze-UMaze-v3')]"
+        "('gym/Ant-v5', 'metaworld/reach-v3', 'robotics/PointMaze_UMaze-v3')]"
     )
     result = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     assert (result.stdout, result.stderr) == (b"", b"")

@@ -229,7 +229,7 @@ def test_wrong_calls() -> None:
 
 
 def test_dictionaries_hold_the_entries_of_the_flat_observation() -> None:
-    id = "robotics/PointMaze-UMaze-v3"
+    id = "robotics/PointMaze_UMaze-v3"
     flat = make_vec(id, 2, seed=3, horizon=2)
     named = make_vec(id, 2, seed=3, horizon=2, observations="dict")
     single = make(id, observations="dict")
