@@ -82,7 +82,7 @@ def components(config: RunConfig) -> Components:
                 dataset.id, dataset.env, dict(dataset.env_options), env.id, dict(env.options),
             )  # fmt: skip
     base = load_base(config["base"]) if config["base"] is not None else None
-    for given in ("offline_steps", "offline_share"):
+    for given in ("offline_steps", "offline_share", "dataset_weighting"):
         if config[given] and dataset is None:
             raise TrimtabError(f"{given}={config[given]}: {_missing(config, 'dataset')}")
     bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
@@ -149,7 +149,12 @@ def _missing(config: RunConfig, need: str) -> str:
     return f"{config.algorithm} needs {need}=…; there are: {choices}"
 
 
-_LATER = {"offline_share": 0.0, "threads": 1}
+_LATER = {
+    "offline_share": 0.0,
+    "threads": 1,
+    "dataset_weighting": None,
+    "weighting_temperature": 0.1,
+}
 """Settings that came after results were published, with the value that changes nothing: left out of
 the hash where they have it, so that the published runs keep their names."""
 

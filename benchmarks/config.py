@@ -22,6 +22,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trimtab.datasets.weighting import SCORES
 from trimtab.types import TrimtabError
 
 MOST_THREADS = 256
@@ -291,6 +292,7 @@ def check_values(config: RunConfig) -> None:
         value = config[name]
         if not _fits(value, float) or not 0 <= value <= 1:
             raise TrimtabError(f"{name}={value}: must be a number from 0 to 1")
+    _check_weighting(config)
     if not isinstance(config["env"], str):
         raise TrimtabError(f"env={config['env']}: must be the id of a task; see trimtab list env")
     for key, may_be_null in {
@@ -325,6 +327,15 @@ def check_values(config: RunConfig) -> None:
                     "collections.abc.", ""
                 )
                 raise TrimtabError(f"{group}.{key}={value}: must be of type {wanted}")
+
+
+def _check_weighting(config: RunConfig) -> None:
+    by, temperature = config["dataset_weighting"], config["weighting_temperature"]
+    if by is not None and by not in SCORES:
+        hint = nearest(str(by), SCORES)
+        raise TrimtabError(f"dataset_weighting={by}: there is no such weighting; {hint}")
+    if not _fits(temperature, float) or not temperature > 0:
+        raise TrimtabError(f"weighting_temperature={temperature}: must be a number greater than 0")
 
 
 def check_device(device: str) -> None:

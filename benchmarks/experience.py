@@ -11,6 +11,7 @@ from trimtab.benchmarks.config import RunConfig
 from trimtab.datasets.mixture import Mixture
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.rollout import RolloutBuffer
+from trimtab.datasets.weighting import episode_weights
 from trimtab.types import Batch, Rollout, Source
 
 
@@ -103,6 +104,27 @@ class RolloutExperience:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where ``state`` was taken."""
         self.buffer.load_state_dict(state["buffer"])
+
+
+def make_dataset_source(config: RunConfig, parts: Components) -> ReplayBuffer | None:
+    """Return where a run's offline batches come from, or None where it has no dataset.
+
+    Args:
+        config: settings of the run.
+        parts: what they name.
+    """
+    dataset, by = parts.dataset, config["dataset_weighting"]
+    if dataset is None:
+        return None
+    return ReplayBuffer.from_dataset(
+        dataset,
+        window=parts.act_steps,
+        discount=config["discount"],
+        chunked=True,
+        seed=config["seed"],
+        device=config["device"],
+        weights=by and episode_weights(dataset, by, config["weighting_temperature"]),
+    )
 
 
 def make_experience(

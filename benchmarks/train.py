@@ -27,11 +27,10 @@ from trimtab.benchmarks.checkpoint import load_checkpoint, save_checkpoint
 from trimtab.benchmarks.collector import Collector
 from trimtab.benchmarks.config import RunConfig
 from trimtab.benchmarks.evaluate import Evaluator, Scores, torch_act
-from trimtab.benchmarks.experience import Experience, make_experience
+from trimtab.benchmarks.experience import Experience, make_dataset_source, make_experience
 from trimtab.benchmarks.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.rundir import MetricsLog, locked, provenance, remove_leftovers
 from trimtab.benchmarks.signals import sigterm_as_event
-from trimtab.datasets.replay import ReplayBuffer
 from trimtab.envs.vector import make_vec
 from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json, atomic_write_text, read_json
@@ -145,18 +144,7 @@ class Run:
         self.policy_label = parts.policy_label or self.algorithm.policy.label
         self._check_learns_from_data()
         env, steps = parts.env, parts.act_steps
-        self.dataset_source = (
-            ReplayBuffer.from_dataset(
-                parts.dataset,
-                window=steps,
-                discount=config["discount"],
-                chunked=True,
-                seed=seed,
-                device=config["device"],
-            )
-            if parts.dataset is not None
-            else None
-        )
+        self.dataset_source = make_dataset_source(config, parts)
         self.experience: Experience | None = None
         self.collector: Collector | None = None
         if config["online_steps"]:

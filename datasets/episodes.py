@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,9 +19,10 @@ import torch
 
 from trimtab.types import Statistics, TrimtabError
 
-__all__ = ["Dataset", "Episode", "validate"]
+__all__ = ["ContentHash", "Dataset", "Episode", "check_episode", "check_limits", "validate"]
 
 _SUCCESS_KEYS = ("success", "is_success")
+_ADVICE = "make the dataset again or repair the file"
 
 
 def _frozen(value: Any, dtype: npt.DTypeLike | None, name: str) -> npt.NDArray[Any]:
@@ -92,6 +93,41 @@ class Episode:
         return {**core, **{f"infos/{name}": array for name, array in self.infos.items()}}
 
 
+class ContentHash:
+    """A dataset's content hash, gathered an episode at a time.
+
+    Args:
+        id: as the dataset's.
+        env: as the dataset's.
+        env_options: as the dataset's.
+        action_low: as the dataset's.
+        action_high: as the dataset's.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        env: str,
+        env_options: Mapping[str, Any],
+        action_low: Sequence[float],
+        action_high: Sequence[float],
+    ) -> None:
+        head = [id, env, dict(env_options), list(action_low), list(action_high)]
+        self._digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
+
+    def add(self, episode: Episode) -> None:
+        """Take the next episode in."""
+        self._digest.update(f"episode seed {episode.seed}".encode())
+        for name, array in episode.arrays().items():
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            self._digest.update(f"{name} {little.dtype.str} {little.shape}".encode())
+            self._digest.update(little.tobytes())
+
+    def hexdigest(self) -> str:
+        """Return the hash over all episodes so far."""
+        return self._digest.hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Episodes of one environment, with what is needed to use and to recreate them.
@@ -100,7 +136,7 @@ class Dataset:
         id: name of the form ``namespace/name-v0``.
         env: id of the environment.
         env_options: non-default options that the environment was made with (JSON values).
-        episodes: the data.
+        episodes: the data; a list becomes a tuple, any other sequence may read on access.
         action_low: lower limit of each action dimension, raw units, length A.
         action_high: upper limit of each action dimension, raw units, length A.
         control_rate: actions a second (Hz), or None where unknown.
@@ -111,7 +147,7 @@ class Dataset:
     id: str
     env: str
     env_options: Mapping[str, Any]
-    episodes: tuple[Episode, ...]
+    episodes: Sequence[Episode]
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     control_rate: float | None = None
@@ -119,7 +155,8 @@ class Dataset:
     fingerprint: str | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "episodes", tuple(self.episodes))
+        if isinstance(self.episodes, list):
+            object.__setattr__(self, "episodes", tuple(self.episodes))
         object.__setattr__(self, "action_low", tuple(float(x) for x in self.action_low))
         object.__setattr__(self, "action_high", tuple(float(x) for x in self.action_high))
 
@@ -144,15 +181,9 @@ class Dataset:
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 over names, seeds and arrays in order, whatever file they are stored in."""
-        digest = hashlib.sha256()
-        head = [self.id, self.env, dict(self.env_options), self.action_low, self.action_high]
-        digest.update(json.dumps(head, sort_keys=True).encode())
+        digest = ContentHash(self.id, self.env, self.env_options, self.action_low, self.action_high)
         for episode in self.episodes:
-            digest.update(f"episode seed {episode.seed}".encode())
-            for name, array in episode.arrays().items():
-                little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-                digest.update(f"{name} {little.dtype.str} {little.shape}".encode())
-                digest.update(little.tobytes())
+            digest.add(episode)
         return digest.hexdigest()
 
     def statistics(self) -> Statistics:
@@ -190,48 +221,71 @@ def validate(dataset: Dataset, where: str) -> None:
         TrimtabError: no episodes, an empty episode, a wrong or inconsistent shape, NaN or infinity,
             or action limits that do not fit; it names the episode and the key.
     """
-    advice = "make the dataset again or repair the file"
     if not dataset.episodes:
-        raise TrimtabError(f"{where}: the dataset has no episodes; {advice}")
-    obs_dim = action_dim = -1
+        raise TrimtabError(f"{where}: the dataset has no episodes; {_ADVICE}")
+    dims: tuple[int, int] | None = None
     for index, episode in enumerate(dataset.episodes):
-        place = f"{where}: episode {index}, key"
-        steps = episode.actions.shape[0] if episode.actions.ndim == 2 else -1
-        if steps < 1 or episode.actions.shape[1] < 1:
-            raise TrimtabError(
-                f"{place} 'actions': shape {episode.actions.shape} is not (T, A) with T and A "
-                f"at least 1; {advice}"
-            )
-        if index == 0:
-            obs_dim = episode.observations.shape[1] if episode.observations.ndim == 2 else -1
-            action_dim = episode.actions.shape[1]
-        if obs_dim < 1:
-            raise TrimtabError(
-                f"{place} 'observations': shape {episode.observations.shape} is not "
-                f"(T+1, O) with O at least 1; {advice}"
-            )
-        expected: dict[str, tuple[int, ...]] = {
-            "observations": (steps + 1, obs_dim),
-            "actions": (steps, action_dim),
-            "rewards": (steps,),
-            "terminations": (steps,),
-            "truncations": (steps,),
-        }
-        for name, array in episode.arrays().items():
-            wanted = expected.get(name, (steps, *array.shape[1:]))
-            if array.shape != wanted:
-                raise TrimtabError(
-                    f"{place} '{name}': shape {array.shape}, expected {wanted}; {advice}"
-                )
-            if array.dtype.kind not in "biuf":
-                raise TrimtabError(f"{place} '{name}': {array.dtype} is not a number; {advice}")
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise TrimtabError(f"{place} '{name}': NaN or infinity in it; {advice}")
-    if not len(dataset.action_low) == len(dataset.action_high) == action_dim:
+        dims = check_episode(episode, f"{where}: episode {index}, key", dims)
+    assert dims is not None
+    check_limits(dataset.action_low, dataset.action_high, dims[1], where)
+
+
+def check_episode(episode: Episode, place: str, dims: tuple[int, int] | None) -> tuple[int, int]:
+    """Check one episode's shapes and finiteness; return its (O, A).
+
+    Args:
+        episode: what is checked.
+        place: opens the message.
+        dims: (O, A) of the episodes before, or None for the first.
+
+    Raises:
+        TrimtabError: naming the key.
+    """
+    steps = episode.actions.shape[0] if episode.actions.ndim == 2 else -1
+    if steps < 1 or episode.actions.shape[1] < 1:
         raise TrimtabError(
-            f"{where}: action limits have {len(dataset.action_low)} and "
-            f"{len(dataset.action_high)} entries for {action_dim} action dimensions; {advice}"
+            f"{place} 'actions': shape {episode.actions.shape} is not (T, A) with T and A "
+            f"at least 1; {_ADVICE}"
         )
-    limits = np.array([dataset.action_low, dataset.action_high])
+    if dims is None:
+        obs_dim = episode.observations.shape[1] if episode.observations.ndim == 2 else -1
+        dims = obs_dim, episode.actions.shape[1]
+    if dims[0] < 1:
+        raise TrimtabError(
+            f"{place} 'observations': shape {episode.observations.shape} is not "
+            f"(T+1, O) with O at least 1; {_ADVICE}"
+        )
+    expected: dict[str, tuple[int, ...]] = {
+        "observations": (steps + 1, dims[0]),
+        "actions": (steps, dims[1]),
+        "rewards": (steps,),
+        "terminations": (steps,),
+        "truncations": (steps,),
+    }
+    for name, array in episode.arrays().items():
+        wanted = expected.get(name, (steps, *array.shape[1:]))
+        if array.shape != wanted:
+            raise TrimtabError(
+                f"{place} '{name}': shape {array.shape}, expected {wanted}; {_ADVICE}"
+            )
+        if array.dtype.kind not in "biuf":
+            raise TrimtabError(f"{place} '{name}': {array.dtype} is not a number; {_ADVICE}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise TrimtabError(f"{place} '{name}': NaN or infinity in it; {_ADVICE}")
+    return dims
+
+
+def check_limits(low: Sequence[float], high: Sequence[float], action_dim: int, where: str) -> None:
+    """Check action limits against the length A of an action.
+
+    Raises:
+        TrimtabError: if their number is not A, one is NaN or a low one exceeds its high one.
+    """
+    if not len(low) == len(high) == action_dim:
+        raise TrimtabError(
+            f"{where}: action limits have {len(low)} and {len(high)} entries for {action_dim} "
+            f"action dimensions; {_ADVICE}"
+        )
+    limits = np.array([low, high])
     if np.isnan(limits).any() or (limits[0] > limits[1]).any():
-        raise TrimtabError(f"{where}: an action limit is NaN or low exceeds high; {advice}")
+        raise TrimtabError(f"{where}: an action limit is NaN or low exceeds high; {_ADVICE}")

@@ -14,12 +14,11 @@ import numpy.typing as npt
 import torch
 
 from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.steps import EPISODE_END, TERMINATED, step_flags, step_returns
+from trimtab.datasets.weighting import WeightedEpisodes
 from trimtab.types import Batch, Tensor, TrimtabError
 
 __all__ = ["ReplayBuffer"]
-
-_TERMINATED = 1  # the task ended: nothing follows, the value afterwards is 0
-_EPISODE_END = 2  # the episode ended for any reason: a window stops here
 
 
 class ReplayBuffer:
@@ -85,17 +84,23 @@ class ReplayBuffer:
         }
         self._aux_names = tuple(aux or ())
         shapes.update({f"aux/{name}": tuple(shape) for name, shape in (aux or {}).items()})
-        lead = (self.rows, num_envs)
-        self._arrays: dict[str, npt.NDArray[Any]] = {
-            name: np.zeros(lead + shape, dtype=np.float32) for name, shape in shapes.items()
-        }
-        self._arrays["flags"] = np.zeros(lead, dtype=np.uint8)
-        self._arrays["taken"] = np.full(lead, chunk, dtype=np.uint16)  # actions of the chunk
+        self._shapes = {**shapes, "flags": (), "taken": ()}
+        self._arrays = self._allocate(shapes)
         self._position = 0  # the row that is written next
         self._size = 0  # filled rows
         self._dataset_hash: str | None = None  # set: the rows are a dataset's and stay as they are
+        self._weighted: WeightedEpisodes | None = None  # set: starts are not uniform
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._link()
+
+    def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays ``[rows, num_envs, ...]`` of the float32 values and the flags."""
+        lead = (self.rows, self.num_envs)
+        return {
+            **{name: np.zeros(lead + shape, dtype=np.float32) for name, shape in shapes.items()},
+            "flags": np.zeros(lead, dtype=np.uint8),
+            "taken": np.full(lead, self._chunk, dtype=np.uint16),  # actions of the chunk
+        }
 
     def _link(self) -> None:
         """Keep flat views ``[rows * num_envs, ...]``, because one index gathers faster than two."""
@@ -119,15 +124,18 @@ class ReplayBuffer:
         chunked: bool = False,
         seed: int = 0,
         device: str | torch.device = "cpu",
+        weights: npt.ArrayLike | None = None,
     ) -> ReplayBuffer:
         """Return a full, read-only buffer of a dataset's steps, episodes one after another.
 
         Rows are single environment steps (h = 1) and windows never join two episodes. Batches also
         carry ``mc_return``: the sum of the rewards from the row to its episode's end, discounted as
         the windows are, with nothing bootstrapped. Mix it with an online buffer by ``Mixture``.
+        ``weights`` holds a weight for each episode, with which each of its steps is drawn as a
+        start; None: all alike.
 
         Raises:
-            TrimtabError: if the dataset has no steps.
+            TrimtabError: if the dataset has no steps, or the weights do not fit.
         """
         if dataset.num_steps < 1:
             raise TrimtabError(f"dataset {dataset.id}: it has no steps; make it again")
@@ -142,6 +150,7 @@ class ReplayBuffer:
             seed=seed,
             device=device,
         )
+        buffer._shapes["mc_return"] = ()
         buffer._arrays["mc_return"] = np.zeros((buffer.rows, 1), dtype=np.float32)
         buffer._link()
         first = 0
@@ -151,15 +160,15 @@ class ReplayBuffer:
             buffer._flat["next_obs"][part] = episode.observations[1:]
             buffer._flat["action"][part, 0] = episode.actions
             buffer._flat["reward"][part] = episode.rewards
-            ends = episode.terminations | episode.truncations
-            ends[-1] = True  # some files mark nothing where recording stopped
-            buffer._flat["flags"][part] = episode.terminations * _TERMINATED + ends * _EPISODE_END
-            buffer._flat["mc_return"][part] = _returns(
-                episode.rewards, ends, discount, window if chunked else 1
+            buffer._flat["flags"][part] = step_flags(episode)
+            buffer._flat["mc_return"][part] = step_returns(
+                episode, discount, window if chunked else 1
             )
             first = part.stop
         buffer._size = buffer.rows
         buffer._dataset_hash = dataset.content_hash
+        if weights is not None:
+            buffer._weighted = WeightedEpisodes([len(episode) for episode in episodes], weights)
         return buffer
 
     @classmethod
@@ -207,11 +216,11 @@ class ReplayBuffer:
         found = []
         for column in range(self.num_envs):
             rows = {name: array[order, column] for name, array in self._arrays.items()}
-            ended = rows["flags"] >= _EPISODE_END
+            ended = rows["flags"] >= EPISODE_END
             first = 0
             for last in np.flatnonzero(ended | (np.arange(self._size) == self._size - 1)):
                 part = slice(first, last + 1)
-                terminated = (rows["flags"][part] & _TERMINATED) > 0
+                terminated = (rows["flags"][part] & TERMINATED) > 0
                 is_last = np.arange(first, last + 1) == last
                 found.append(
                     Episode(
@@ -293,7 +302,7 @@ class ReplayBuffer:
         for name, value in values.items():
             self._arrays[name][self._position] = value
         self._arrays["flags"][self._position] = (
-            ended[0] * _TERMINATED + (ended[0] | ended[1]) * _EPISODE_END
+            ended[0] * TERMINATED + (ended[0] | ended[1]) * EPISODE_END
         )
         self._position = (self._position + 1) % self.rows
         self._size = min(self._size + 1, self.rows)
@@ -313,7 +322,10 @@ class ReplayBuffer:
                 f"replay buffer: cannot draw {batch_size} of {len(self)} stored transitions"
             )
         # Ages count from the oldest row, so that the write head is always at the end of the range.
-        start = self._generator.integers(self._size * self.num_envs, size=batch_size)
+        if self._weighted is None:
+            start = self._generator.integers(self._size * self.num_envs, size=batch_size)
+        else:
+            start = self._weighted.draw(self._generator, batch_size)
         oldest = (self._position - self._size) % self.rows * self.num_envs
         first = start + oldest
         first[first >= self.capacity] -= self.capacity
@@ -323,7 +335,7 @@ class ReplayBuffer:
         offsets = np.minimum(self._steps, newer[:, None])
         index = first[:, None] + offsets * self.num_envs
         index[index >= self.capacity] -= self.capacity
-        ends = self._flat["flags"].take(index) >= _EPISODE_END
+        ends = self._flat["flags"].take(index) >= EPISODE_END
         ends[:, -1] = True
         used = np.minimum(ends.argmax(axis=1), newer) + 1
         last = np.take_along_axis(index, used[:, None] - 1, axis=1)
@@ -337,41 +349,46 @@ class ReplayBuffer:
         index: npt.NDArray[np.int64],  # [B, window] flat indices, the last one repeated at the end
         used: npt.NDArray[np.int64],  # [B] rows used
     ) -> Batch:
-        flat, chunk = self._flat, self._chunk
+        chunk, gather = self._chunk, self._gather
         real = self._steps < used[:, None]
-        action = flat["action"].take(index, axis=0)  # [B, window, h, A]
+        action = gather("action", index)  # [B, window, h, A]
         if chunk > 1 and self.window > 1:  # repeat the last action, not the whole last chunk
             action = np.where(real[:, :, None, None], action, action[:, -1:, -1:])
-        reward = (flat["reward"].take(index) * real) @ self._weights
-        discount = self._discounts[used] * (flat["flags"].take(last) & _TERMINATED == 0)
+        reward = (gather("reward", index) * real) @ self._weights
+        discount = self._discounts[used] * (gather("flags", last) & TERMINATED == 0)
         size = len(first)
-        taken = flat["taken"].take(index)  # [B, window]
+        taken = gather("taken", index)  # [B, window]
         valid = real[:, :, None] & (self._positions < taken[:, :, None])
         return Batch(
-            obs=self._tensor(flat["obs"].take(first, axis=0)),
+            obs=self._tensor(gather("obs", first)),
             action=self._tensor(action.reshape(size, self.window * chunk, -1)),
             reward=self._tensor(reward.astype(np.float32)),
-            next_obs=self._tensor(flat["next_obs"].take(last, axis=0)),
+            next_obs=self._tensor(gather("next_obs", last)),
             discount=self._tensor(discount.astype(np.float32)),
             valid=self._tensor(valid.reshape(size, -1)),
-            mc_return=self._tensor(flat["mc_return"].take(first)) if "mc_return" in flat else None,
-            aux={
-                name: self._tensor(flat[f"aux/{name}"].take(first, axis=0))
-                for name in self._aux_names
-            },
+            mc_return=self._tensor(gather("mc_return", first))
+            if "mc_return" in self._flat
+            else None,
+            aux={name: self._tensor(gather(f"aux/{name}", first)) for name in self._aux_names},
         )
+
+    def _gather(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Return the values ``name`` of the rows at flat indices."""
+        return self._flat[name].take(index, axis=0)
 
     def _tensor(self, array: npt.NDArray[Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
     def _layout(self) -> dict[str, Any]:
+        weighted = {} if self._weighted is None else {"weights": self._weighted.digest}
         return {
             "rows": self.rows,
             "window": self.window,
             "discount": self.discount,
             "chunked": self.chunked,
-            "shapes": {name: list(array.shape[1:]) for name, array in self._arrays.items()},
+            "shapes": {name: [self.num_envs, *shape] for name, shape in self._shapes.items()},
             "dataset": self._dataset_hash,
+            **weighted,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -443,23 +460,3 @@ def _array(value: npt.ArrayLike | Tensor, dtype: npt.DTypeLike) -> npt.NDArray[A
     if isinstance(value, Tensor):
         value = value.detach().cpu().numpy()
     return np.asarray(value, dtype=dtype)
-
-
-def _returns(
-    rewards: npt.NDArray[np.float32], ends: npt.NDArray[np.bool_], discount: float, rows: int
-) -> npt.NDArray[np.float64]:
-    """Return the discounted Monte-Carlo return ``[T]`` of each step, afresh after each end.
-
-    ``discount`` counts once for every ``rows`` steps from the step on.
-    """
-    returns = np.zeros(len(rewards), dtype=np.float64)
-    sums = np.zeros(len(rewards) + rows, dtype=np.float64)  # of rewards, to the episode's end
-    left = 0  # steps from the next one to its episode's end
-    for step in range(len(rewards) - 1, -1, -1):
-        left = 1 if ends[step] else left + 1
-        sums[step] = float(rewards[step]) + (0.0 if left == 1 else sums[step + 1])
-        returns[step] = sums[step]
-        if left > rows:  # this decision's rewards, then the return of the next one
-            later = step + rows
-            returns[step] += -sums[later] + discount * returns[later]
-    return returns

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -110,13 +110,57 @@ def load(folder: str | Path) -> Dataset:
             infinite, or there are no episodes; one line with the file, the episode and the key.
     """
     metadata = read_metadata(folder)
-    data = Path(folder) / "data"
-    path = data / DATA_FILE
-    where = f"dataset {path}"
+    path = data_file(folder)
+    if "trimtab_file_sha256" in metadata:
+        try:
+            check_untouched(metadata, path, sha256_file(path))
+        except OSError as error:
+            raise TrimtabError(f"dataset {path}: not readable ({error})") from error
+    fields = dataset_fields(metadata, path)
+    dataset = Dataset(**fields, episodes=tuple(read_episodes(metadata, path)))
+    validate(dataset, f"dataset {path}")
+    check_totals(metadata, path, dataset.num_steps, dataset.content_hash)
+    return dataset
+
+
+def data_file(folder: str | Path) -> Path:
+    """Return the HDF5 file of the dataset in ``folder``.
+
+    Raises:
+        TrimtabError: if it is missing.
+    """
+    path = Path(folder) / "data" / DATA_FILE
     if not path.is_file():
-        raise TrimtabError(f"{where}: the file is missing; {_ADVICE}")
-    _check_untouched(metadata, data)
-    low, high = _action_limits(metadata, data)
+        raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
+    return path
+
+
+def dataset_fields(metadata: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return the fields of the ``Dataset`` in ``path``, but for its episodes.
+
+    Raises:
+        TrimtabError: if the action space is not a flat Box.
+    """
+    low, high = _action_limits(metadata, path.parent)
+    return {
+        "id": metadata["dataset_id"],
+        "env": metadata.get("trimtab_env") or _env_of_spec(metadata),
+        "env_options": metadata.get("trimtab_env_options") or {},
+        "action_low": low,
+        "action_high": high,
+        "control_rate": metadata.get("trimtab_control_rate"),
+        "recipe": metadata.get("trimtab_recipe") or {},
+        "fingerprint": metadata.get("trimtab_fingerprint"),
+    }
+
+
+def read_episodes(metadata: Mapping[str, Any], path: Path) -> Iterator[Episode]:
+    """Yield the episodes in ``path`` in their order, one in memory at a time.
+
+    Raises:
+        TrimtabError: if the file is damaged, or ``metadata`` says another number of episodes.
+    """
+    where = f"dataset {path}"
     with opened(path) as file:
         count = metadata["total_episodes"]
         if len(file) != count:
@@ -124,27 +168,26 @@ def load(folder: str | Path) -> Dataset:
                 f"{where}: {len(file)} episodes, but {METADATA_FILE} says {count}; {_ADVICE}"
             )
         order = _observation_keys(metadata)
-        episodes = tuple(_read_episode(file, index, order, where) for index in range(count))
-    dataset = Dataset(
-        id=metadata["dataset_id"],
-        env=metadata.get("trimtab_env") or _env_of_spec(metadata),
-        env_options=metadata.get("trimtab_env_options") or {},
-        episodes=episodes,
-        action_low=low,
-        action_high=high,
-        control_rate=metadata.get("trimtab_control_rate"),
-        recipe=metadata.get("trimtab_recipe") or {},
-        fingerprint=metadata.get("trimtab_fingerprint"),
-    )
-    validate(dataset, where)
-    if dataset.num_steps != metadata["total_steps"]:
+        for index in range(count):
+            yield _read_episode(file, index, order, where)
+
+
+def check_totals(
+    metadata: Mapping[str, Any], path: Path, num_steps: int, content_hash: str
+) -> None:
+    """Check what was read from ``path`` against what ``metadata`` says of the whole.
+
+    Raises:
+        TrimtabError: if the number of steps or the content hash differs.
+    """
+    where = f"dataset {path}"
+    if num_steps != metadata["total_steps"]:
         raise TrimtabError(
-            f"{where}: {dataset.num_steps} steps, but {METADATA_FILE} says "
+            f"{where}: {num_steps} steps, but {METADATA_FILE} says "
             f"{metadata['total_steps']}; {_ADVICE}"
         )
-    if metadata.get("trimtab_content_hash", dataset.content_hash) != dataset.content_hash:
+    if metadata.get("trimtab_content_hash", content_hash) != content_hash:
         raise TrimtabError(f"{where}: the content differs from its stored hash; {_ADVICE}")
-    return dataset
 
 
 def read_metadata(folder: str | Path) -> dict[str, Any]:
@@ -253,17 +296,15 @@ def _file_image(dataset: Dataset) -> bytes:
         return image
 
 
-def _check_untouched(metadata: Mapping[str, Any], data: Path) -> None:
-    expected = metadata.get("trimtab_file_sha256")
-    if expected is None:
-        return
-    try:
-        actual = sha256_file(data / DATA_FILE)
-    except OSError as error:
-        raise TrimtabError(f"dataset {data / DATA_FILE}: not readable ({error})") from error
-    if actual != expected:
+def check_untouched(metadata: Mapping[str, Any], path: Path, actual: str) -> None:
+    """Check the SHA-256 of the file ``path`` against the one that ``save`` stored, if it did.
+
+    Raises:
+        TrimtabError: if it is another one.
+    """
+    if metadata.get("trimtab_file_sha256", actual) != actual:
         raise TrimtabError(
-            f"dataset {data / DATA_FILE}: truncated or changed (its SHA-256 is not the one in "
+            f"dataset {path}: truncated or changed (its SHA-256 is not the one in "
             f"{METADATA_FILE}); {_ADVICE}"
         )
 

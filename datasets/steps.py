@@ -1,0 +1,53 @@
+"""What the steps of an episode are to a learner: where they end and what they return."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.episodes import Episode
+
+__all__ = ["EPISODE_END", "TERMINATED", "step_flags", "step_returns"]
+
+TERMINATED = 1
+"""The task ended: nothing follows, the value afterwards is 0."""
+
+EPISODE_END = 2
+"""The episode ended for any reason: a window stops here."""
+
+
+def step_flags(episode: Episode) -> npt.NDArray[np.uint8]:
+    """Return how each step ``[T]`` of an episode ends, as a buffer stores it."""
+    ends = _ends(episode)
+    return (episode.terminations * TERMINATED + ends * EPISODE_END).astype(np.uint8)
+
+
+def step_returns(episode: Episode, discount: float, rows: int) -> npt.NDArray[np.float32]:
+    """Return the Monte-Carlo return ``[T]`` of each step, discounted once for every ``rows``."""
+    return _returns(episode.rewards, _ends(episode), discount, rows).astype(np.float32)
+
+
+def _ends(episode: Episode) -> npt.NDArray[np.bool_]:
+    ends = episode.terminations | episode.truncations
+    ends[-1] = True  # some files mark nothing where recording stopped
+    return ends
+
+
+def _returns(
+    rewards: npt.NDArray[np.float32], ends: npt.NDArray[np.bool_], discount: float, rows: int
+) -> npt.NDArray[np.float64]:
+    """Return the discounted Monte-Carlo return ``[T]`` of each step, afresh after each end.
+
+    ``discount`` counts once for every ``rows`` steps from the step on.
+    """
+    returns = np.zeros(len(rewards), dtype=np.float64)
+    sums = np.zeros(len(rewards) + rows, dtype=np.float64)  # of rewards, to the episode's end
+    left = 0  # steps from the next one to its episode's end
+    for step in range(len(rewards) - 1, -1, -1):
+        left = 1 if ends[step] else left + 1
+        sums[step] = float(rewards[step]) + (0.0 if left == 1 else sums[step + 1])
+        returns[step] = sums[step]
+        if left > rows:  # this decision's rewards, then the return of the next one
+            later = step + rows
+            returns[step] += -sums[later] + discount * returns[later]
+    return returns

@@ -1,0 +1,316 @@
+"""Datasets larger than memory: their arrays lie on disk, and only an index is in memory.
+
+A dataset is converted once, an episode at a time, into flat mapped columns (``columns.py``) and
+from then on sampled from there. Batches are those of a dataset in memory, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trimtab.datasets.columns import open_columns, sha256_with_progress, write_columns
+from trimtab.datasets.episodes import (
+    ContentHash,
+    Dataset,
+    Episode,
+    check_episode,
+    check_limits,
+)
+from trimtab.datasets.formats import minari
+from trimtab.datasets.replay import ReplayBuffer
+from trimtab.datasets.steps import step_flags, step_returns
+from trimtab.datasets.weighting import WeightedEpisodes
+from trimtab.errors import TrimtabError
+from trimtab.files import sha256_json
+
+__all__ = ["StoredEpisodes", "StreamedBuffer", "StreamedDataset", "dataset_source", "load"]
+
+Progress = Callable[[float], None]
+
+_CORE = ("observations", "actions", "rewards", "terminations", "truncations")
+_FLAGS = "flags"  # of each step, as a buffer stores them
+_EVERY = 50  # episodes between two reports of progress
+
+
+class StoredEpisodes(Sequence[Episode]):
+    """Episodes that are read from mapped columns when they are asked for.
+
+    Attributes:
+        columns: arrays of all episodes one after another, by their names in an episode.
+        first: ``[E]`` number of each episode's first step.
+        lengths: ``[E]`` steps of each episode.
+
+    Args:
+        columns: see above.
+        lengths: see above.
+        seeds: seed of each episode's reset, or None where unknown.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, npt.NDArray[Any]],
+        lengths: Sequence[int],
+        seeds: Sequence[int | None],
+    ) -> None:
+        self.columns = columns
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.first = np.cumsum(self.lengths) - self.lengths
+        self._seeds = seeds
+        prefix = "infos/"
+        self._infos = {k[len(prefix) :]: v for k, v in columns.items() if k.startswith(prefix)}
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
+
+    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
+        """Return an episode as views of the columns."""
+        if isinstance(index, slice):
+            return tuple(self[i] for i in range(*index.indices(len(self))))
+        number = range(len(self))[index]
+        first = int(self.first[number])
+        last = first + int(self.lengths[number])
+        # Every episode has one observation more than it has steps.
+        arrays = {name: self.columns[name][first:last] for name in _CORE[1:]}
+        return Episode(
+            observations=self.columns["observations"][first + number : last + number + 1],
+            **arrays,
+            infos={key: column[first:last] for key, column in self._infos.items()},
+            seed=self._seeds[number],
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamedDataset(Dataset):
+    """A dataset whose episodes are read from ``folder``.
+
+    Attributes:
+        folder: of its columns.
+        stored: its episodes.
+        stored_hash: its content hash, computed when it was converted.
+    """
+
+    folder: Path
+    stored: StoredEpisodes
+    stored_hash: str
+
+    @property
+    def num_steps(self) -> int:
+        """Number of transitions."""
+        return int(self.stored.lengths.sum())
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 over names, seeds and arrays, that of the same dataset in memory."""
+        return self.stored_hash
+
+    def returns(self, discount: float, rows: int, progress: Progress) -> npt.NDArray[np.float32]:
+        """Return the mapped Monte-Carlo return ``[T]`` of all steps, computed where it is not.
+
+        Args:
+            discount: see ``steps.step_returns``.
+            rows: see ``steps.step_returns``.
+            progress: called with the share that is done.
+
+        Raises:
+            TrimtabError: if the disk refuses.
+        """
+        identity = sha256_json([self.stored_hash, discount, rows])[:10]
+        place = self.folder.with_name(f"{self.folder.name}-returns-{identity}")
+        found = open_columns(place)
+        if found is None:
+            with write_columns(place) as writer:
+                for index, episode in enumerate(self.stored):
+                    writer.append({"mc_return": step_returns(episode, discount, rows)})
+                    if index % _EVERY == 0:
+                        progress(index / len(self.stored))
+            found = open_columns(place)
+        if found is None:
+            raise TrimtabError(f"{place} cannot be read back; check the disk")
+        return found[0]["mc_return"]
+
+
+def load(
+    folder: str | Path, cache: str | Path, progress: Progress = lambda share: None
+) -> StreamedDataset:
+    """Return the dataset in ``folder``, checked as ``minari.load`` does, with its arrays on disk.
+
+    The columns are kept below ``cache`` under the SHA-256 of the dataset's files, and made anew
+    where they are missing or damaged. Only one process at a time may do this in one ``cache``.
+
+    Args:
+        folder: of a dataset in Minari's layout.
+        cache: where columns are kept; about as large as the dataset.
+        progress: called with the share that is done.
+
+    Raises:
+        TrimtabError: as ``minari.load``; or if the episodes' infos are not all alike, or the disk
+            refuses.
+    """
+    metadata = minari.read_metadata(folder)
+    path = minari.data_file(folder)
+    try:
+        digest = sha256_with_progress(path, lambda share: progress(0.1 * share))
+    except OSError as error:
+        raise TrimtabError(f"dataset {path}: not readable ({error})") from error
+    minari.check_untouched(metadata, path, digest)
+    fields = minari.dataset_fields(metadata, path)
+    place = Path(cache) / sha256_json([digest, metadata])[:16]
+    found = open_columns(place, lambda share: progress(0.1 + 0.9 * share))
+    if found is None:
+        _convert(metadata, path, fields, place, lambda share: progress(0.1 + 0.8 * share))
+        found = open_columns(place, lambda share: progress(0.9 + 0.1 * share))
+    if found is None:
+        raise TrimtabError(f"{place} cannot be read back; check the disk")
+    columns, about = found
+    episodes = StoredEpisodes(columns, about["lengths"], about["seeds"])
+    return StreamedDataset(
+        **fields,
+        episodes=episodes,
+        stored=episodes,
+        stored_hash=about["content_hash"],
+        folder=place,
+    )
+
+
+def _convert(
+    metadata: Mapping[str, Any],
+    path: Path,
+    fields: Mapping[str, Any],
+    place: Path,
+    progress: Progress,
+) -> None:
+    """Check the episodes in ``path`` and write them as columns, one in memory at a time."""
+    where = f"dataset {path}"
+    low, high = fields["action_low"], fields["action_high"]
+    digest = ContentHash(fields["id"], fields["env"], fields["env_options"], low, high)
+    lengths: list[int] = []
+    seeds: list[int | None] = []
+    dims: tuple[int, int] | None = None
+    with write_columns(place) as writer:
+        for index, episode in enumerate(minari.read_episodes(metadata, path)):
+            dims = check_episode(episode, f"{where}: episode {index}, key", dims)
+            if index == 0:
+                check_limits(low, high, dims[1], where)
+            digest.add(episode)
+            try:
+                writer.append({**episode.arrays(), _FLAGS: step_flags(episode)})
+            except TrimtabError as error:
+                raise TrimtabError(
+                    f"{where}: episode {index}: {error}; episodes can only be streamed if their "
+                    "infos are alike: leave those infos out, or raise stream_above"
+                ) from error
+            lengths.append(len(episode))
+            seeds.append(episode.seed)
+            if index % _EVERY == 0:
+                progress(index / metadata["total_episodes"])
+        minari.check_totals(metadata, path, sum(lengths), digest.hexdigest())
+        writer.about = {"lengths": lengths, "seeds": seeds, "content_hash": digest.hexdigest()}
+
+
+class StreamedBuffer(ReplayBuffer):
+    """``ReplayBuffer.from_dataset`` of a dataset on disk: the same batches, the same state.
+
+    Args:
+        dataset: the data.
+        window: as the parent's.
+        discount: as the parent's.
+        chunked: as the parent's.
+        seed: as the parent's.
+        device: as the parent's.
+        weights: as ``from_dataset``'s.
+        progress: called with the share of the Monte-Carlo returns that is computed, the first time.
+
+    Raises:
+        TrimtabError: if the weights do not fit, or the disk refuses.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamedDataset,
+        *,
+        window: int = 1,
+        discount: float = 0.99,
+        chunked: bool = False,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        weights: npt.ArrayLike | None = None,
+        progress: Progress = lambda share: None,
+    ) -> None:
+        self._episodes = dataset.stored
+        self._returns = dataset.returns(discount, window if chunked else 1, progress)
+        super().__init__(
+            dataset.num_steps,
+            dataset.obs_dim,
+            (1, dataset.action_dim),
+            window=window,
+            discount=discount,
+            chunked=chunked,
+            seed=seed,
+            device=device,
+        )
+        self._shapes["mc_return"] = ()
+        self._size = self.rows
+        self._dataset_hash = dataset.content_hash
+        self._readers = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
+        if weights is not None:
+            self._weighted = WeightedEpisodes(dataset.stored.lengths, weights)
+
+    def episodes(self) -> list[Episode]:
+        """Return the dataset's episodes, as views of what is on disk."""
+        return list(self._episodes)
+
+    def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, npt.NDArray[Any]]:
+        columns = self._episodes.columns
+        return {
+            "action": columns["actions"][:, None, None],
+            "reward": columns["rewards"][:, None],
+            "flags": columns[_FLAGS][:, None],
+            "mc_return": self._returns[:, None],
+        }
+
+    def _gather(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        reader = self._readers.get(name)
+        return super()._gather(name, index) if reader is None else reader(index)
+
+    # An observation is on disk once, so a step's number is not the number of its observation.
+
+    def _obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        episode = np.searchsorted(self._episodes.first[1:], index, side="right")
+        return self._episodes.columns["observations"].take(index + episode, axis=0)
+
+    def _next_obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        episode = np.searchsorted(self._episodes.first[1:], index, side="right")
+        return self._episodes.columns["observations"].take(index + episode + 1, axis=0)
+
+    def _taken(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        return np.ones(index.shape, dtype=np.uint16)
+
+
+def dataset_source(
+    dataset: Dataset, *, progress: Progress = lambda share: None, **settings: Any
+) -> ReplayBuffer:
+    """Return what draws from ``dataset``, wherever its arrays are.
+
+    Args:
+        dataset: the data.
+        progress: called with the share of what has to be computed first.
+        settings: those of ``ReplayBuffer.from_dataset``.
+
+    Raises:
+        TrimtabError: as ``ReplayBuffer.from_dataset``.
+    """
+    if isinstance(dataset, StreamedDataset):
+        return StreamedBuffer(dataset, progress=progress, **settings)
+    return ReplayBuffer.from_dataset(dataset, **settings)
