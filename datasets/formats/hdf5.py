@@ -7,7 +7,7 @@ point into another file. Everything is checked against the file's own size befor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,16 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.formats.apart import Read, read_apart
 from trimtab.errors import TrimtabError
 
-__all__ = ["child", "children", "opened", "read_array"]
+__all__ = [
+    "child", "children", "file_image", "opened", "read_array", "read_file", "root_names",
+]  # fmt: skip
+
+VERSION = "v110"  # oldest HDF5 that reads it (2016); its metadata is small and checksummed
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_SIGNATURE_PLACES = (0, 512, 1024, 2048)  # a user block may come before it
 
 _MOST_COMPRESSION = 1100  # deflate cannot reach more than about 1032 to 1
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -46,6 +53,55 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise TrimtabError(
             f"dataset {path}: not a whole HDF5 file ({type(error).__name__}: {error}); {_ADVICE}"
         ) from error
+
+
+def read_file(path: Path, read: Callable[[h5py.File], Read]) -> Read:
+    """Return what ``read`` makes of the open file, in a process apart: damage can crash HDF5.
+
+    Raises:
+        TrimtabError: as :func:`opened`, what ``read`` raises, or that HDF5 crashed or hung.
+    """
+
+    def inside() -> Read:
+        with opened(path) as file:
+            return read(file)
+
+    if not path.is_file():
+        raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
+    return read_apart(path, inside)
+
+
+def file_image(write: Callable[[h5py.File], None], **settings: Any) -> bytes:
+    """Return an HDF5 file's bytes, made in memory: on a full disk HDF5 would crash the process."""
+    with h5py.File(
+        "image", "w", driver="core", backing_store=False, libver=VERSION, **settings
+    ) as file:
+        write(file)
+        file.flush()
+        image: bytes = file.id.get_file_image()
+        return image
+
+
+def root_names(path: Path) -> frozenset[str]:
+    """Return the names at the root and ``<group>/<name>`` one below; none if it is not HDF5."""
+    try:
+        with open(path, "rb") as raw:
+            start = raw.read(max(_SIGNATURE_PLACES) + len(_SIGNATURE))
+        if not any(start[place:].startswith(_SIGNATURE) for place in _SIGNATURE_PLACES):
+            return frozenset()
+        values, _ = read_file(path, lambda file: ({"names": _names(file)}, {}))
+    except (OSError, TrimtabError):
+        return frozenset()
+    return frozenset(values["names"])
+
+
+def _names(file: h5py.File) -> list[str]:
+    names = list(file)
+    for name in names[:100]:
+        member = child(file, name, "root")
+        if isinstance(member, h5py.Group):
+            names += [f"{name}/{below}" for below, _ in zip(member, range(100), strict=False)]
+    return names
 
 
 def child(group: h5py.Group, name: str, place: str) -> h5py.Group | h5py.Dataset:

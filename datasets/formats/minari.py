@@ -10,24 +10,33 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
-from trimtab.datasets.formats.hdf5 import child, children, opened, read_array
+from trimtab.datasets.formats.apart import Read
+from trimtab.datasets.formats.hdf5 import (
+    child,
+    children,
+    file_image,
+    opened,
+    read_array,
+    read_file,
+)
+from trimtab.datasets.formats.own import apply_hints
+from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, read_json, sha256_file, sha256_json
 
-__all__ = ["load", "read_metadata", "save"]
+__all__ = ["FORMAT", "load", "read_metadata", "save"]
 
 DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
-HDF5_VERSION = "v110"  # oldest HDF5 that reads it (2016); its metadata is small and checksummed
 FORMAT_VERSION = "0.5.3"  # of Minari, whose reader refuses versions that it does not know
 _ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d{1,9}", re.ASCII)
 _PREFIX = "trimtab_"
@@ -52,7 +61,7 @@ def check_id(id: str) -> None:
 def save(dataset: Dataset, folder: str | Path) -> None:
     """Write ``dataset`` as ``folder``, whole or not at all; the same dataset gives the same bytes.
 
-    A dataset already in ``folder`` is replaced.
+    A dataset of ours already in ``folder`` is replaced.
 
     Raises:
         TrimtabError: if the dataset is not valid, its id is not of the form ``namespace/name-v0``,
@@ -76,7 +85,8 @@ def save(dataset: Dataset, folder: str | Path) -> None:
     with atomic_directory(folder) as beside:
         data = beside / "data"
         data.mkdir()
-        _write(data / DATA_FILE, _file_image(dataset))
+        image = file_image(lambda file: _write_episodes(file, dataset), track_order=True)
+        _write(data / DATA_FILE, image)
         own["trimtab_file_sha256"] = sha256_file(data / DATA_FILE)
         own[_DIGEST] = sha256_json(own)
         unbounded = [float("inf")] * dataset.obs_dim
@@ -98,29 +108,37 @@ def save(dataset: Dataset, folder: str | Path) -> None:
         _write(data / METADATA_FILE, (json.dumps({**metadata, **own}, indent=2) + "\n").encode())
 
 
-def load(folder: str | Path) -> Dataset:
-    """Read the dataset in ``folder``, check it, and return it as float32 episodes.
+def load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+    """Read the dataset in the folder ``path``, check it, and return it as float32 episodes.
 
     A file written by ``save`` is compared with its stored SHA-256 before it is opened, and its
-    content hash afterwards. A Dict observation is concatenated in the order of its space's keys, as
-    Gymnasium flattens it. Infos of T+1 rows lose their first (the reset's).
+    content hash afterwards; a stranger's is opened in a process apart.
+
+    A Dict observation is concatenated in the order of its space's keys, as Gymnasium flattens it.
+    Infos of T+1 rows lose their first (the reset's).
 
     Raises:
         TrimtabError: if anything is missing, truncated, changed, of a wrong type or shape, NaN or
             infinite, or there are no episodes; one line with the file, the episode and the key.
     """
-    metadata = read_metadata(folder)
-    path = data_file(folder)
+    metadata = read_metadata(path)
+    file_path = data_file(path)
+    where = f"dataset {file_path}"
+    fields = dataset_fields(metadata, file_path)
     if "trimtab_file_sha256" in metadata:
         try:
-            check_untouched(metadata, path, sha256_file(path))
+            check_untouched(metadata, file_path, sha256_file(file_path))
         except OSError as error:
-            raise TrimtabError(f"dataset {path}: not readable ({error})") from error
-    fields = dataset_fields(metadata, path)
-    dataset = Dataset(**fields, episodes=tuple(read_episodes(metadata, path)))
-    validate(dataset, f"dataset {path}")
-    check_totals(metadata, path, dataset.num_steps, dataset.content_hash)
-    return dataset
+            raise TrimtabError(f"{where}: not readable ({error})") from error
+        episodes = tuple(read_episodes(metadata, file_path))
+    else:
+        episodes = _unpacked(
+            read_file(file_path, lambda file: _packed(_episodes_of(file, metadata, where)))
+        )
+    dataset = Dataset(**fields, episodes=episodes)
+    validate(dataset, where)
+    check_totals(metadata, file_path, dataset.num_steps, dataset.content_hash)
+    return apply_hints(dataset, hints, where)
 
 
 def data_file(folder: str | Path) -> Path:
@@ -160,16 +178,19 @@ def read_episodes(metadata: Mapping[str, Any], path: Path) -> Iterator[Episode]:
     Raises:
         TrimtabError: if the file is damaged, or ``metadata`` says another number of episodes.
     """
-    where = f"dataset {path}"
     with opened(path) as file:
-        count = metadata["total_episodes"]
-        if len(file) != count:
-            raise TrimtabError(
-                f"{where}: {len(file)} episodes, but {METADATA_FILE} says {count}; {_ADVICE}"
-            )
-        order = _observation_keys(metadata)
-        for index in range(count):
-            yield _read_episode(file, index, order, where)
+        yield from _episodes_of(file, metadata, f"dataset {path}")
+
+
+def _episodes_of(file: h5py.File, metadata: Mapping[str, Any], where: str) -> Iterator[Episode]:
+    count = metadata["total_episodes"]
+    if len(file) != count:
+        raise TrimtabError(
+            f"{where}: {len(file)} episodes, but {METADATA_FILE} says {count}; {_ADVICE}"
+        )
+    order = _observation_keys(metadata)
+    for index in range(count):
+        yield _read_episode(file, index, order, where)
 
 
 def check_totals(
@@ -231,11 +252,16 @@ def read_metadata(folder: str | Path) -> dict[str, Any]:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Refuse to replace anything that is not a dataset: it would be deleted."""
+    """Refuse to replace anything that is not a dataset of ours: it would be deleted."""
     if not folder.exists():
         return
     if not folder.is_dir():
         raise TrimtabError(f"cannot write {folder}: a file is in its place; choose another folder")
+    metadata = folder / "data" / METADATA_FILE
+    if metadata.is_file() and _PREFIX.encode() not in metadata.read_bytes():
+        raise TrimtabError(
+            f"cannot write {folder}: a dataset that Trimtab did not write; choose another folder"
+        )
     if {entry.name for entry in folder.iterdir()} - {"data"} or (
         (folder / "data").exists() and not (folder / "data" / METADATA_FILE).is_file()
     ):
@@ -267,33 +293,26 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _file_image(dataset: Dataset) -> bytes:
-    """Return the HDF5 file's bytes, made in memory: on a full disk HDF5 would crash the process."""
-    with h5py.File(
-        "image", "w", driver="core", backing_store=False, track_order=True, libver=HDF5_VERSION
-    ) as file:
-        for index, episode in enumerate(dataset.episodes):
-            group = file.create_group(f"episode_{index}")
-            rewards = episode.rewards.astype(np.float64)
-            group.attrs["id"] = index
-            group.attrs["total_steps"] = len(episode)
-            if episode.seed is not None:
-                group.attrs["seed"] = episode.seed
-            for statistic in ("sum", "mean", "std", "max", "min"):
-                group.attrs[f"rewards_{statistic}"] = float(getattr(rewards, statistic)())
-            group.create_group("infos")  # Minari prints an episode only if it has infos
-            for name, array in episode.arrays().items():
-                row_bytes = max(1, array.nbytes // len(array))
-                rows = max(1, min(len(array), _CHUNK_BYTES // row_bytes))
-                group.create_dataset(
-                    name,
-                    data=array,
-                    chunks=(rows, *(max(1, size) for size in array.shape[1:])),
-                    maxshape=(None, *array.shape[1:]),  # so that Minari can append
-                )
-        file.flush()
-        image: bytes = file.id.get_file_image()
-        return image
+def _write_episodes(file: h5py.File, dataset: Dataset) -> None:
+    for index, episode in enumerate(dataset.episodes):
+        group = file.create_group(f"episode_{index}")
+        rewards = episode.rewards.astype(np.float64)
+        group.attrs["id"] = index
+        group.attrs["total_steps"] = len(episode)
+        if episode.seed is not None:
+            group.attrs["seed"] = episode.seed
+        for statistic in ("sum", "mean", "std", "max", "min"):
+            group.attrs[f"rewards_{statistic}"] = float(getattr(rewards, statistic)())
+        group.create_group("infos")  # Minari prints an episode only if it has infos
+        for name, array in episode.arrays().items():
+            row_bytes = max(1, array.nbytes // len(array))
+            rows = max(1, min(len(array), _CHUNK_BYTES // row_bytes))
+            group.create_dataset(
+                name,
+                data=array,
+                chunks=(rows, *(max(1, size) for size in array.shape[1:])),
+                maxshape=(None, *array.shape[1:]),  # so that Minari can append
+            )
 
 
 def check_untouched(metadata: Mapping[str, Any], path: Path, actual: str) -> None:
@@ -356,6 +375,30 @@ def _env_of_spec(metadata: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) and name else "unknown"
 
 
+def _packed(episodes: Iterable[Episode]) -> Read:
+    """Return episodes as what a process apart can hand over."""
+    episodes = tuple(episodes)
+    arrays = {
+        f"{index}/{name}": array
+        for index, episode in enumerate(episodes)
+        for name, array in episode.arrays().items()
+    }
+    return {"seeds": [episode.seed for episode in episodes]}, arrays
+
+
+def _unpacked(read: Read) -> tuple[Episode, ...]:
+    values, arrays = read
+    keys: list[dict[str, Any]] = [{"infos": {}, "seed": seed} for seed in values["seeds"]]
+    for place, array in arrays.items():
+        index, _, name = place.partition("/")
+        group, _, info = name.partition("/")
+        if info:
+            keys[int(index)][group][info] = array
+        else:
+            keys[int(index)][name] = array
+    return tuple(Episode(**arguments) for arguments in keys)
+
+
 def _read_episode(file: h5py.File, index: int, order: tuple[str, ...], where: str) -> Episode:
     place = f"{where}: episode {index}"
     group = child(file, f"episode_{index}", where)
@@ -411,3 +454,17 @@ def _read_infos(group: h5py.Group, steps: int, place: str) -> dict[str, npt.NDAr
         if stored.dtype.kind in "biuf" and stored.shape and stored.shape[0] in (steps, steps + 1):
             infos[name] = read_array(stored, f"{place}, key 'infos/{name}'")[-steps:]
     return infos
+
+
+def _recognises(path: Path) -> bool:
+    return (path / "data" / METADATA_FILE).is_file()
+
+
+FORMAT = Format(
+    name="minari",
+    description="Minari's folder of HDF5 and JSON; what Trimtab makes and trains on",
+    suffixes=("",),
+    load=load,
+    recognises=_recognises,
+    save=save,
+)

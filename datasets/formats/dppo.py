@@ -1,0 +1,121 @@
+"""DPPO's npz: frames end to end, scaled to [-1, 1] by a ``normalization.npz`` beside it.
+
+The layout and the scaling: README.md and ``env/gym_utils/wrapper/robomimic_lowdim.py`` of DPPO.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.formats.npz import array_names, read_npz
+from trimtab.datasets.formats.own import assemble, flag_ends
+from trimtab.datasets.formats.registry import Format, Hints
+from trimtab.errors import TrimtabError
+
+__all__ = ["FORMAT"]
+
+logger = logging.getLogger(__name__)
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_REQUIRED = ("states", "actions", "traj_lengths")
+_OPTIONAL = ("rewards", "terminals")
+_LIMITS = ("obs_min", "obs_max", "action_min", "action_max")
+_LIMITS_FILE = "normalization.npz"
+_EPSILON = 1e-6  # DPPO adds it to the range that it divides by
+_ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+    """Read a file of DPPO's layout and bring it back to raw units; images are left out.
+
+    No final observation is stored: the last one is repeated. Missing rewards are zero. An episode
+    is terminated where its last row of ``terminals`` says so, otherwise truncated.
+
+    Raises:
+        TrimtabError: if anything is missing (without ``normalization.npz`` the units are unknown),
+            damaged or of a wrong shape.
+    """
+    path = Path(path)
+    where = f"dataset {path}"
+    arrays = read_npz(path, lambda name: name in (*_REQUIRED, *_OPTIONAL))
+    limits_path = path.with_name(_LIMITS_FILE)
+    if not limits_path.is_file():
+        raise TrimtabError(
+            f"{where}: there is no {_LIMITS_FILE} beside it, so that its units are unknown; put "
+            "the one that it was made with there"
+        )
+    limits = read_npz(limits_path, lambda name: name in _LIMITS)
+    for place, names, found in ((where, _REQUIRED, arrays), (f"{limits_path}", _LIMITS, limits)):
+        for name in names:
+            if name not in found:
+                raise TrimtabError(f"{place}, key '{name}': missing; {_ADVICE}")
+    if "images" in array_names(path):
+        logger.info("%s: images are left out", where)
+    lengths = arrays["traj_lengths"]
+    rows = len(arrays["states"]) if arrays["states"].ndim == 2 else -1
+    if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or (lengths < 1).any():
+        raise TrimtabError(f"{where}, key 'traj_lengths': not whole numbers from 1 on; {_ADVICE}")
+    for name, array in arrays.items():
+        expected = len(lengths) if name == "traj_lengths" else rows
+        if array.shape[:1] != (expected,) or sum(lengths.tolist()) != rows:
+            raise TrimtabError(
+                f"{where}, key '{name}': {array.shape[:1]} rows do not fit 'traj_lengths'; "
+                f"{_ADVICE}"
+            )
+    for name, prefix in (("states", "obs"), ("actions", "action")):
+        low, high = limits[f"{prefix}_min"], limits[f"{prefix}_max"]
+        if not low.shape == high.shape == arrays[name].shape[1:]:
+            raise TrimtabError(
+                f"{limits_path}: '{prefix}_min' and '{prefix}_max' of shapes {low.shape} and "
+                f"{high.shape} for '{name}' of shape {arrays[name].shape}; {_ADVICE}"
+            )
+        arrays[name] = _raw(arrays[name], low, high)
+    return assemble(path, list(_episodes(arrays)), None, hints, recipe={"imported": "dppo"})
+
+
+def _raw(
+    scaled: npt.NDArray[Any], low: npt.NDArray[Any], high: npt.NDArray[Any]
+) -> npt.NDArray[np.float32]:
+    """Undo ``2 * (raw - low) / (high - low + 1e-6) - 1``."""
+    low, high = low.astype(np.float64), high.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):  # refused afterwards
+        raw = (scaled.astype(np.float64) + 1) / 2 * (high - low + _EPSILON) + low
+        return raw.astype(np.float32)
+
+
+def _episodes(arrays: Arrays) -> Iterator[Episode]:
+    begin = 0
+    for steps in arrays["traj_lengths"].tolist():
+        rows = slice(begin, begin + steps)
+        begin += steps
+        states = arrays["states"][rows]
+        terminals = arrays.get("terminals")
+        terminated = terminals is not None and bool(np.any(terminals[begin - 1]))
+        with np.errstate(over="ignore"):
+            yield Episode(
+                np.concatenate([states, states[-1:]]),
+                arrays["actions"][rows],
+                arrays["rewards"][rows] if "rewards" in arrays else np.zeros(steps),
+                *flag_ends(steps, terminated=terminated),
+            )
+
+
+def _recognises(path: Path) -> bool:
+    return path.is_file() and set(_REQUIRED) <= array_names(path)
+
+
+FORMAT = Format(
+    name="dppo",
+    description="DPPO's npz, brought back to raw units; read only",
+    suffixes=(".npz",),
+    load=_load,
+    recognises=_recognises,
+)

@@ -1,0 +1,99 @@
+"""Guarded reading of NumPy's ``.npz``: no pickles, and no array larger than its file can hold."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_write_bytes
+
+__all__ = ["array_names", "read_npz", "write_npz"]
+
+_MOST_COMPRESSION = 1100  # deflate cannot reach more than about 1032 to 1
+_SUFFIX = ".npy"
+_KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_FAULTS = (
+    OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError,
+    RuntimeError, MemoryError, struct.error, tokenize.TokenError, SyntaxError, OverflowError,
+    TypeError, RecursionError, IndexError,
+)  # fmt: skip
+_ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+def array_names(path: Path) -> frozenset[str]:
+    """Return the names of a file's arrays; none if it is not an npz file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return frozenset(n.removesuffix(_SUFFIX) for n in archive.namelist())
+    except _FAULTS:
+        return frozenset()
+
+
+def read_npz(
+    path: Path, wanted: Callable[[str], bool] = lambda name: True
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of numbers whose names are ``wanted``.
+
+    Raises:
+        TrimtabError: if the file is missing or damaged, or such an array is none of numbers.
+    """
+    if not path.is_file():
+        raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
+    arrays = {}
+    name = ""
+    try:
+        size = path.stat().st_size
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                name = entry.filename.removesuffix(_SUFFIX)
+                if wanted(name):
+                    if entry.compress_type not in _KINDS:
+                        raise ValueError(f"compression {entry.compress_type}")
+                    with archive.open(entry) as file:
+                        arrays[name] = _read_array(file, size * _MOST_COMPRESSION)
+    except _FAULTS as error:
+        key = f", key '{name}'" if name else ""
+        raise TrimtabError(
+            f"dataset {path}{key}: not readable ({type(error).__name__}: {error}); {_ADVICE}"
+        ) from error
+    return arrays
+
+
+def _read_array(file: Any, most: int) -> npt.NDArray[Any]:
+    version = np.lib.format.read_magic(file)
+    headers: Mapping[tuple[int, int], Callable[[Any], Any]] = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    shape, fortran, dtype = headers[version](file)
+    if dtype.kind not in "biuf":
+        raise ValueError(f"type {dtype} is not a number")
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > most:
+        raise ValueError(f"shape {shape} needs {claimed} bytes, which the file cannot hold")
+    data = file.read(claimed + 1)  # to the end, so that the archive's checksum is compared
+    if len(data) != claimed:
+        raise ValueError(f"shape {shape} needs {claimed} bytes, {len(data)} are stored")
+    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+
+
+def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write ``arrays``, compressed, whole or not at all; the same arrays give the same bytes.
+
+    Raises:
+        TrimtabError: if the disk refuses.
+    """
+    image = io.BytesIO()
+    np.savez_compressed(image, **arrays)
+    atomic_write_bytes(path, image.getvalue())

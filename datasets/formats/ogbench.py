@@ -1,0 +1,210 @@
+"""OGBench's npz: trajectories of T+1 rows end to end, and a second file ``-val.npz`` to validate.
+
+The layout: ``ogbench/utils.py`` of OGBench, whose reader passes over arrays that it does not know;
+ours begin with ``trimtab``. ``terminals`` marks where a trajectory ends, not that its task did.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.npz import array_names, read_npz, write_npz
+from trimtab.datasets.formats.own import (
+    Own,
+    apply_hints,
+    assemble,
+    check_replaceable,
+    common_infos,
+    flag_ends,
+    parse,
+    text_of,
+    uneven_infos,
+    with_common_infos,
+)
+from trimtab.datasets.formats.registry import Format, Hints
+from trimtab.errors import TrimtabError
+
+__all__ = ["FORMAT"]
+
+logger = logging.getLogger(__name__)
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_REQUIRED = ("observations", "actions", "terminals")
+_INFOS = ("qpos", "qvel", "button_states")  # what OGBench itself reads beside the required ones
+_TEXT = "trimtab"
+_OWN_INFO = "trimtab_info/"
+_FLAGS = ("trimtab_terminations", "trimtab_truncations")
+_TRAIN, _VALID = "train", "valid"
+_ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+def _validation_path(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-val{path.suffix}")
+
+
+def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+    """Read a file of OGBench's layout, and the ``-val.npz`` beside it where there is one.
+
+    The episodes of the two files are the masks ``train`` and ``valid`` of the recipe. A stranger's
+    trajectory has no rewards (its tasks are set at loading): they are zero unless stored; it is
+    never terminated; a stored ``masks`` becomes the info ``mask``.
+
+    Raises:
+        TrimtabError: if anything is missing, damaged or of a wrong shape.
+    """
+    path = Path(path)
+    where = f"dataset {path}"
+    train, own = _load_one(path)
+    beside = _validation_path(path)
+    if own is not None and own["order"] is None:
+        return apply_hints(train, hints, where)
+    if own is None and not beside.is_file():
+        return apply_hints(train, hints, where)
+    valid, _ = _load_one(beside)
+    episodes = [*train.episodes, *valid.episodes]
+    order: Sequence[int] = own["order"] if own is not None else range(len(episodes))
+    if sorted(order) != list(range(len(episodes))):
+        raise TrimtabError(f"{where}: {beside.name} does not belong to it; {_ADVICE}")
+    places = {number: place for place, number in enumerate(order)}
+    masks = {
+        _TRAIN: [places[number] for number in range(len(train))],
+        _VALID: [places[len(train) + number] for number in range(len(valid))],
+    }
+    joined = dataclasses.replace(
+        train,
+        episodes=tuple(episodes[number] for number in order),
+        recipe={"masks": masks, **train.recipe},
+        action_low=tuple(map(min, train.action_low, valid.action_low)),
+        action_high=tuple(map(max, train.action_high, valid.action_high)),
+    )
+    validate(joined, where)
+    if own is not None and joined.content_hash != own["whole"]:
+        raise TrimtabError(f"{where}: {beside.name} does not belong to it; {_ADVICE}")
+    return apply_hints(joined, hints, where)
+
+
+def _load_one(path: Path) -> tuple[Dataset, Own | None]:
+    where = f"dataset {path}"
+    arrays = read_npz(path)
+    for name in _REQUIRED:
+        if name not in arrays:
+            raise TrimtabError(f"{where}, key '{name}': missing; {_ADVICE}")
+    terminals = arrays["terminals"]
+    rows = len(terminals) if terminals.ndim == 1 else 0
+    if not rows or not terminals[-1]:
+        raise TrimtabError(f"{where}, key 'terminals': its last row ends no trajectory; {_ADVICE}")
+    for name, array in arrays.items():
+        if name != _TEXT and array.shape[:1] != (rows,):
+            raise TrimtabError(
+                f"{where}, key '{name}': shape {array.shape}, expected {rows} rows; {_ADVICE}"
+            )
+    own = parse(arrays.pop(_TEXT).tobytes(), where) if _TEXT in arrays else None
+    if own is None and "rewards" not in arrays:
+        logger.info("%s: it has no rewards; they are zero", where)
+    dataset = assemble(path, list(_episodes(arrays, own)), own, {}, recipe={"imported": "ogbench"})
+    return dataset, own
+
+
+def _episodes(arrays: Arrays, own: Own | None) -> Iterator[Episode]:
+    begin = 0
+    for index, last in enumerate(np.flatnonzero(arrays["terminals"]).tolist()):
+        rows, steps = slice(begin, last), last - begin  # the last row has no action
+        flags = flag_ends(steps, terminated=False)
+        infos = {name: arrays[name][rows] for name in _INFOS if name in arrays}
+        if own is not None:
+            flags = (arrays[_FLAGS[0]][rows], arrays[_FLAGS[1]][rows])
+            infos = {name: arrays[key][rows] for name, key in own["infos"].items()}
+        elif "masks" in arrays:
+            infos["mask"] = arrays["masks"][rows]
+        with np.errstate(over="ignore"):  # infinity is refused afterwards
+            yield Episode(
+                observations=arrays["observations"][begin : last + 1],
+                actions=arrays["actions"][rows],
+                rewards=arrays["rewards"][rows] if "rewards" in arrays else np.zeros(steps),
+                terminations=flags[0],
+                truncations=flags[1],
+                infos=infos,
+                seed=own["seeds"][index] if own is not None else None,
+            )
+        begin = last + 1
+
+
+def _save(dataset: Dataset, path: Path) -> None:
+    """Write ``dataset``; the episodes of the recipe's mask ``valid`` go to ``<name>-val.npz``.
+
+    Raises:
+        TrimtabError: if the dataset is not valid, something else is in its place, or the disk
+            refuses.
+    """
+    validate(dataset, f"dataset {dataset.id}")
+    beside = _validation_path(path)
+    for place in (path, beside):
+        check_replaceable(place, _TEXT in array_names(place))
+    held = with_common_infos(dataset)
+    masks = held.recipe.get("masks")
+    chosen = set(masks.get(_VALID, ())) if isinstance(masks, Mapping) else set()
+    valid = [index for index in range(len(held)) if index in chosen]
+    train = [index for index in range(len(held)) if index not in chosen]
+    if not valid or not train:
+        beside.unlink(missing_ok=True)
+        _save_one(held, path, order=None, whole=None)
+        return
+    parts = [
+        dataclasses.replace(held, episodes=tuple(held.episodes[index] for index in indices))
+        for indices in (train, valid)
+    ]
+    order = np.argsort([*train, *valid]).tolist()
+    _save_one(parts[1], beside, order=None, whole=None)
+    _save_one(parts[0], path, order=order, whole=held.content_hash)
+
+
+def _save_one(dataset: Dataset, path: Path, **further: Any) -> None:
+    keys = {name: name if name in _INFOS else _OWN_INFO + name for name in common_infos(dataset)[0]}
+    text = text_of(dataset, infos=keys, **further)
+    episodes = dataset.episodes
+    ends = [np.arange(len(episode) + 1) == len(episode) for episode in episodes]
+
+    def padded(name: str) -> npt.NDArray[Any]:
+        """Return a key's rows with one row more an episode, which has no meaning."""
+        arrays = [episode.arrays()[name] for episode in episodes]
+        return np.concatenate([rows for a in arrays for rows in (a, np.zeros_like(a[-1:]))])
+
+    terminations = padded("terminations")
+    write_npz(
+        path,
+        {
+            "observations": np.concatenate([episode.observations for episode in episodes]),
+            "actions": padded("actions"),
+            "terminals": np.concatenate(ends).astype(np.float32),
+            "rewards": padded("rewards"),
+            "masks": 1 - terminations.astype(np.float32),
+            _FLAGS[0]: terminations,
+            _FLAGS[1]: padded("truncations"),
+            **{key: padded(f"infos/{name}") for name, key in keys.items()},
+            _TEXT: np.frombuffer(text.encode(), np.uint8),
+        },
+    )
+
+
+def _recognises(path: Path) -> bool:
+    return path.is_file() and set(_REQUIRED) <= array_names(path)
+
+
+FORMAT = Format(
+    name="ogbench",
+    description="OGBench's npz of trajectories, with its validation file",
+    suffixes=(".npz",),
+    load=_load,
+    recognises=_recognises,
+    save=_save,
+    loses=uneven_infos,
+)

@@ -1,0 +1,288 @@
+"""robomimic's HDF5: a group a demonstration, with ``obs`` and ``next_obs`` by key, and masks.
+
+The layout: ``docs/datasets/overview.md`` and ``robomimic/utils/file_utils.py`` of robomimic, whose
+readers pass over groups that they do not know; ours is called ``trimtab``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Unpack
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.apart import Read
+from trimtab.datasets.formats.hdf5 import (
+    child,
+    children,
+    file_image,
+    read_array,
+    read_file,
+    root_names,
+)
+from trimtab.datasets.formats.own import (
+    Own,
+    assemble,
+    check_replaceable,
+    flag_ends,
+    parse,
+    text_of,
+)
+from trimtab.datasets.formats.registry import Format, Hints
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_write_bytes
+
+__all__ = ["FORMAT"]
+
+logger = logging.getLogger(__name__)
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_DEMO = re.compile(r"demo_(\d{1,9})", re.ASCII)
+_FLAT = "flat"  # robomimic's name for an observation that is one vector
+_GYM = 2  # robomimic's number for Gym's kind of environment
+_OWN = "trimtab"
+_STATES = "states"
+_MOST_NAMES = 1_000_000
+_ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+    """Read a file of robomimic's layout.
+
+    In a stranger's file the vectors below ``obs`` are concatenated in the order of their names and
+    images are left out. The final observation is the last of ``next_obs``, or the last of ``obs``
+    again where there is none. Missing rewards are zero. ``dones`` is set at the end of every
+    demonstration by most writers, whatever ended it: an episode counts as terminated only where
+    it ends done with a reward of 1 in data whose rewards are 0 and 1. ``mask/*`` becomes the
+    recipe's ``masks``, and ``states`` an info.
+
+    Raises:
+        TrimtabError: if anything is missing, damaged or of a wrong shape.
+    """
+    path = Path(path)
+    where = f"dataset {path}"
+    values, arrays = read_file(path, lambda file: _read(file, where))
+    own = parse(arrays[_OWN].tobytes(), where) if _OWN in arrays else None
+    if values["images"]:
+        logger.info("%s: images are left out: %s", where, ", ".join(values["images"]))
+    demos: list[Arrays] = [{} for _ in values["demos"]]
+    for name, array in arrays.items():
+        index, _, key = name.partition("/")
+        if key:
+            demos[int(index)][key] = array
+    make = _stranger_episodes(demos, where) if own is None else _own_episodes(demos, own)
+    env_args, masks = values["env_args"], values["masks"]
+    recipe = {"imported": "robomimic", "env_args": env_args, **({"masks": masks} if masks else {})}
+    env = env_args.get("env_name")
+    env = env if isinstance(env, str) and env else "unknown"
+    return assemble(path, list(make), own, hints, env=env, recipe=recipe)
+
+
+def _read(file: h5py.File, where: str) -> Read:
+    data = child(file, "data", where)
+    if not isinstance(data, h5py.Group):
+        raise TrimtabError(f"{where}, key 'data': not a group; {_ADVICE}")
+    numbered = {name: match for name in data if (match := _DEMO.fullmatch(name))}
+    demos = sorted(numbered, key=lambda name: int(numbered[name][1]))
+    arrays: Arrays = {}
+    images: set[str] = set()
+    for index, demo in enumerate(demos):
+        place = f"{where}: {demo}"
+        group = child(data, demo, where)
+        if not isinstance(group, h5py.Group):
+            raise TrimtabError(f"{place}: not a group; {_ADVICE}")
+        for name, member in _wanted(group, place):
+            if member.dtype.kind in "biuf" and (_OWN in name or len(member.shape) <= 2):
+                arrays[f"{index}/{name}"] = read_array(member, f"{place}, key '{name}'")
+            else:
+                images.add(name)
+    if _OWN in data:
+        arrays[_OWN] = read_array(child(data, _OWN, where), f"{where}, key 'data/{_OWN}'")
+    values = {
+        "demos": demos,
+        "images": sorted(images),
+        "env_args": _env_args(data),
+        "masks": _masks(file, demos, where),
+    }
+    return values, arrays
+
+
+def _wanted(group: h5py.Group, place: str) -> Iterator[tuple[str, h5py.Dataset]]:
+    for name in ("actions", "rewards", "dones", _STATES):
+        if name in group:
+            member = child(group, name, place)
+            if isinstance(member, h5py.Dataset):
+                yield name, member
+    for name in ("obs", "next_obs", _OWN):
+        if name in group:
+            inside = child(group, name, place)
+            if not isinstance(inside, h5py.Group):
+                raise TrimtabError(f"{place}, key '{name}': not a group; {_ADVICE}")
+            for below, member in children(inside, place).items():
+                yield f"{name}/{below}", member
+
+
+def _env_args(data: h5py.Group) -> dict[str, Any]:
+    """Return the environment that the file names; an empty one where it names none."""
+    try:
+        text = data.attrs.get("env_args", "{}")
+        values = json.loads(text) if isinstance(text, str | bytes) else {}
+        json.dumps(values, allow_nan=False)
+    except (ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _masks(file: h5py.File, demos: list[str], where: str) -> dict[str, list[int]]:
+    """Return the positions of the demonstrations that each mask names."""
+    if "mask" not in file:
+        return {}
+    group = child(file, "mask", where)
+    if not isinstance(group, h5py.Group):
+        raise TrimtabError(f"{where}, key 'mask': not a group; {_ADVICE}")
+    places = {name: index for index, name in enumerate(demos)}
+    masks = {}
+    for key in group:
+        member = child(group, key, where)
+        fit = isinstance(member, h5py.Dataset) and len(member.shape or ()) == 1
+        if not fit or member.dtype.kind not in "SO" or member.shape[0] > _MOST_NAMES:
+            raise TrimtabError(f"{where}, key 'mask/{key}': not a list of names; {_ADVICE}")
+        names = [n.decode(errors="replace") if isinstance(n, bytes) else str(n) for n in member[()]]
+        unknown = [name for name in names if name not in places]
+        if unknown:
+            raise TrimtabError(
+                f"{where}, key 'mask/{key}': there is no demonstration '{unknown[0]}'; {_ADVICE}"
+            )
+        masks[key] = [places[name] for name in names]
+    return masks
+
+
+def _vectors(demo: Arrays, group: str, place: str) -> npt.NDArray[Any] | None:
+    """Return what lies below ``group``, concatenated in the order of the names."""
+    prefix = f"{group}/"
+    parts = [
+        array[:, None] if array.ndim == 1 else array
+        for name, array in sorted(demo.items())
+        if name.startswith(prefix)
+    ]
+    if any(part.ndim != 2 or len(part) != len(parts[0]) for part in parts):
+        raise TrimtabError(f"{place}, key '{group}': parts of shapes {[p.shape for p in parts]}")
+    return np.concatenate(parts, axis=1) if parts else None
+
+
+def _stranger_episodes(demos: list[Arrays], where: str) -> Iterator[Episode]:
+    seen = [demo["rewards"] for demo in demos if "rewards" in demo]
+    sparse = bool(seen) and all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
+    for index, demo in enumerate(demos):
+        place = f"{where}: demonstration {index}"
+        observations = _vectors(demo, "obs", place)
+        if "actions" not in demo or observations is None or not len(observations):
+            raise TrimtabError(f"{place}: it has no 'actions' or no vectors in 'obs'; {_ADVICE}")
+        following = _vectors(demo, "next_obs", place)
+        if following is None:
+            logger.info("%s: no next_obs: its last observation is repeated", place)
+        final = (observations if following is None else following)[-1:]
+        if final.shape[1:] != observations.shape[1:]:
+            raise TrimtabError(f"{place}, key 'next_obs': not the keys of 'obs'; {_ADVICE}")
+        steps = len(observations)
+        rewards = demo.get("rewards", np.zeros(steps, np.float32))
+        dones = demo.get("dones", np.zeros(steps, bool))
+        done = sparse and dones.shape == rewards.shape == (steps,)
+        terminated = bool(done and dones[-1] and rewards[-1] == 1)
+        flags = flag_ends(steps, terminated=terminated)
+        states = demo.get(_STATES)
+        infos = {_STATES: states} if states is not None and len(states) == steps else {}
+        with np.errstate(over="ignore"):  # infinity is refused afterwards
+            yield Episode(
+                np.concatenate([observations, final]), demo["actions"], rewards, *flags, infos
+            )
+
+
+def _own_episodes(demos: list[Arrays], own: Own) -> Iterator[Episode]:
+    prefix = f"{_OWN}/infos/"
+    for demo, seed, has_states in zip(demos, own["seeds"], own[_STATES], strict=False):
+        infos = {n.removeprefix(prefix): a for n, a in demo.items() if n.startswith(prefix)}
+        if has_states:
+            infos[_STATES] = demo[_STATES]
+        yield Episode(
+            np.concatenate([demo[f"obs/{_FLAT}"], demo[f"next_obs/{_FLAT}"][-1:]]),
+            demo["actions"],
+            demo["rewards"],
+            demo[f"{_OWN}/terminations"],
+            demo[f"{_OWN}/truncations"],
+            infos,
+            seed,
+        )
+
+
+def _save(dataset: Dataset, path: Path) -> None:
+    """Write ``dataset`` as one file; the recipe's ``masks`` become robomimic's filter keys.
+
+    Raises:
+        TrimtabError: if the dataset is not valid, something else is in its place, or the disk
+            refuses.
+    """
+    validate(dataset, f"dataset {dataset.id}")
+    check_replaceable(path, f"data/{_OWN}" in root_names(path))
+    has_states = [_is_states(episode) for episode in dataset.episodes]
+    text = text_of(dataset, states=has_states)
+    named = {"env_name": dataset.env, "type": _GYM, "env_kwargs": dict(dataset.env_options)}
+    env_args = dataset.recipe.get("env_args", named)
+
+    def write(file: h5py.File) -> None:
+        data = file.create_group("data")
+        data.attrs["total"] = dataset.num_steps
+        data.attrs["env_args"] = json.dumps(env_args)
+        data[_OWN] = np.frombuffer(text.encode(), np.uint8)
+        for index, episode in enumerate(dataset.episodes):
+            _write_demo(data.create_group(f"demo_{index}"), episode, has_states[index])
+        for name, chosen in _valid_masks(dataset).items():
+            file[f"mask/{name}"] = np.array([f"demo_{index}".encode() for index in chosen], "S")
+
+    atomic_write_bytes(path, file_image(write))
+
+
+def _is_states(episode: Episode) -> bool:
+    return _STATES in episode.infos and episode.infos[_STATES].ndim == 2
+
+
+def _valid_masks(dataset: Dataset) -> Mapping[str, list[int]]:
+    masks = dataset.recipe.get("masks")
+    return masks if isinstance(masks, Mapping) else {}
+
+
+def _write_demo(group: h5py.Group, episode: Episode, has_states: bool) -> None:
+    group.attrs["num_samples"] = len(episode)
+    group[f"obs/{_FLAT}"] = episode.observations[:-1]
+    group[f"next_obs/{_FLAT}"] = episode.observations[1:]
+    group["actions"], group["rewards"] = episode.actions, episode.rewards
+    group["dones"] = (episode.terminations | episode.truncations).astype(np.int64)
+    group[_STATES] = episode.infos[_STATES] if has_states else np.zeros((len(episode), 1))
+    inside = group.create_group(_OWN)
+    inside["terminations"], inside["truncations"] = episode.terminations, episode.truncations
+    for name, array in episode.infos.items():
+        if not (has_states and name == _STATES):
+            inside[f"infos/{name}"] = array
+
+
+def _recognises(path: Path) -> bool:
+    names = root_names(path)
+    return any(_DEMO.fullmatch(name.removeprefix("data/")) for name in names)
+
+
+FORMAT = Format(
+    name="robomimic",
+    description="robomimic's HDF5 of demonstrations with masks",
+    suffixes=(".hdf5", ".h5"),
+    load=_load,
+    recognises=_recognises,
+    save=_save,
+)
