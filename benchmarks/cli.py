@@ -82,6 +82,7 @@ COMMANDS: dict[str, Command] = {
         (
             "trimtab evaluate policy=<a run or bundle> episodes=100 seed=7",
             "trimtab evaluate policy=<bundle> env=metaworld/push-v3 episodes=50 backend=onnx",
+            "trimtab evaluate policy=<bundle> video=push.mp4 video_episodes=5",
         ),
         {
             "policy": Setting(..., "folder of a run or a bundle"),
@@ -91,6 +92,10 @@ COMMANDS: dict[str, Command] = {
             "backend": Setting("torch", "what runs the policy", ("torch", "onnx")),
             "deterministic": Setting("", "true or false; default as the policy's kind is judged"),
             "env_options": Setting("", "such as {reward: sparse}; default the policy's own"),
+            "video": Setting(
+                "", "a file.mp4 to show episodes in; true: <policy's folder>-<env>.mp4 here"
+            ),
+            "video_episodes": Setting(3, "how many of the first episodes the video shows"),
             "format": FORMAT,
         },
     ),
@@ -136,15 +141,19 @@ COMMANDS: dict[str, Command] = {
     ),
     "list": Command(
         "trimtab.benchmarks.commands:list_things",
-        "what there is: env, algorithm, policy, dataset or suite",
-        ("trimtab list algorithm", "trimtab list env format=json"),
+        "what there is: env, family, algorithm, policy, dataset or suite",
+        (
+            "trimtab list algorithm",
+            "trimtab list env tag=goal,sparse",
+            "trimtab list env format=json",
+        ),
         {
             "what": Setting(
                 ...,
-                "env, algorithm, policy, dataset or suite",
-                ("env", "algorithm", "policy", "dataset", "suite"),
+                "env, algorithm, policy, dataset or suite; family: simulators of tasks",
+                ("env", "family", "algorithm", "policy", "dataset", "suite"),
             ),
-            "tag": Setting("", "only tasks with this tag"),
+            "tag": Setting("", "only tasks with all of these, such as goal,sparse or metaworld"),
             "format": FORMAT,
         },
     ),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from trimtab.benchmarks import build, config, rundir
 from trimtab.benchmarks.catalog import describe_algorithm
-from trimtab.benchmarks.evaluate import Act
+from trimtab.benchmarks.evaluate import Act, Scores
 from trimtab.benchmarks.screen import print_json, print_result, print_rows, progress_bar
 from trimtab.benchmarks.sweep import sweep
 from trimtab.policies.bundle import Bundle
@@ -120,12 +121,14 @@ def evaluate(
     backend: str,
     deterministic: str,
     env_options: str,
+    video: str,
+    video_episodes: int,
     format: str,
 ) -> int:
-    """Judge a policy and print its scores with intervals."""
+    """Judge a policy and print its scores with intervals; show episodes if a film is wanted."""
     import yaml
 
-    from trimtab.benchmarks import stats
+    from trimtab.benchmarks import video as films
     from trimtab.benchmarks.evaluate import Evaluator
     from trimtab.envs.registry import get_spec
     from trimtab.types import PolicySpec
@@ -144,6 +147,9 @@ def evaluate(
             raise TrimtabError("evaluate: env_options: such as {reward: sparse, horizon: 150}")
     else:
         options = trained["options"] if task == trained["id"] else {}
+    film_at = films.film_path(video, policy, task)
+    if film_at is not None:
+        films.prepare(film_at, task)  # before a simulator is imported
     spec = get_spec(task, **options)
     act_steps = int(bundle.config["chunking"]["act_steps"])
     build.check_base_fits(
@@ -160,17 +166,39 @@ def evaluate(
     if deterministic:
         zero_noise = deterministic == "true"
     act: Act = BACKENDS[backend](bundle)
-    evaluator = Evaluator(task, episodes=episodes, seed=seed, act_steps=act_steps, options=options)
-    try:
-        scores = evaluator.judge(act, bundle.policy.noise_shape, deterministic=zero_noise)
-    finally:
-        evaluator.close()
+    with contextlib.ExitStack() as opened:
+        evaluator = Evaluator(
+            task, episodes=episodes, seed=seed, act_steps=act_steps, options=options
+        )
+        opened.callback(evaluator.close)
+        film = None
+        if film_at is not None:
+            film = films.Film(task, episodes=video_episodes, act_steps=act_steps, options=options)
+            opened.callback(film.close)
+        scores = evaluator.judge(
+            act, bundle.policy.noise_shape, deterministic=zero_noise,
+            watch=None if film is None else film.watch,
+        )  # fmt: skip
+        facts = {
+            "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
+            "fingerprint": spec.fingerprint, "deterministic": zero_noise,
+        }  # fmt: skip
+        _print_scores(facts, scores, format)
+        if film is not None and film_at is not None:
+            with progress_bar("video") as tell:
+                film.write(film_at, scores, tell)
+            Console(stderr=True, soft_wrap=True, highlight=False).print(f"video: {film_at}")
+    return 0
+
+
+def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
+    """Print scores with their intervals, and as JSON also every episode."""
+    from trimtab.benchmarks import stats
+
     returns = [episode.return_ for episode in scores.episodes]
     interval = stats.two_level_interval([np.asarray(returns)])
     answer: dict[str, Any] = {
-        "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
-        "fingerprint": spec.fingerprint, "deterministic": zero_noise,
-        "return": interval.value, "return_interval": [interval.low, interval.high],
+        **facts, "return": interval.value, "return_interval": [interval.low, interval.high],
     }  # fmt: skip
     rate = scores.success_rate
     if rate is not None:
@@ -185,8 +213,9 @@ def evaluate(
     ]  # fmt: skip
     if format == "json":
         print_json(answer)
-        return 0
-    table = Table(title=f"{task}, {len(returns)} episodes, {backend}", title_justify="left")
+        return
+    title = f"{facts['env']}, {len(returns)} episodes, {facts['backend']}"
+    table = Table(title=title, title_justify="left")
     for heading in ("score", "mean", "95% interval"):
         table.add_column(heading)
     if rate is not None:
@@ -194,7 +223,6 @@ def evaluate(
         table.add_row("success", f"{rate:.2f}", f"{low:.2f} to {high:.2f}")
     table.add_row("return", f"{interval.value:.2f}", f"{interval.low:.2f} to {interval.high:.2f}")
     Console().print(table)
-    return 0
 
 
 def _on_torch(bundle: Bundle) -> Act:
@@ -260,14 +288,22 @@ def list_things(what: str, tag: str, format: str) -> int:
     rows = LISTINGS[what](what, tag)
     if format == "json":
         print_json(rows)
-    else:
-        print_rows(what, rows)
+        return 0
+    print_rows(what, rows)
+    if what in EXPLAINED_BY:
+        print_rows(EXPLAINED_BY[what], LISTINGS[EXPLAINED_BY[what]](EXPLAINED_BY[what], ""))
     return 0
 
 
 def _tasks(what: str, tag: str) -> list[dict[str, Any]]:
     from trimtab.envs.registry import list_tasks
 
+    # A family's name selects as a tag does.
+    tags = {name: {*task.tags, name.split("/", 1)[0]} for name, task in list_tasks().items()}
+    wanted = {word.strip() for word in tag.split(",") if word.strip()}
+    known = sorted(set().union(*tags.values()))
+    for word in sorted(wanted.difference(known)):
+        raise TrimtabError(f"list: no task has the tag {word!r}; there are: {', '.join(known)}")
     return [
         {
             what: name,
@@ -276,11 +312,30 @@ def _tasks(what: str, tag: str) -> list[dict[str, Any]]:
             "tags": ", ".join(task.tags),
         }
         for name, task in list_tasks().items()
-        if not tag or tag in task.tags
+        if wanted <= tags[name]
     ]
 
 
+def _families(what: str, tag: str) -> list[dict[str, Any]]:
+    from trimtab.benchmarks.doctor import missing_packages
+    from trimtab.envs.registry import list_families
+
+    _refuse_tag(what, tag)
+    rows = []
+    for family in list_families():
+        missing = missing_packages(family)
+        installed = f"pip install '{family.install}'" if missing else "yes"
+        rows.append({what: family.name, "tasks": len(family.tasks), "installed": installed})
+    return rows
+
+
+def _refuse_tag(what: str, tag: str) -> None:
+    if tag:
+        raise TrimtabError(f"list: tag={tag}: only env has tags, not {what}")
+
+
 def _methods(what: str, tag: str) -> list[dict[str, Any]]:
+    _refuse_tag(what, tag)
     rows = []
     for name in config.group_options(what):
         target = config.load_group(what, name)[what]["_target_"]
@@ -293,6 +348,7 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
     """Return a listing of a group's files by some of their keys."""
 
     def listing(what: str, tag: str) -> list[dict[str, Any]]:
+        _refuse_tag(what, tag)
         files = {name: config.load_group(what, name) for name in config.group_options(what)}
         return [{what: name, **{k: file.get(k) for k in keys}} for name, file in files.items()]
 
@@ -301,12 +357,16 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
 
 LISTINGS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
     "env": _tasks,
+    "family": _families,
     "algorithm": _methods,
     "policy": _files("_target_"),
     "dataset": _files("id", "env", "episodes"),
     "suite": _files("title"),
 }
 """How ``trimtab list`` finds what there is: (group, tag) -> rows."""
+
+EXPLAINED_BY = {"env": "family"}
+"""Listings that say something about another one; as a table, they follow it."""
 
 
 def doctor(out: str, format: str) -> int:

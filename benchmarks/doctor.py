@@ -8,11 +8,13 @@ import os
 import shutil
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trimtab.benchmarks.headless import REMEDY, VARIABLE, Trial, candidates, try_renderers
 from trimtab.envs.registry import list_families
+from trimtab.envs.spec import Family
 
 LEAST_FREE_GIGABYTES = 2.0
 _CORE = ("torch", "numpy", "gymnasium", "diffusers", "hydra-core", "h5py", "pyarrow", "onnxruntime")
@@ -38,6 +40,8 @@ def examine(out: Path) -> list[Finding]:
         *_core(),
         mujoco_whole(),
         *_families(),
+        drawing(try_renderers(candidates(), timeout=8.0)),
+        video_writer(),
         writable(out),
         free_space(out),
         *_threads(),
@@ -107,16 +111,21 @@ def mujoco_whole(
     return Finding("ok", "mujoco", installed)
 
 
+def missing_packages(family: Family) -> list[str]:
+    """Return the distributions that a family of tasks needs and that are not installed."""
+    missing = []
+    for package in family.packages:
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(package)
+    return missing
+
+
 def _families() -> list[Finding]:
     findings = []
     for family in list_families():
-        missing = []
-        for package in family.packages:
-            try:
-                importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                missing.append(package)
-        what = f"envs {family.name}/"
+        missing, what = missing_packages(family), f"envs {family.name}/"
         if missing:
             remedy = f"pip install '{family.install}'"
             text = f"needs {', '.join(missing)}: {remedy}"
@@ -124,6 +133,36 @@ def _families() -> list[Finding]:
         else:
             findings.append(Finding("ok", what, f"{len(family.tasks)} tasks"))
     return findings
+
+
+def drawing(trials: Sequence[Trial]) -> Finding:
+    """Return what ``trimtab evaluate video=true`` will draw with, from what was tried, in order.
+
+    Only videos need it, so that nothing works is a note; but a user's own ``MUJOCO_GL`` that does
+    not work is a warning.
+    """
+    works = [trial.renderer for trial in trials if trial.works]
+    failed = [f"{trial.renderer} fails ({trial.reason})" for trial in trials if not trial.works]
+    if works:
+        also = [f"{renderer} works too" for renderer in works[1:]]
+        return Finding("ok", "drawing", "; ".join([f"{VARIABLE}={works[0]}", *also, *failed]))
+    if os.environ.get(VARIABLE):
+        why = f"{VARIABLE} is set: {'; '.join(failed)}"
+        return Finding("warning", "drawing", f"no videos: {why}; unset it, or {REMEDY}")
+    return Finding("note", "drawing", f"no videos: {'; '.join(failed)}; {REMEDY}")
+
+
+def video_writer() -> Finding:
+    """Return whether there is an ffmpeg to write videos with."""
+    try:
+        import imageio_ffmpeg
+
+        version = imageio_ffmpeg.get_ffmpeg_version()
+    except (ImportError, RuntimeError, OSError) as error:
+        line = " ".join(str(error).split())
+        text = f"no videos: pip install 'trimtab[video]' ({line})"
+        return Finding("note", "ffmpeg", text)
+    return Finding("ok", "ffmpeg", version.split()[0])
 
 
 def writable(folder: Path) -> Finding:

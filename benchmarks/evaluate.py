@@ -102,6 +102,7 @@ class Evaluator:
         *,
         deterministic: bool,
         check: Callable[[], None] = lambda: None,
+        watch: Callable[[int, FloatArray], None] | None = None,
     ) -> Scores:
         """Run all episodes and return their scores.
 
@@ -110,6 +111,7 @@ class Evaluator:
             noise_shape: shape of one row's noise.
             deterministic: zero noise instead of sampled noise.
             check: called before every decision; what it raises ends the evaluation.
+            watch: called with an episode's number and each chunk [act_steps, A] that it plays.
         """
         n, act_steps = self.envs.num_envs, self.envs.act_steps
         returns, lengths = np.zeros(n), np.zeros(n, dtype=np.int64)
@@ -127,6 +129,9 @@ class Evaluator:
                 for i in np.flatnonzero(self.envs.active):
                     noise[i] = streams[i].standard_normal(noise_shape, dtype=np.float32)
             action = act(obs, noise)[:, :act_steps]
+            if watch is not None:
+                for i in np.flatnonzero(self.envs.active):
+                    watch(int(i * self.rounds + done_rounds[i]), action[i])
             obs, reward, terminated, truncated, info = self.envs.step(action)
             returns += reward
             lengths += info["steps"]

@@ -12,6 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+_LONGEST_NAME = 48
+
 
 @contextmanager
 def progress_bar(description: str) -> Iterator[Callable[[float, str], None]]:
@@ -60,10 +62,13 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as a table, a column a key of the first."""
+    """Print rows as a table, a column a key of the first; names, in the first one, stay whole."""
     table = Table(title=title, title_justify="left")
-    for key in rows[0] if rows else ("nothing",):
-        table.add_column(str(key), overflow="fold")
+    keys = list(rows[0]) if rows else ["nothing"]
+    longest = max((len(str(row[keys[0]])) for row in rows), default=0)
+    for key in keys:
+        whole = min(longest, _LONGEST_NAME) if key == keys[0] else None
+        table.add_column(str(key), overflow="fold", min_width=whole)
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
     Console().print(table)

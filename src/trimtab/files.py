@@ -61,6 +61,25 @@ def atomic_write_json(path: str | Path, value: Any) -> None:
     atomic_write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+@contextmanager
+def atomic_file(path: str | Path) -> Iterator[Path]:
+    """Yield a name beside ``path`` to write a file to; rename it to ``path`` if the block succeeds.
+
+    Raises:
+        TrimtabError: if the operating system refuses to write.
+    """
+    path = Path(path)
+    beside = _beside(path)
+    with _explained(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield beside
+            _to_disk(beside)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
 def _to_disk(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.benchmarks.cli import COMMANDS, main, overview
+from trimtab.envs.registry import list_tasks
 
 SMALL_CLONE = [
     "train", "env=robotics/PointMaze-TwoRoutes-v0", "algorithm=bc", "policy=flow",
@@ -101,6 +102,8 @@ def test_every_command_explains_itself(name: str, capfd: pytest.CaptureFixture[s
         (["dataset", "action=make", "dataset=two_rotes"], "did you mean two_routes?"),
         (["dataset", "action=info"], "either dataset="),
         (["list", "algoritm"], "did you mean algorithm?"),
+        (["list", "env", "tag=goal,spars"], "there are: control, "),
+        (["list", "suite", "tag=goal"], "only env has tags"),
         (["doctor", "format=yaml"], "table, json"),
     ],
 )  # fmt: skip
@@ -178,7 +181,7 @@ def test_dataset_make_info_check_and_list(place: Path) -> None:
     assert any(row["id"] == "trimtab/push-noisy-v0" for row in json.loads(listed.stdout)["made"])
 
 
-@pytest.mark.parametrize("what", ["env", "algorithm", "policy", "dataset", "suite"])
+@pytest.mark.parametrize("what", ["env", "family", "algorithm", "policy", "dataset", "suite"])
 def test_list_as_json_is_alone_on_standard_output(
     what: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,3 +190,25 @@ def test_list_as_json_is_alone_on_standard_output(
     assert ended.value.code == 0
     rows = json.loads(capfd.readouterr().out)
     assert rows and all(what in row for row in rows)
+
+
+def test_list_env_by_tags_and_in_a_narrow_terminal(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(*words: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["list", "env", *words])
+        assert ended.value.code == 0
+        return capfd.readouterr().out
+
+    tasks = list_tasks()
+    found = {row["env"] for row in json.loads(shown("tag=goal,sparse", "format=json"))}
+    assert found == {id for id in tasks if {"goal", "sparse"} <= set(tasks[id].tags)}
+    gym = {row["env"] for row in json.loads(shown("tag=gym", "format=json"))}
+    assert gym == {id for id in tasks if id.startswith("gym/")}
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = shown().splitlines()
+    assert max(map(len, lines)) <= 80
+    names = {line.split()[1] for line in lines if line.startswith("│ ")}
+    assert {id for id in tasks if len(id) <= 48} <= names
+    assert {id.split("/")[0] for id in tasks} <= names

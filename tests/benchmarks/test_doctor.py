@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from pathlib import Path
 
 import pytest
 
 from trimtab.benchmarks import doctor
+from trimtab.benchmarks.headless import Trial
 
 
 def versions(**known: str) -> object:
@@ -23,6 +25,7 @@ def test_this_installation_is_whole(tmp_path: Path) -> None:
     findings = doctor.examine(tmp_path)
     assert [finding for finding in findings if finding.level == "error"] == []
     assert {"envs gym/", "envs metaworld/", "envs robotics/"} <= {f.what for f in findings}
+    assert {"drawing": "ok", "ffmpeg": "ok"}.items() <= {f.what: f.level for f in findings}.items()
 
 
 def test_a_mixed_mujoco_is_found() -> None:
@@ -66,3 +69,22 @@ def test_a_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     # The process file system refuses new files to everyone, root included.
     assert doctor.writable(Path("/proc/trimtab/runs")).level == "error"
     assert doctor.writable(tmp_path / "not" / "yet" / "there").level == "ok"
+
+
+def test_what_draws_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    good, bad = Trial("osmesa", ""), Trial("egl", "no device")
+    found = doctor.drawing([bad, good])
+    assert found.level == "ok"
+    assert found.message == "MUJOCO_GL=osmesa; egl fails (no device)"
+    assert doctor.drawing([bad]).level == "note"
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    chosen = doctor.drawing([bad])
+    assert chosen.level == "warning" and "unset it" in chosen.message
+
+
+def test_a_missing_ffmpeg_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert doctor.video_writer().level == "ok"
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    assert doctor.video_writer().level == "note"
+    assert "pip install 'trimtab[video]'" in doctor.video_writer().message

@@ -1,0 +1,219 @@
+"""Films of judged episodes, read back picture by picture; and finding what can draw them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trimtab.benchmarks import headless, video
+from trimtab.benchmarks.cli import run
+from trimtab.benchmarks.evaluate import Evaluator, Scores
+from trimtab.benchmarks.headless import Trial, choose_renderer, try_renderers
+from trimtab.envs.registry import make
+from trimtab.errors import TrimtabError
+
+MAZE = "robotics/PointMaze-TwoRoutes-v0"
+CHEETAH = "gym/HalfCheetah-v5"  # has a vector environment of its own
+HORIZON = 10
+ACT_STEPS = 4  # the last chunk of an episode is cut
+Pictures = NDArray[np.uint8]
+
+
+@pytest.fixture
+def drawing(monkeypatch: pytest.MonkeyPatch) -> str:
+    """What draws on this machine, chosen as the command chooses it and forgotten afterwards."""
+    monkeypatch.setenv(headless.VARIABLE, "")
+    return choose_renderer()
+
+
+def read(path: Path) -> tuple[dict[str, Any], Pictures]:
+    reader = imageio_ffmpeg.read_frames(str(path))
+    facts = next(reader)
+    width, height = facts["size"]
+    pictures = [np.frombuffer(data, np.uint8).reshape(height, width, 3) for data in reader]
+    return facts, np.array(pictures)
+
+
+def judge(env: str, film: video.Film | None) -> Scores:
+    """Judge a policy that acts at random, by its noise alone."""
+    evaluator = Evaluator(
+        env, episodes=4, seed=5, act_steps=ACT_STEPS, options={"horizon": HORIZON}
+    )
+    shape = (ACT_STEPS, *evaluator.envs.single_action_space.shape[1:])
+    watch = None if film is None else film.watch
+    try:
+        return evaluator.judge(
+            lambda obs, noise: np.tanh(noise), shape, deterministic=False, watch=watch
+        )
+    finally:
+        evaluator.close()
+
+
+def untimed(scores: Scores) -> list[tuple[object, ...]]:
+    return [(e.eval_seed, e.return_, e.success, e.length) for e in scores.episodes]
+
+
+@pytest.fixture
+def maze_film(drawing: str) -> Any:
+    film = video.Film(MAZE, episodes=2, act_steps=ACT_STEPS, options={"horizon": HORIZON})
+    yield film
+    film.close()
+
+
+def test_a_film_shows_the_judged_episodes(maze_film: video.Film, tmp_path: Path) -> None:
+    scores = judge(MAZE, maze_film)
+    assert untimed(scores) == untimed(judge(MAZE, None))
+    path = tmp_path / "maze.mp4"
+    count = maze_film.write(path, scores)
+    facts, pictures = read(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["maze.mp4"]
+    assert facts["fps"] == maze_film.rate == 25.0
+    assert facts["size"][0] % 16 == facts["size"][1] % 16 == 0
+    per_episode = 1 + HORIZON + 25  # start, steps, and the end for a second
+    assert len(pictures) == count == 2 * per_episode
+
+    # The second episode, played by hand: the film's pictures are its pictures, in its order.
+    env = make(MAZE, render=True, horizon=HORIZON)
+    env.reset(seed=scores.episodes[1].eval_seed)
+    by_hand = [env.render()]
+    stream = np.random.Generator(np.random.Philox(6))
+    for _ in range(3):
+        noise = stream.standard_normal((ACT_STEPS, 2), dtype=np.float32)
+        for action in np.tanh(noise)[: HORIZON - len(by_hand) + 1]:
+            env.step(action)
+            by_hand.append(env.render())
+    env.close()
+    assert len(by_hand) == 1 + HORIZON
+    height, width = by_hand[0].shape[:2]
+    shown = pictures[per_episode : per_episode + 1 + HORIZON, :height, :width].astype(float)
+    apart = [[np.abs(a - b).mean() for b in shown] for a in by_hand]
+    assert np.argmin(apart, axis=1).tolist() == list(range(1 + HORIZON))
+
+    # The bar at the bottom fills within a chunk, and its colour changes with the chunk.
+    bars = pictures[1 : 1 + HORIZON, -4].astype(int)
+    for step, bar in enumerate(bars):
+        number, taken = divmod(step, ACT_STEPS)
+        colour = np.array(video._CHUNK_COLOURS[number % 2])
+        filled = (np.abs(bar - colour).sum(axis=1) < 60).mean()
+        assert filled == pytest.approx((taken + 1) / ACT_STEPS, abs=0.03)
+
+
+def test_a_film_of_a_task_with_a_vector_of_its_own(drawing: str, tmp_path: Path) -> None:
+    film = video.Film(CHEETAH, episodes=1, act_steps=ACT_STEPS, options={"horizon": HORIZON})
+    scores = judge(CHEETAH, film)
+    film.write(tmp_path / "cheetah.mp4", scores)  # it compares the returns itself
+    film.close()
+    facts, pictures = read(tmp_path / "cheetah.mp4")
+    assert len(pictures) == 1 + HORIZON + 20 and facts["fps"] == 20.0
+    assert all(picture[:-48].std() > 10 for picture in pictures)
+
+
+def test_other_actions_are_no_film_of_the_episode(maze_film: video.Film, tmp_path: Path) -> None:
+    scores = judge(MAZE, maze_film)
+    path = tmp_path / "maze.mp4"
+    path.write_bytes(b"an older film")
+    maze_film._chunks[1].pop()
+    with pytest.raises(TrimtabError, match="episode 1 of .* no film was written"):
+        maze_film.write(path, scores)
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [
+        ("maze.mp4", b"an older film")
+    ]
+
+
+@pytest.mark.parametrize("size", [(96, 96), (480, 480), (50, 333)])
+def test_compose_pads_to_sixteen_and_fills_the_bar(size: tuple[int, int]) -> None:
+    picture = np.random.default_rng(0).integers(0, 255, (*size, 3), np.uint8)
+    words = ("first", "second")
+    plain = video.compose(picture, words, 0.0, 0, solved=False)
+    assert plain.shape[0] % 16 == plain.shape[1] % 16 == 0 and plain.shape[1] >= 320
+    factor = -(-320 // size[1]) if size[1] < 320 else 1
+    wanted = picture.repeat(factor, 0).repeat(factor, 1)
+    windows = (
+        plain[top : top + len(wanted), left : left + wanted.shape[1]]
+        for top in range(plain.shape[0] - len(wanted) + 1)
+        for left in range(plain.shape[1] - wanted.shape[1] + 1)
+    )
+    assert any(np.array_equal(window, wanted) for window in windows)
+    half = video.compose(picture, words, 0.5, 1, solved=True)
+    bar = (half[-1] == video._CHUNK_COLOURS[1]).all(axis=1)
+    assert bar.sum() == plain.shape[1] // 2 and bar[: plain.shape[1] // 2].all()
+    assert not np.array_equal(half[:-8], plain[:-8])  # solved: the words have another colour
+
+
+def test_where_a_film_goes(tmp_path: Path) -> None:
+    assert video.film_path("", "p", "gym/X") is video.film_path("false", "p", "gym/X") is None
+    assert video.film_path("true", "a/seed0/", "gym/X-v5") == Path("seed0-gym-X-v5.mp4")
+    assert video.film_path("b/c.mp4", "a", "gym/X") == Path("b/c.mp4")
+    folder = tmp_path / "d.mp4"
+    folder.mkdir()
+    for wrong in ("yes", "film.avi", str(folder)):
+        with pytest.raises(TrimtabError, match=r"must be true, false, or a file that ends in .mp4"):
+            video.film_path(wrong, "p", "gym/X")
+    with pytest.raises(TrimtabError, match="no file can be written in /proc/none"):
+        video.prepare(Path("/proc/none/x.mp4"), MAZE)
+
+
+def test_a_missing_ffmpeg_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(TrimtabError, match=r"pip install 'trimtab\[video\]'"):
+        video.prepare(tmp_path / "x.mp4", MAZE)
+
+
+def test_renderers_are_tried_and_their_reasons_told(
+    monkeypatch: pytest.MonkeyPatch, drawing: str
+) -> None:
+    wrong, right, slow = (
+        *try_renderers(["paintbrush", drawing]),
+        *try_renderers([drawing], timeout=0.001),
+    )
+    assert right == Trial(drawing, "") and right.works
+    assert not wrong.works and "paintbrush" in wrong.reason
+    assert not slow.works and "no picture within" in slow.reason
+    monkeypatch.setenv(headless.VARIABLE, "paintbrush")
+    assert headless.candidates() == ("paintbrush",)
+    with pytest.raises(TrimtabError, match="MUJOCO_GL is set.*paintbrush.*unset it"):
+        choose_renderer()
+    monkeypatch.delenv(headless.VARIABLE)
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert headless.candidates() == ("egl", "osmesa", "glfw")
+
+
+def evaluated(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "trimtab.benchmarks.cli", "evaluate", *words],
+        cwd=place, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+
+
+def test_the_command_gives_the_same_scores_and_a_film(
+    tiny: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"policy={tiny.base}", "episodes=3", "seed=2", "format=json"]
+    assert run(["evaluate", *words]) == 0
+    without = capfd.readouterr().out
+    filmed = evaluated(*words, "video=true", "video_episodes=1", place=tmp_path)
+    assert filmed.returncode == 0, filmed.stderr
+    assert filmed.stdout == without
+    name = f"{tiny.base.name}-{MAZE.replace('/', '-')}.mp4"
+    assert name in filmed.stderr
+    _, pictures = read(tmp_path / name)
+    length = json.loads(filmed.stdout)["episodes"][0]["length"]
+    assert len(pictures) == 1 + length + 25
+
+
+def test_a_machine_that_cannot_draw_is_told_before_judging(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(headless.VARIABLE, "paintbrush")
+    answer = evaluated(f"policy={tiny.base}", "episodes=3", "video=x.mp4", place=tmp_path)
+    assert answer.returncode == 2 and answer.stdout == ""
+    assert len(answer.stderr.strip().splitlines()) == 1 and "paintbrush" in answer.stderr
+    assert not list(tmp_path.iterdir())
