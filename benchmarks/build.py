@@ -13,7 +13,7 @@ from typing import Any
 from hydra.utils import get_class
 
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.benchmarks.config import RunConfig, group_options
+from trimtab.benchmarks.config import RunConfig, group_options, load_group
 from trimtab.benchmarks.recording import dataset_of, record_episodes
 from trimtab.benchmarks.rundir import locked
 from trimtab.datasets.episodes import Dataset, Episode, validate
@@ -355,6 +355,13 @@ def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
     minari.check_id(recipe["id"])
     env = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
     identity: dict[str, Any] = {"recipe": dict(recipe), "fingerprint": env.fingerprint}
+    if "of" in recipe:
+        identity["of"] = [recipe_folder(part, Path()).parts[1] for part in parts_of(recipe)]
+    if "controller" in recipe:
+        settings = dict(recipe["controller"])
+        of_controller = getattr(get_class(settings.pop("_target_")), "identity", None)
+        if of_controller is not None:  # such as the weights of a policy
+            identity["controller"] = of_controller(settings)
     if "run" in recipe:
         from trimtab.benchmarks.replay_recipe import run_of  # a run may need a dataset
 
@@ -382,10 +389,41 @@ def make_dataset(
     return minari.load(folder)
 
 
+def parts_of(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the recipes whose episodes, one after another, a recipe consists of.
+
+    Raises:
+        TrimtabError: if one of them is unknown, or another task's.
+    """
+    names = recipe["of"]
+    if not (isinstance(names, list) and names):
+        raise TrimtabError(f"dataset.of={names}: must be a list of recipes' names")
+    parts = [load_group("dataset", str(name)) for name in names]
+    for name, part in zip(names, parts, strict=True):
+        for key in ("env", "env_options"):
+            if part.get(key) != recipe.get(key):
+                raise TrimtabError(
+                    f"recipe {recipe['id']}: {name} has {key} {part.get(key)}, "
+                    f"not {recipe.get(key)}"
+                )
+    return parts
+
+
 def _episodes(
     recipe: Mapping[str, Any], own: Path, progress: Callable[[float], None]
 ) -> list[Episode]:
-    """Let the recipe's controller act, or carry out its run, below the folder ``own``."""
+    """Let the recipe's controller act, or carry out its run, below the folder ``own``.
+
+    A recipe of others has their episodes; they are datasets of their own, beside this one.
+    """
+    if "of" in recipe:
+        parts = parts_of(recipe)
+
+        def share_of(part: int) -> Callable[[float], None]:
+            return lambda share: progress((part + share) / len(parts))
+
+        made = [make_dataset(p, own.parent.parent, share_of(i)) for i, p in enumerate(parts)]
+        return [episode for dataset in made for episode in dataset.episodes]
     if "run" in recipe:
         from trimtab.benchmarks.replay_recipe import record_replay
 

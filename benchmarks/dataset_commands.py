@@ -73,4 +73,4 @@ def dataset(action: str, dataset: str, path: str, out: str, format: str) -> int:
 def _recipes() -> dict[str, dict[str, Any]]:
     """Return the datasets that can be made here: the files that say how."""
     files = {name: config.load_group("dataset", name) for name in config.group_options("dataset")}
-    return {name: file for name, file in files.items() if {"controller", "run"} & set(file)}
+    return {name: file for name, file in files.items() if {"controller", "run", "of"} & set(file)}
