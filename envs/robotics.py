@@ -16,6 +16,7 @@ Mazes are described in ``robotics_mazes.py``, the kitchen in ``robotics_kitchen.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from trimtab.envs.mujoco_frames import mujoco_frames
 from trimtab.envs.quiet import quiet
@@ -74,10 +75,23 @@ _ADROIT = {
 }
 
 
+class _FlatFetch(FlatGoalEnv):
+    """Fetch as one array, with pictures that leave the episode as it is."""
+
+    def render(self) -> Any:
+        """Return a picture [H, W, 3].
+
+        Gymnasium-Robotics' own ``render`` moves the mark of the goal with ``mj_forward``, after
+        which the next steps are others.
+        """
+        self._env.data.site("target0").xpos[:] = self._env.goal
+        return self._env.mujoco_renderer.render(self._env.render_mode)
+
+
 def _build_fetch(task: str, *, render: bool) -> RawEnv:
     with quiet():
         env = registered(task, render=render)
-        return FlatGoalEnv(env, achieved_at=_FETCH_ACHIEVED[task], frame_skip=env.n_substeps)
+        return _FlatFetch(env, achieved_at=_FETCH_ACHIEVED[task], frame_skip=env.n_substeps)
 
 
 def _build_adroit(task: str, *, render: bool) -> RawEnv:

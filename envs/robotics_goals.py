@@ -10,16 +10,18 @@ import numpy as np
 __all__ = ["FlatGoalEnv", "registered"]
 
 
-def registered(task: str, *, render: bool) -> Any:
+def registered(task: str, *, render: bool, **options: Any) -> Any:
     """Make a task that Gymnasium-Robotics registers, bare: no checkers, no time limit.
 
     Args:
         task: its id there.
         render: whether its ``render()`` is going to be called.
+        options: what its constructor is given besides.
     """
     import gymnasium_robotics  # noqa: F401  (registers its tasks)
 
-    return gymnasium.make(task, render_mode="rgb_array" if render else None).unwrapped
+    mode = "rgb_array" if render else None
+    return gymnasium.make(task, render_mode=mode, **options).unwrapped
 
 
 class FlatGoalEnv(gymnasium.Env[Any, Any]):

@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
+import numpy as np
+
 from trimtab.envs.quiet import quiet
 from trimtab.envs.robotics_goals import FlatGoalEnv, registered
 from trimtab.envs.spec import RawEnv, Task
@@ -182,9 +184,17 @@ def build_point_maze(task: str, *, render: bool) -> RawEnv:
 
 def build_ant_maze(task: str, *, render: bool) -> RawEnv:
     """Build one of Gymnasium-Robotics' ant mazes; the ant's own generator has nothing to draw."""
+    # All of the maze from above; Gymnasium's camera stands near the ant, inside the walls.
+    cells = max(map(len, (maze_map(task), maze_map(task)[0])))
+    camera = {
+        "lookat": np.zeros(3),
+        "distance": 1.25 * ANT_CELL_SIZE * cells,
+        "azimuth": 90.0,
+        "elevation": -80.0,
+    }
     with quiet():
         with _private_temporary_files():
-            env = registered(task, render=render)
+            env = registered(task, render=render, default_camera_config=camera)
         return FlatGoalEnv(env, achieved_at=None, frame_skip=env.ant_env.frame_skip)
 
 
