@@ -422,8 +422,11 @@ def _episodes(
         def share_of(part: int) -> Callable[[float], None]:
             return lambda share: progress((part + share) / len(parts))
 
-        made = [make_dataset(p, own.parent.parent, share_of(i)) for i, p in enumerate(parts)]
-        return [episode for dataset in made for episode in dataset.episodes]
+        episodes: list[Episode] = []
+        for number, part in enumerate(parts):
+            episodes += make_dataset(part, own.parent.parent, share_of(number)).episodes
+            share_of(number)(1.0)  # also where it was there before
+        return episodes
     if "run" in recipe:
         from trimtab.benchmarks.replay_recipe import record_replay
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,8 @@ class MetaWorldExpert:
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return the expert's action ``[4]``, noisy."""
-        action = np.clip(self.expert.get_action(np.asarray(obs, dtype=np.float64)), -1, 1)
+        with warnings.catch_warnings():  # that the experts' gains are high, at every step
+            warnings.simplefilter("ignore")
+            action = np.clip(self.expert.get_action(np.asarray(obs, dtype=np.float64)), -1, 1)
         noisy: NDArray[Any] = action + self.noise * self.generator.standard_normal(action.shape)
         return noisy

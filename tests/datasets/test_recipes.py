@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from hydra.utils import get_class
 
 from trimtab.benchmarks.build import make_dataset, recipe_folder
-from trimtab.benchmarks.config import load_group
-from trimtab.benchmarks.recording import dataset_of, record_episodes
-from trimtab.datasets.episodes import Dataset
+from trimtab.benchmarks.config import group_options, load_group
+from trimtab.benchmarks.recording import Stage, dataset_of, record_episodes
+from trimtab.datasets.episodes import Dataset, validate
 from trimtab.datasets.formats import minari
+from trimtab.datasets.recipes.maze_planner import shortest_path
 from trimtab.datasets.recipes.metaworld_expert import MetaWorldExpert
 from trimtab.datasets.recipes.record import Wanted, record
 from trimtab.datasets.recipes.waypoints import WaypointController
@@ -84,6 +88,74 @@ def test_an_episode_repeats_from_its_seed_and_actions(name: str, made: dict[str,
         np.testing.assert_array_equal(obs, episode.observations[step + 1])
         assert np.float32(reward) == episode.rewards[step]
     env.close()
+
+
+def played() -> list[str]:
+    names = group_options("dataset")
+    return [name for name in names if "controller" in load_group("dataset", name)]
+
+
+@pytest.mark.parametrize("name", played())
+def test_every_recipe_plays(name: str) -> None:
+    wanted = recipe(name)
+    with contextlib.closing(Stage(wanted)) as stage:
+        episodes = [stage.play(attempt) for attempt in (0, 0)]
+        limits = stage.env.action_space
+        assert isinstance(limits, gymnasium.spaces.Box)
+    first, again = (dataset_of(wanted, [episode]) for episode in episodes)
+    validate(first, name)
+    assert first.content_hash == again.content_hash
+    assert (first.episodes[0].actions >= limits.low).all()
+    assert (first.episodes[0].actions <= limits.high).all()
+    if wanted.get("only_successful"):
+        assert first.episodes[0].success  # so the first attempt of each of ours does
+
+
+def test_a_recipe_of_others_has_their_episodes(tmp_path: Path) -> None:
+    whole = {
+        "id": "trimtab/both-v0",
+        "env": "metaworld/push-v3",
+        "env_options": recipe("push_noisy")["env_options"],
+        "of": ["push_noisy", "push_noisy"],
+    }
+    shares: list[float] = []
+    both = make_dataset(whole, tmp_path, shares.append)
+    one = make_dataset(recipe("push_noisy"), tmp_path)
+    assert len(both) == 2 * len(one) and shares[-1] == 1.0
+    for half in (both.episodes[: len(one)], both.episodes[len(one) :]):
+        assert dataset_of(recipe("push_noisy"), list(half)).content_hash == one.content_hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"of": []}, "must be a list of recipes' names"),
+        ({"of": ["push_noise"]}, "dataset=push_noise: there is no such dataset"),
+        ({"of": ["two_routes"]}, "two_routes has env robotics/PointMaze-TwoRoutes-v0, not"),
+    ],
+)
+def test_a_recipe_of_wrong_ones_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    whole = {"id": "trimtab/both-v0", "env": "metaworld/push-v3", "env_options": {}, **changes}
+    with pytest.raises(TrimtabError, match=message):
+        make_dataset(whole, tmp_path)
+
+
+@pytest.mark.parametrize("any_way", [True, False])
+def test_the_planner_takes_shortest_ways(any_way: bool) -> None:
+    cells = [[1, 1, 1, 1, 1], [1, 0, 0, 0, 1], [1, 0, 1, 0, 1], [1, 0, 0, 0, 1], [1, 1, 1, 1, 1]]
+    ways = set()
+    for seed in range(40):
+        generator = np.random.default_rng(seed) if any_way else None
+        way = shortest_path(cells, (1, 1), (3, 3), generator)
+        assert (way[0], way[-1], len(way)) == ((1, 1), (3, 3), 5)
+        for (row, column), (below, right) in itertools.pairwise(way):
+            assert abs(row - below) + abs(column - right) == 1 and not cells[below][right]
+        ways.add(way[1])
+    assert len(ways) == (2 if any_way else 1)
+    with pytest.raises(TrimtabError, match="no way"):
+        shortest_path([[0, 1, 0]], (0, 0), (0, 2))
 
 
 def test_a_dataset_is_made_once(tmp_path: Any) -> None:
