@@ -14,6 +14,7 @@ from hydra.utils import get_class
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.config import RunConfig, group_options, load_group
+from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_dataset
 from trimtab.benchmarks.recording import dataset_of, record_episodes
 from trimtab.benchmarks.rundir import locked
 from trimtab.datasets.episodes import Dataset, Episode, validate
@@ -48,8 +49,14 @@ class Components:
     make_algorithm: Callable[[], Algorithm]
 
 
-def components(config: RunConfig) -> Components:
+def components(
+    config: RunConfig, progress: Callable[[float], None] = lambda share: None
+) -> Components:
     """Check and load all that ``config`` names, without making the algorithm yet.
+
+    Args:
+        config: settings of the run.
+        progress: called with the share of the dataset that is there.
 
     Raises:
         TrimtabError: if anything is missing, unknown, or does not fit the task.
@@ -71,9 +78,9 @@ def components(config: RunConfig) -> Components:
         )
     dataset = None
     if config["dataset"] is not None:
-        if "path" not in config["dataset"]:  # known before anything is recorded
+        if "env" in config["dataset"]:  # known before anything is recorded
             check_recipe_fits(config["dataset"], env)
-        dataset = resolve_dataset(config)
+        dataset = resolve_dataset(config, env, progress)
         check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
         if dataset.fingerprint not in (None, env.fingerprint):
             logger.warning(
@@ -171,6 +178,7 @@ def config_hash(
     """
     apart = {"seed", "out", "suite_name", "device", "checkpoint_every", "keep_policies"}
     apart |= {"dataset", "base"}  # known by their content, below
+    apart |= {"stream_above"}  # a streamed dataset gives the same batches
     decisive = {
         key: value
         for key, value in config.settings.items()
@@ -330,17 +338,25 @@ def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec) -> None:
 
 
 def resolve_dataset(
-    config: RunConfig | Mapping[str, Any], progress: Callable[[float], None] = lambda share: None
+    config: RunConfig, env: EnvSpec, progress: Callable[[float], None] = lambda share: None
 ) -> Dataset:
     """Load the dataset that ``config`` names; a recipe is made first where it is not on disk.
+
+    Args:
+        config: settings of the run.
+        env: its task, which runs whose replay buffers are the dataset must share.
+        progress: called with the share that is done.
 
     Raises:
         TrimtabError: if the file is missing, damaged or wrong, or the recipe fails.
     """
-    recipe = config["dataset"]
-    if "path" in recipe:
-        return minari.load(Path(recipe["path"]))
-    return make_dataset(recipe, Path(config["out"]), progress)
+    recipe, out = config["dataset"], Path(config["out"])
+    if "runs" in recipe:
+        return dataset_of_runs(recipe["runs"], env)
+    if "path" in recipe and is_run(Path(recipe["path"])):
+        return dataset_of_runs([recipe["path"]], env)
+    folder = Path(recipe["path"]) if "path" in recipe else record_recipe(recipe, out, progress)
+    return open_dataset(folder, out, config["stream_above"], progress)
 
 
 def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
@@ -377,6 +393,17 @@ def make_dataset(
     Raises:
         TrimtabError: if the recipe cannot be carried out.
     """
+    return minari.load(record_recipe(recipe, out, progress))
+
+
+def record_recipe(
+    recipe: Mapping[str, Any], out: Path, progress: Callable[[float], None] = lambda share: None
+) -> Path:
+    """Return the folder of a recipe's dataset, recording it if it is not on disk yet.
+
+    Raises:
+        TrimtabError: if the recipe cannot be carried out.
+    """
     folder = recipe_folder(recipe, out)
     place = folder.relative_to(out).parts[1]  # the digest: an id may have any number of parts
     own = out / "datasets" / place
@@ -386,7 +413,7 @@ def make_dataset(
             validate(dataset, recipe["id"])
             minari.save(dataset, folder)
             shutil.rmtree(own / "blocks", ignore_errors=True)
-    return minari.load(folder)
+    return folder
 
 
 def parts_of(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:

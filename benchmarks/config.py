@@ -107,13 +107,17 @@ def keywords(target: str) -> dict[str, inspect.Parameter]:
 
 
 def spell_out(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with short forms written out: ``dataset=<folder>``."""
+    """Return overrides with short forms written out: ``dataset=<folder>``, ``dataset=[<run>]``."""
     spelt: list[str] = []
     for override in overrides:
         key, _, value = override.partition("=")
-        is_folder = "/" in value or value.startswith(".") or (value and Path(value).is_dir())
+        is_folder = not value.startswith("[") and (
+            "/" in value or value.startswith(".") or (value and Path(value).is_dir())
+        )
         if key == "dataset" and is_folder:
             spelt += ["dataset=folder", f"dataset.path={value}"]
+        elif key == "dataset" and value.startswith("["):
+            spelt += ["dataset=runs", f"dataset.runs={value}"]
         else:
             spelt.append(override)
     return spelt
@@ -278,8 +282,9 @@ def check_values(config: RunConfig) -> None:
         "eval_episodes": 1,
         "eval_seed": 0,
         "checkpoint_every": 1,
+        "stream_above": 0,
     }
-    optional = {"act_steps", "eval_every"}
+    optional = {"act_steps", "eval_every", "stream_above"}
     for name, least in whole.items():
         value = config[name]
         if value is None and name in optional:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.build import Components
 from trimtab.benchmarks.config import RunConfig
+from trimtab.benchmarks.offline_data import open_source
 from trimtab.datasets.mixture import Mixture
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.rollout import RolloutBuffer
@@ -106,18 +107,22 @@ class RolloutExperience:
         self.buffer.load_state_dict(state["buffer"])
 
 
-def make_dataset_source(config: RunConfig, parts: Components) -> ReplayBuffer | None:
+def make_dataset_source(
+    config: RunConfig, parts: Components, progress: Callable[[float], None] = lambda share: None
+) -> ReplayBuffer | None:
     """Return where a run's offline batches come from, or None where it has no dataset.
 
     Args:
         config: settings of the run.
         parts: what they name.
+        progress: called with the share of what has to be computed first.
     """
     dataset, by = parts.dataset, config["dataset_weighting"]
     if dataset is None:
         return None
-    return ReplayBuffer.from_dataset(
+    return open_source(
         dataset,
+        progress,
         window=parts.act_steps,
         discount=config["discount"],
         chunked=True,

@@ -81,7 +81,7 @@ def train(
 
 
 def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
-    parts = build.components(config)
+    parts = build.components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
     folder = (
         Path(config["out"]) / config["env"] / config.algorithm / parts.config_hash
@@ -144,7 +144,9 @@ class Run:
         self.policy_label = parts.policy_label or self.algorithm.policy.label
         self._check_learns_from_data()
         env, steps = parts.env, parts.act_steps
-        self.dataset_source = make_dataset_source(config, parts)
+        self.dataset_source = make_dataset_source(
+            config, parts, lambda share: progress(share, "returns of the dataset")
+        )
         self.experience: Experience | None = None
         self.collector: Collector | None = None
         if config["online_steps"]:

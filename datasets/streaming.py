@@ -30,7 +30,7 @@ from trimtab.datasets.weighting import WeightedEpisodes
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
-__all__ = ["StoredEpisodes", "StreamedBuffer", "StreamedDataset", "dataset_source", "load"]
+__all__ = ["StoredEpisodes", "StreamedBuffer", "StreamedDataset", "load"]
 
 Progress = Callable[[float], None]
 
@@ -296,21 +296,3 @@ class StreamedBuffer(ReplayBuffer):
 
     def _taken(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         return np.ones(index.shape, dtype=np.uint16)
-
-
-def dataset_source(
-    dataset: Dataset, *, progress: Progress = lambda share: None, **settings: Any
-) -> ReplayBuffer:
-    """Return what draws from ``dataset``, wherever its arrays are.
-
-    Args:
-        dataset: the data.
-        progress: called with the share of what has to be computed first.
-        settings: those of ``ReplayBuffer.from_dataset``.
-
-    Raises:
-        TrimtabError: as ``ReplayBuffer.from_dataset``.
-    """
-    if isinstance(dataset, StreamedDataset):
-        return StreamedBuffer(dataset, progress=progress, **settings)
-    return ReplayBuffer.from_dataset(dataset, **settings)

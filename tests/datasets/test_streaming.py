@@ -16,12 +16,7 @@ import torch
 from trimtab.datasets.episodes import Dataset, validate
 from trimtab.datasets.formats import minari
 from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.streaming import (
-    StreamedBuffer,
-    StreamedDataset,
-    dataset_source,
-    load,
-)
+from trimtab.datasets.streaming import StreamedBuffer, StreamedDataset, load
 from trimtab.datasets.weighting import episode_weights
 from trimtab.types import Batch, TrimtabError
 
@@ -102,15 +97,15 @@ def test_it_is_converted_once_and_again_if_it_is_damaged(make_dataset: Any, tmp_
     shares: list[float] = []
     first = load(folder, cache, shares.append)
     assert shares == sorted(shares) and shares[-1] == 1.0 and 0.1 < shares[-2] < 1.0
-    dataset_source(first, discount=0.9)
+    StreamedBuffer(first, discount=0.9)
     files = {path: path.stat().st_mtime_ns for path in sorted(cache.rglob("*.bin"))}
-    dataset_source(load(folder, cache), discount=0.9)
+    StreamedBuffer(load(folder, cache), discount=0.9)
     assert {path: path.stat().st_mtime_ns for path in sorted(cache.rglob("*.bin"))} == files
     for path in files:
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-    again = dataset_source(load(folder, cache), discount=0.9)
+    again = StreamedBuffer(load(folder, cache), discount=0.9)
     expected = ReplayBuffer.from_dataset(minari.load(folder), discount=0.9)
     assert_equal(again.sample(200), expected.sample(200))
     (cut, *_) = files
@@ -195,7 +190,7 @@ def test_a_full_disk_is_one_line(
 
 
 def test_a_dataset_on_disk_cannot_grow(pair: tuple[Dataset, StreamedDataset]) -> None:
-    source = dataset_source(pair[1])
+    source = StreamedBuffer(pair[1])
     with pytest.raises(TrimtabError, match="cannot grow"):
         source.add(np.zeros((1, 3)), np.zeros((1, 1, 2)), [0.0], np.zeros((1, 3)), [False], [False])
     assert len(source.episodes()) == len(LENGTHS)

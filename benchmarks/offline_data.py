@@ -1,0 +1,177 @@
+"""What the setting ``dataset`` names on disk: a dataset in memory or streamed, or finished runs."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trimtab.benchmarks.checkpoint import load_checkpoint
+from trimtab.benchmarks.rundir import locked, remove_leftovers
+from trimtab.datasets import streaming
+from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
+from trimtab.datasets.formats import minari
+from trimtab.datasets.replay import ReplayBuffer
+from trimtab.envs.spec import EnvSpec
+from trimtab.files import read_json, sha256_json
+from trimtab.types import TrimtabError
+
+logger = logging.getLogger(__name__)
+
+STREAMS = "streams"
+"""Folder below ``out`` where the columns of streamed datasets are kept."""
+
+Progress = Callable[[float], None]
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether ``folder`` is that of a run, finished or not."""
+    return (folder / "provenance.json").is_file()
+
+
+def open_dataset(
+    folder: Path,
+    out: Path,
+    stream_above: int | None,
+    progress: Progress = lambda share: None,
+) -> Dataset:
+    """Return the dataset in ``folder``, in memory or, where it is too large for that, streamed.
+
+    Args:
+        folder: of a dataset in Minari's layout.
+        out: folder of runs, below which a streamed dataset's columns are kept.
+        stream_above: bytes of its file above which it is streamed; None: a quarter of the memory.
+        progress: called with the share that is done.
+
+    Raises:
+        TrimtabError: if it is missing, damaged or wrong.
+    """
+    limit = memory_bytes() // 4 if stream_above is None else stream_above
+    path = minari.data_file(folder) if folder.is_dir() and (folder / "data").is_dir() else None
+    if path is None or path.stat().st_size <= limit:
+        return minari.load(folder)
+    with streams(out) as cache:
+        logger.info("streaming %s from %s", folder, cache)
+        return streaming.load(folder, cache, progress)
+
+
+def open_source(
+    dataset: Dataset, progress: Progress = lambda share: None, **settings: Any
+) -> ReplayBuffer:
+    """Return what draws batches from ``dataset``.
+
+    Args:
+        dataset: the data.
+        progress: called with the share of what has to be computed first.
+        settings: those of ``ReplayBuffer.from_dataset``.
+
+    Raises:
+        TrimtabError: as ``ReplayBuffer.from_dataset``.
+    """
+    if isinstance(dataset, streaming.StreamedDataset):
+        with streams(dataset.folder.parent.parent):
+            return streaming.StreamedBuffer(dataset, progress=progress, **settings)
+    return ReplayBuffer.from_dataset(dataset, **settings)
+
+
+@contextmanager
+def streams(out: Path) -> Iterator[Path]:
+    """Hold the folder of columns below ``out``: runs that start together write them once."""
+    folder = out / STREAMS
+    with locked(folder, wait=True):
+        remove_leftovers(folder)
+        yield folder
+
+
+def memory_bytes() -> int:
+    """Return the memory that this process may have: the machine's, or its container's."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no container, or one without a limit
+        return physical
+
+
+def dataset_of_runs(folders: Sequence[str], env: EnvSpec) -> Dataset:
+    """Return what finished runs kept in their replay buffers as one dataset, run after run.
+
+    With ``offline_share`` this is Replay across Experiments (Tirumala et al., 2023, arXiv
+    2311.15951).
+
+    Args:
+        folders: of the runs.
+        env: the task that the data is for.
+
+    Raises:
+        TrimtabError: if a folder is not that of a finished run of this task with a replay buffer of
+            single steps, or is given twice.
+    """
+    if not (isinstance(folders, list | tuple) and folders) or not all(
+        isinstance(folder, str) for folder in folders
+    ):
+        raise TrimtabError(
+            f"dataset.runs={folders}: must be a list of folders of runs, such as dataset=[a,b]"
+        )
+    paths = [Path(folder) for folder in folders]
+    whole = [path.resolve() for path in paths]
+    for index, path in enumerate(whole):
+        if path in whole[:index]:
+            raise TrimtabError(f"dataset.runs: {paths[index]} is given twice; give each run once")
+    episodes: list[Episode] = []
+    sources = []
+    for path in paths:
+        found = _replayed(path, env)
+        limits = env.action_low, env.action_high
+        digest = ContentHash("", env.id, env.options, *limits)
+        for episode in found:
+            digest.add(episode)
+        result = read_json(path / "result.json", "result")
+        known = {key: result.get(key) for key in ("algorithm", "config_hash", "seed", "env_steps")}
+        sources.append({**known, "content_hash": digest.hexdigest()})
+        episodes += found
+    recipe = {"runs": sources}
+    dataset = Dataset(
+        id=f"trimtab/runs-{sha256_json(recipe)[:10]}-v0",
+        env=env.id,
+        env_options=dict(env.options),
+        episodes=tuple(episodes),
+        action_low=env.action_low,
+        action_high=env.action_high,
+        control_rate=env.control_rate,
+        recipe=recipe,
+        fingerprint=env.fingerprint,
+    )
+    validate(dataset, f"dataset of {len(paths)} runs")
+    return dataset
+
+
+def _replayed(folder: Path, env: EnvSpec) -> list[Episode]:
+    """Return the episodes in the replay buffer of the run in ``folder``."""
+    if not is_run(folder):
+        raise TrimtabError(f"dataset: {folder} is not the folder of a run; give one, as train said")
+    task = read_json(folder / "provenance.json", "provenance")["env"]
+    if task["fingerprint"] != env.fingerprint:
+        raise TrimtabError(
+            f"dataset: {folder} is a run of {task['id']} with env_options {task['options']}, this "
+            f"one is of {env.id} with {dict(env.options)}: fingerprints {task['fingerprint']} and "
+            f"{env.fingerprint} differ; give runs of the same task, options and physics"
+        )
+    if not (folder / "result.json").is_file():
+        raise TrimtabError(f"dataset: {folder} has not finished; run it again to finish it")
+    state: Any = load_checkpoint(folder / "checkpoint")
+    if state is None:
+        raise TrimtabError(
+            f"dataset: {folder} has lost its checkpoint, where its replay buffer was; run it again"
+        )
+    try:
+        return ReplayBuffer.from_state(state["experience"]["buffer"]).episodes()
+    except (KeyError, TypeError) as error:
+        raise TrimtabError(
+            f"dataset: {folder} kept no replay buffer; give runs of off-policy methods that "
+            "interacted (online_steps)"
+        ) from error
+    except TrimtabError as error:
+        raise TrimtabError(f"dataset: {folder}: {error}") from error
