@@ -6,9 +6,9 @@ gripper displacement and opening, 25 times a second; the observation is Gymnasiu
 object's position, which the observation holds. Rewards are 0 at the goal and -1 elsewhere, or minus
 the distance (``Dense``); an episode goes on at the goal.
 
-Adroit (Rajeswaran et al., 2018, "Learning Complex Dexterous Manipulation"): positions of the joints
-of a hand of 24 degrees of freedom, 100 times a second, rewards as Gymnasium-Robotics shapes them or
-10 on success and -0.1 elsewhere (``Sparse``); an episode goes on after success.
+Adroit (Rajeswaran et al., 2018, "Learning Complex Dexterous Manipulation"): positions of the 24
+joints of a hand, and of up to six that carry it, 100 times a second; rewards as Gymnasium-Robotics
+shapes them, or 10 on success and -0.1 elsewhere (``Sparse``). An episode goes on after success.
 
 Mazes are described in ``robotics_mazes.py``, the kitchen in ``robotics_kitchen.py``.
 """

@@ -3,8 +3,8 @@
 A ball is pushed by a force in ``[-1, 1]^2``, 100 times a second (25 times in our own mazes),
 through a maze of square cells of 1 m. The observation is ``[x, y, velocity x, velocity y, goal x,
 goal y]`` (m, m/s). In the ant mazes, with cells of 4 m, Gymnasium's Ant-v5 walks, 20 actions a
-second; its observation is ``[x, y]``, the 103 + 2 numbers of Ant-v5 without them, ``[goal x, goal
-y]``, and it may fall over without an end.
+second; the observation is ``[x, y]``, the 105 numbers of Ant-v5, and ``[goal x, goal y]``, and an
+ant that has fallen over goes on.
 
 The reward is 1.0 within 0.45 m of the goal and 0.0 elsewhere; in ``Dense`` tasks it is
 ``exp(-distance)``. Gymnasium-Robotics' mazes go on at the goal, as they are registered, so that a
