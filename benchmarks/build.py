@@ -13,7 +13,7 @@ from typing import Any
 from hydra.utils import get_class
 
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.benchmarks.config import RunConfig, group_options, load_group
+from trimtab.benchmarks.config import RunConfig, load_group
 from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_dataset
 from trimtab.benchmarks.recording import dataset_of, record_episodes
 from trimtab.benchmarks.rundir import locked
@@ -152,8 +152,7 @@ def components(
 def _missing(config: RunConfig, need: str) -> str:
     if need == "base":
         return f"{config.algorithm} starts from a base policy: add base=<a run or a bundle>"
-    choices = ", ".join(group_options(need))
-    return f"{config.algorithm} needs {need}=…; there are: {choices}"
+    return f"{config.algorithm} needs {need}=…; trimtab list {need} shows what there is"
 
 
 _LATER = {

@@ -89,9 +89,9 @@ def test_what_is_missing_is_asked_for(words: list[str], expected: str) -> None:
         (["env=gym/Hopper-v5", "algorithm=sac", "env_options.horizon=0"], "horizon"),
         (
             [ENV, "algorithm=bc", "dataset=two_routes"],
-            "bc needs policy=…; there are: deterministic, d",
+            "bc needs policy=…; trimtab list policy shows what there is",
         ),
-        ([ENV, "algorithm=bc", "policy=flow"], "bc needs dataset=…; there are: folder"),
+        ([ENV, "algorithm=bc", "policy=flow"], "bc needs dataset=…; trimtab list dataset"),
         ([ENV, "algorithm=dsrl_sac"], "dsrl_sac starts from a base policy: add base="),
         ([ENV, "algorithm=sac", "offline_steps=5"], "offline_steps=5: sac needs dataset=…"),
     ],

@@ -59,7 +59,9 @@ def test_what_cannot_be_learned_from_is_named(
 
 
 def test_an_offline_share_needs_data() -> None:
-    with pytest.raises(TrimtabError, match=r"offline_share=0.5: rlpd needs dataset=…; there are"):
+    with pytest.raises(
+        TrimtabError, match=r"offline_share=0.5: rlpd needs dataset=…; trimtab list dataset"
+    ):
         loop.build.components(compose_run(["env=gym/Hopper-v5", "algorithm=rlpd"]))
 
 
