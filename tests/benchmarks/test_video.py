@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from trimtab.benchmarks import headless, video
 from trimtab.benchmarks.cli import run
 from trimtab.benchmarks.evaluate import Evaluator, Scores
 from trimtab.benchmarks.headless import Trial, choose_renderer, try_renderers
-from trimtab.envs.registry import make
+from trimtab.envs.registry import list_tasks, make
 from trimtab.errors import TrimtabError
 
 MAZE = "robotics/PointMaze-TwoRoutes-v0"
@@ -114,6 +115,30 @@ def test_a_film_of_a_task_with_a_vector_of_its_own(drawing: str, tmp_path: Path)
     facts, pictures = read(tmp_path / "cheetah.mp4")
     assert len(pictures) == 1 + HORIZON + 20 and facts["fps"] == 20.0
     assert all(picture[:-48].std() > 10 for picture in pictures)
+
+
+def test_every_family_can_be_drawn(drawing: str) -> None:
+    """In a process of its own, as some simulators choose what draws when they are imported."""
+    tasks = list_tasks()
+    firsts: dict[str, str] = {}
+    for id in (id for id, task in tasks.items() if "mjx" not in task.tags):
+        firsts.setdefault(id.split("/")[0], id)
+    code = (
+        "import json, sys; from trimtab.envs.registry import make\n"
+        "for id in sys.argv[1:]:\n"
+        "    env = make(id, render=True); env.reset(seed=0)\n"
+        "    picture = env.render(); env.close()\n"
+        "    print(json.dumps([id, picture.shape, str(picture.dtype), float(picture.std())]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *firsts.values()],
+        env={**os.environ, headless.VARIABLE: drawing}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    assert [row[0] for row in rows] == list(firsts.values()), done.stderr
+    for id, shape, dtype, spread in rows:
+        assert len(shape) == 3 and shape[2] == 3 and dtype == "uint8", id
+        assert spread > 5, id
 
 
 def test_other_actions_are_no_film_of_the_episode(maze_film: video.Film, tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """What every registered environment must keep; being registered is being tested."""
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
-from trimtab.envs.registry import list_envs, make
+from trimtab.envs.register import gymnasium_id
+from trimtab.envs.registry import list_envs
 from trimtab.envs.task_env import TaskEnv
 from trimtab.envs.vector import EpisodeVectorEnv, make_vec
 
@@ -40,9 +43,13 @@ Played = tuple[EpisodeVectorEnv, TaskEnv, dict[str, np.ndarray]]
 
 @pytest.fixture(scope="module", params=list_envs())
 def played(request: pytest.FixtureRequest) -> Iterator[Played]:
-    """A vector of one, a single environment, and the first episode this one played."""
+    """A vector of one, a single environment as Gymnasium makes it, and the first episode of that.
+
+    Gymnasium wraps nothing around it: it is what ``make`` gives.
+    """
     env = make_vec(request.param, 1, seed=SEED, horizon=HORIZON)
-    single = make(request.param, horizon=HORIZON)
+    single = gymnasium.make(gymnasium_id(request.param), horizon=HORIZON)
+    assert type(single) is TaskEnv and single.spec is not None
     yield env, single, _episode(single, seed=11, action_seed=0, steps=HORIZON)
     single.close()
     env.close()
@@ -123,3 +130,14 @@ def test_state_is_restored_exactly(played: Played) -> None:
     for action, rows in zip(actions[4:], expected, strict=True):
         for value, row in zip(env.step(action[None])[:4], rows, strict=True):
             np.testing.assert_array_equal(value, row)
+
+
+def test_gymnasium_finds_nothing_wrong(played: Played) -> None:
+    """Gymnasium's own checker; ours declare no limits of observations, and actions in raw units."""
+    _, single, _ = played
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for words in ("observation space m..imum value is -?infinity", "action spaces, we recomm"):
+            warnings.filterwarnings("ignore", message=f".*{words}")
+        check_env(single, skip_render_check=True, skip_close_check=True)
+    single.reset(seed=11)
