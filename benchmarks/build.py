@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,10 @@ from typing import Any
 from hydra.utils import get_class
 
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.benchmarks.config import RunConfig, load_group
+from trimtab.benchmarks.config import RunConfig
 from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_dataset
-from trimtab.benchmarks.recording import dataset_of, record_episodes
-from trimtab.benchmarks.rundir import locked
-from trimtab.datasets.episodes import Dataset, Episode, validate
-from trimtab.datasets.formats import minari
+from trimtab.benchmarks.recipes import record_recipe
+from trimtab.datasets.episodes import Dataset
 from trimtab.envs.registry import get_spec
 from trimtab.envs.spec import EnvSpec
 from trimtab.files import read_json, sha256_file, sha256_json
@@ -356,107 +353,3 @@ def resolve_dataset(
         return dataset_of_runs([recipe["path"]], env)
     folder = Path(recipe["path"]) if "path" in recipe else record_recipe(recipe, out, progress)
     return open_dataset(folder, out, config["stream_above"], progress)
-
-
-def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
-    """Return where a recipe's dataset lies, ``<out>/datasets/<digest>/<id>``.
-
-    Its settings and its task's physics are in the digest, and where it is a run's replay buffer all
-    settings of the run, also those that the recipe leaves to the method.
-
-    Raises:
-        TrimtabError: if the recipe's id, task or run is wrong.
-    """
-    minari.check_id(recipe["id"])
-    env = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
-    identity: dict[str, Any] = {"recipe": dict(recipe), "fingerprint": env.fingerprint}
-    if "of" in recipe:
-        identity["of"] = [recipe_folder(part, Path()).parts[1] for part in parts_of(recipe)]
-    if "controller" in recipe:
-        settings = dict(recipe["controller"])
-        of_controller = getattr(get_class(settings.pop("_target_")), "identity", None)
-        if of_controller is not None:  # such as the weights of a policy
-            identity["controller"] = of_controller(settings)
-    if "run" in recipe:
-        from trimtab.benchmarks.replay_recipe import run_of  # a run may need a dataset
-
-        identity["run"] = components(run_of(recipe, out)).config_hash
-    return out / "datasets" / sha256_json(identity)[:10] / str(recipe["id"])
-
-
-def make_dataset(
-    recipe: Mapping[str, Any], out: Path, progress: Callable[[float], None] = lambda share: None
-) -> Dataset:
-    """Return a recipe's dataset, recording it if it is not on disk yet.
-
-    Raises:
-        TrimtabError: if the recipe cannot be carried out.
-    """
-    return minari.load(record_recipe(recipe, out, progress))
-
-
-def record_recipe(
-    recipe: Mapping[str, Any], out: Path, progress: Callable[[float], None] = lambda share: None
-) -> Path:
-    """Return the folder of a recipe's dataset, recording it if it is not on disk yet.
-
-    Raises:
-        TrimtabError: if the recipe cannot be carried out.
-    """
-    folder = recipe_folder(recipe, out)
-    place = folder.relative_to(out).parts[1]  # the digest: an id may have any number of parts
-    own = out / "datasets" / place
-    with locked(own, wait=True):  # runs that start together make it once
-        if not folder.exists():
-            dataset = dataset_of(recipe, _episodes(recipe, own, progress))
-            validate(dataset, recipe["id"])
-            minari.save(dataset, folder)
-            shutil.rmtree(own / "blocks", ignore_errors=True)
-    return folder
-
-
-def parts_of(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the recipes whose episodes, one after another, a recipe consists of.
-
-    Raises:
-        TrimtabError: if one of them is unknown, or another task's.
-    """
-    names = recipe["of"]
-    if not (isinstance(names, list) and names):
-        raise TrimtabError(f"dataset.of={names}: must be a list of recipes' names")
-    parts = [load_group("dataset", str(name)) for name in names]
-    for name, part in zip(names, parts, strict=True):
-        for key in ("env", "env_options"):
-            if part.get(key) != recipe.get(key):
-                raise TrimtabError(
-                    f"recipe {recipe['id']}: {name} has {key} {part.get(key)}, "
-                    f"not {recipe.get(key)}"
-                )
-    return parts
-
-
-def _episodes(
-    recipe: Mapping[str, Any], own: Path, progress: Callable[[float], None]
-) -> list[Episode]:
-    """Let the recipe's controller act, or carry out its run, below the folder ``own``.
-
-    A recipe of others has their episodes; they are datasets of their own, beside this one.
-    """
-    if "of" in recipe:
-        parts = parts_of(recipe)
-
-        def share_of(part: int) -> Callable[[float], None]:
-            return lambda share: progress((part + share) / len(parts))
-
-        episodes: list[Episode] = []
-        for number, part in enumerate(parts):
-            episodes += make_dataset(part, own.parent.parent, share_of(number)).episodes
-            share_of(number)(1.0)  # also where it was there before
-        return episodes
-    if "run" in recipe:
-        from trimtab.benchmarks.replay_recipe import record_replay
-
-        logger.info("gathering %s by a run of its own below %s", recipe["id"], own)
-        return record_replay(recipe, own / "runs", progress)
-    logger.info("recording %s", recipe["id"])
-    return record_episodes(recipe, own / "blocks", progress)

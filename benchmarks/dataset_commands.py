@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from trimtab.benchmarks import build, config
+from trimtab.benchmarks import config
 from trimtab.benchmarks.cli import near
+from trimtab.benchmarks.recipes import make_dataset, recipe_folder
 from trimtab.benchmarks.screen import print_json, print_rows
 from trimtab.types import TrimtabError
 
@@ -41,8 +42,8 @@ def dataset(action: str, dataset: str, path: str, out: str, format: str) -> int:
                 f"dataset={dataset}: there is no such recipe; {near(dataset, recipes)}"
             )
         recipe = recipes[dataset]
-        loaded = build.make_dataset(recipe, Path(out))
-        place = build.recipe_folder(recipe, Path(out))
+        loaded = make_dataset(recipe, Path(out))
+        place = recipe_folder(recipe, Path(out))
     elif action == "make":
         raise TrimtabError("dataset: action=make takes dataset=<recipe>, not path=")
     else:

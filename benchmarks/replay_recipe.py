@@ -15,7 +15,7 @@ from trimtab.datasets.episodes import Episode
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.types import TrimtabError
 
-__all__ = ["record_replay", "run_of"]
+__all__ = ["identity_of", "record_replay", "run_of"]
 
 
 _OWN = ("env", "env_options", "seed", "out")
@@ -47,6 +47,15 @@ def run_of(recipe: Mapping[str, Any], runs: Path) -> RunConfig:
     options = (recipe.get("env_options") or {}).items()
     own = [f"env={recipe['env']}", f"seed={recipe['seed']}", f"out={quoted(str(runs))}"]
     return compose_run([*words, *own, *(f"env_options.{name}={value}" for name, value in options)])
+
+
+def identity_of(recipe: Mapping[str, Any], runs: Path) -> str:
+    """Return the hash of all settings of a recipe's run, also those that it leaves to the method.
+
+    Raises:
+        TrimtabError: as :func:`run_of`, and if the run does not fit together.
+    """
+    return build.components(run_of(recipe, runs)).config_hash
 
 
 def record_replay(

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hydra.utils import get_class
 
-from trimtab.benchmarks.build import make_dataset, recipe_folder
 from trimtab.benchmarks.config import group_options, load_group
+from trimtab.benchmarks.recipes import make_dataset, recipe_folder
 from trimtab.benchmarks.recording import Stage, dataset_of, record_episodes
 from trimtab.datasets.episodes import Dataset, validate
 from trimtab.datasets.formats import minari
