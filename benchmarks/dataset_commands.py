@@ -1,4 +1,4 @@
-"""What ``trimtab dataset`` does: offline data listed, made, checked and described."""
+"""What ``trimtab dataset`` does: offline data listed, made, checked, described and converted."""
 
 from __future__ import annotations
 
@@ -11,64 +11,156 @@ from trimtab.benchmarks import config
 from trimtab.benchmarks.cli import near
 from trimtab.benchmarks.recipes import make_dataset, recipe_folder
 from trimtab.benchmarks.screen import print_json, print_rows
+from trimtab.datasets import catalog, lint
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.registry import Format, Hints, format_for, recognise
 from trimtab.types import TrimtabError
 
+_ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
+_HINTS = ("env", "id", "mask", "horizon")
 
-def dataset(action: str, dataset: str, path: str, out: str, format: str) -> int:
-    """List, make, check or describe offline data."""
-    from trimtab.datasets import catalog, lint
 
+def dataset(action: str, out: str, format: str, **words: Any) -> int:
+    """List, make, check, describe or convert offline data."""
+    for name, wanted in _ONLY_FOR.items():
+        if words[name] and action != wanted:
+            raise TrimtabError(f"dataset: {name}= belongs to action={wanted}, not to {action}")
     if action == "list":
-        rows = [
-            {"recipe": name, **{key: recipe.get(key) for key in ("id", "env", "episodes")}}
-            for name, recipe in _recipes().items()
-        ]
-        place = Path(out) / "datasets"
-        made = catalog.list_datasets(place) if place.is_dir() else []
-        if format == "json":
-            print_json({"recipes": rows, "made": made})
-        else:
-            print_rows("recipes", rows)
-            print_rows(f"on disk below {out}/datasets", made)
-        return 0
-    if bool(dataset) == bool(path):
-        raise TrimtabError(
-            f"dataset: action={action} takes either dataset=<recipe> or path=<folder>"
-        )
-    if dataset:
-        recipes = _recipes()
-        if dataset not in recipes:
-            raise TrimtabError(
-                f"dataset={dataset}: there is no such recipe; {near(dataset, recipes)}"
-            )
-        recipe = recipes[dataset]
-        loaded = make_dataset(recipe, Path(out))
-        place = recipe_folder(recipe, Path(out))
-    elif action == "make":
-        raise TrimtabError("dataset: action=make takes dataset=<recipe>, not path=")
-    else:
-        from trimtab.datasets.formats import minari
-
-        place, loaded = Path(path), minari.load(path)
+        return _list(out, format)
+    if action == "convert":
+        return _convert(words, format)
+    place, loaded, kind = _open(action, out, words)
     if action == "check":
-        findings = lint.check(loaded)
-        rows = [
-            {"level": f.level, "code": f.code, "where": f.where, "message": f.message}
-            for f in findings
-        ]
-        if format == "json":
-            print_json({"path": str(place), "findings": rows})
-        elif rows:
-            print_rows(str(place), rows)
-        else:
-            Console(soft_wrap=True, highlight=False).print(f"{place}: nothing found")
-        return 1 if any(f.level == "error" for f in findings) else 0
-    summary = {"path": str(place), "content_hash": loaded.content_hash, **catalog.summary(loaded)}
+        return _check(place, loaded, format)
+    summary = {"path": str(place), "format": kind, **catalog.summary(loaded)}
+    if words["figure"]:
+        from trimtab.benchmarks.dataset_figure import draw
+
+        draw(loaded, Path(words["figure"]))
+        summary["figure"] = words["figure"]
     if format == "json":
         print_json(summary)
     else:
-        print_rows(loaded.id, [{"what": k, "value": v} for k, v in summary.items()])
+        apart = ("obs_min", "obs_max", "action_min", "action_max", "action_low", "action_high")
+        rows = [{"what": k, "value": v} for k, v in summary.items() if k not in apart]
+        print_rows(loaded.id, rows)
+        print_rows("observations", _per_dimension(summary, "obs_min", "obs_max"))
+        print_rows("actions", _per_dimension(summary, *apart[2:]))
     return 0
+
+
+def _list(out: str, format: str) -> int:
+    rows = [
+        {"recipe": name, **{key: recipe.get(key) for key in ("id", "env", "episodes")}}
+        for name, recipe in _recipes().items()
+    ]
+    place = Path(out) / "datasets"
+    made = catalog.list_datasets(place) if place.is_dir() else []
+    if format == "json":
+        print_json({"recipes": rows, "made": made})
+    else:
+        print_rows("recipes", rows)
+        print_rows(f"on disk below {out}/datasets", made)
+    return 0
+
+
+def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, str]:
+    """Return where the dataset lies that a recipe or a path names, it, and its format."""
+    name, path = words["dataset"], words["path"]
+    if bool(name) == bool(path):
+        raise TrimtabError(
+            f"dataset: action={action} takes either dataset=<recipe> or path=<file or folder>"
+        )
+    if path:
+        if action == "make":
+            raise TrimtabError("dataset: action=make takes dataset=<recipe>, not path=")
+        found = recognise(path)
+        return Path(path), found.load(path, **_hints(found, words)), found.name
+    given = [hint for hint in _HINTS if words[hint]]
+    if given:
+        raise TrimtabError(f"dataset: {given[0]}= says what a file does not; give path=")
+    recipes = _recipes()
+    if name not in recipes:
+        raise TrimtabError(f"dataset={name}: there is no such recipe; {near(name, recipes)}")
+    loaded = make_dataset(recipes[name], Path(out))
+    place = recipe_folder(recipes[name], Path(out))
+    return place, loaded, recognise(place).name
+
+
+def _hints(format: Format, words: dict[str, Any]) -> Hints:
+    from trimtab.datasets.formats.minari import check_id
+
+    given = {name: words[name] for name in _HINTS if words[name]}
+    other = sorted(given.keys() - format.hints)
+    if other:
+        raise TrimtabError(f"dataset: {other[0]}= says nothing that {format.name} data lacks")
+    if "id" in given:
+        check_id(given["id"])
+    hints: Hints = {}
+    hints.update(given)  # type: ignore[typeddict-item]
+    return hints
+
+
+def _convert(words: dict[str, Any], format: str) -> int:
+    for name in ("from", "to"):
+        if not words[name]:
+            raise TrimtabError(f"dataset: action=convert needs {name}=<file or folder>")
+    for name in ("dataset", "path"):
+        if words[name]:
+            raise TrimtabError(f"dataset: action=convert takes from= and to=, not {name}=")
+    source, target = Path(words["from"]), Path(words["to"])
+    writer = format_for(target, words["as"])
+    reader = recognise(source)
+    if target.resolve().is_relative_to(source.resolve()):
+        raise TrimtabError(f"dataset: to={target} lies in from={source}; choose another place")
+    loaded = reader.load(source, **_hints(reader, words))
+    assert writer.save is not None
+    writer.save(loaded, target)
+    written = writer.load(target)
+    result: dict[str, Any] = {
+        "from": str(source),
+        "from_format": reader.name,
+        "to": str(target),
+        "to_format": writer.name,
+        "id": written.id,
+        "env": written.env,
+        "episodes": len(written),
+        "steps": written.num_steps,
+        "content_hash_before": loaded.content_hash,
+        "content_hash": written.content_hash,
+        "lost": writer.loses(loaded),
+    }
+    if format == "json":
+        print_json(result)
+    else:
+        lines = [f"lost: {line}" for line in result.pop("lost")] or ["nothing is lost"]
+        print_rows(f"written: {target}", [{"what": k, "value": v} for k, v in result.items()])
+        Console(soft_wrap=True, highlight=False).print("\n".join(lines), markup=False)
+    return 0
+
+
+def _check(place: Path, loaded: Dataset, format: str) -> int:
+    from trimtab.benchmarks.dataset_replay import check_replay
+
+    findings = [*lint.check(loaded), *check_replay(loaded)]
+    rows = [
+        {"level": f.level, "code": f.code, "where": f.where, "message": f.message} for f in findings
+    ]
+    if format == "json":
+        print_json({"path": str(place), "findings": rows})
+    elif rows:
+        print_rows(str(place), rows)
+    else:
+        Console(soft_wrap=True, highlight=False).print(f"{place}: nothing found", markup=False)
+    return 1 if any(f.level == "error" for f in findings) else 0
+
+
+def _per_dimension(summary: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
+    columns = zip(*(summary[key] for key in keys), strict=True)
+    return [
+        {"dimension": index, **{key: f"{x:.6g}" for key, x in zip(keys, row, strict=True)}}
+        for index, row in enumerate(columns)
+    ]
 
 
 def _recipes() -> dict[str, dict[str, Any]]:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
 
 __all__ = ["Finding", "check"]
 
 _SATURATED_SHARE = 0.5  # of the rows lie exactly at a limit
+_FEWEST_OF_A_MEASUREMENT = 10  # values that are not a flag, a count or a category
+_NORMALISED_LIMITS = 1e-5  # DPPO's scaling stops short of 1 by less
+_NORMALISED_MOMENTS = 0.01
+_REPEATED_SHARE = 0.5  # of the episodes that move until then
+_FEWEST_TO_RANK = 10
+_ORDERED = 0.9  # rank correlation of return and place; chance reaches it once in thousands
+_CHANCE = 1000  # orders of the successes, of which few are sorted
 _LIMIT_TOLERANCE = 1e-5  # of the action's range: float32 rounding is no violation
 
 
@@ -37,8 +47,9 @@ class Finding:
 def check(dataset: Dataset) -> list[Finding]:
     """Return everything suspicious in ``dataset``; an empty list means nothing was found.
 
-    Codes: ``no-episodes``, ``not-finite``, ``constant-observation``, ``constant-action``,
-    ``saturated-action``, ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``,
+    Codes: ``no-episodes``, ``not-finite``, ``constant-observation``, ``saturated-observation``,
+    ``normalised-observation``, ``repeated-end``, ``constant-action``, ``saturated-action``,
+    ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``, ``ordered-episodes``,
     ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``.
     """
     if not dataset.episodes:
@@ -46,9 +57,12 @@ def check(dataset: Dataset) -> list[Finding]:
     return [
         *_not_finite(dataset),
         *_observations(dataset),
+        *_normalised(dataset),
+        *_repeated_end(dataset),
         *_actions(dataset),
         *_rewards(dataset),
         *_duplicates(dataset),
+        *_order(dataset),
         *_ends(dataset),
     ]
 
@@ -71,6 +85,56 @@ def _observations(dataset: Dataset) -> Iterator[Finding]:
         yield Finding(
             "warning", "constant-observation", f"observation {dimension}",
             f"always {low[dimension]:g}: it tells nothing; a normaliser has to expect it",
+        )  # fmt: skip
+    observations = np.concatenate([episode.observations for episode in dataset.episodes])
+    for dimension in np.flatnonzero(low < high):
+        column = observations[:, dimension]
+        for limit in (low[dimension], high[dimension]):
+            share = float((column == limit).mean())
+            if share > _SATURATED_SHARE and len(np.unique(column)) >= _FEWEST_OF_A_MEASUREMENT:
+                yield Finding(
+                    "warning", "saturated-observation", f"observation {dimension}",
+                    f"{share:.0%} of the values are its extreme {limit:g}: clipped, or a sensor "
+                    "at its limit",
+                )  # fmt: skip
+
+
+def _normalised(dataset: Dataset) -> Iterator[Finding]:
+    """Raw units rarely fill [-1, 1] exactly, or have mean 0 and deviation 1, in every dimension."""
+    observations = np.concatenate([episode.observations for episode in dataset.episodes])
+    low, high = observations.min(0), observations.max(0)
+    moving = low < high
+    if not moving.any() or not np.isfinite(observations).all():
+        return
+    limits = np.abs(np.stack([low + 1, high - 1]))[:, moving].max()
+    mean = observations.mean(0, dtype=np.float64)[moving]
+    deviation = observations.std(0, dtype=np.float64)[moving]
+    standard = max(np.abs(mean).max(), np.abs(deviation - 1).max())
+    if limits < _NORMALISED_LIMITS or standard < _NORMALISED_MOMENTS:
+        shape = "fills [-1, 1]" if limits < _NORMALISED_LIMITS else "has mean 0 and deviation 1"
+        yield Finding(
+            "warning", "normalised-observation", "key 'observations'",
+            f"every dimension {shape}: it looks normalised, and a policy trained on it would see "
+            "other numbers on the robot; store raw units",
+        )  # fmt: skip
+
+
+def _repeated_end(dataset: Dataset) -> Iterator[Finding]:
+    """A file of T observations, read as T+1, repeats its last one."""
+    moving = [
+        episode
+        for episode in dataset.episodes
+        if len(episode) == 1 or (episode.observations[-2] != episode.observations[-3]).any()
+    ]
+    repeated = sum(
+        bool((episode.observations[-1] == episode.observations[-2]).all()) for episode in moving
+    )
+    if moving and repeated > _REPEATED_SHARE * len(moving):
+        yield Finding(
+            "warning", "repeated-end", "key 'observations'",
+            f"the final observation repeats the one before in {repeated} of {len(dataset)} "
+            "episodes: it was not recorded; imitation does not need it, but values bootstrapped "
+            "from it are a little wrong",
         )  # fmt: skip
 
 
@@ -125,6 +189,38 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
                 "warning", "duplicate-episode", f"episode {index}",
                 f"the same as episode {earlier}; drop it, or check the seeds",
             )  # fmt: skip
+
+
+def _order(dataset: Dataset) -> Iterator[Finding]:
+    """Tell episodes in the order of their quality: the first hundred are no fair sample."""
+    successes = [episode.success for episode in dataset.episodes]
+    returns = np.array([episode.total_reward for episode in dataset.episodes])
+    count = len(dataset)
+    changes = sum(a != b for a, b in itertools.pairwise(successes))
+    arrangements = math.comb(count, sum(value is True for value in successes))
+    if changes == 1 and None not in successes and arrangements >= _CHANCE:
+        what = "success"
+    elif (
+        count >= _FEWEST_TO_RANK
+        and np.isfinite(returns).all()
+        and abs(_rank_correlation(returns)) > _ORDERED
+    ):
+        what = "return"
+    else:
+        return
+    yield Finding(
+        "warning", "ordered-episodes", "the order of the episodes",
+        f"they are sorted by {what}: a first part of them is no fair sample; draw at random",
+    )  # fmt: skip
+
+
+def _rank_correlation(values: npt.NDArray[np.float64]) -> float:
+    """Return Spearman's correlation of ``values`` with their places; 0 if all are equal."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    if len(counts) == 1:
+        return 0.0
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
 
 
 def _ends(dataset: Dataset) -> Iterator[Finding]:

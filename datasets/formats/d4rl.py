@@ -30,6 +30,7 @@ from trimtab.datasets.formats.own import (
     check_replaceable,
     common_infos,
     flag_ends,
+    flags_of,
     parse,
     rows_of,
     text_of,
@@ -47,6 +48,8 @@ logger = logging.getLogger(__name__)
 Arrays = dict[str, npt.NDArray[Any]]
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
+_FLAGS = ("terminals", "timeouts")
+_DIMENSIONS = {"observations": 2, "next_observations": 2, "actions": 2, "rewards": 1}
 _OPTIONAL = ("timeouts", "next_observations")
 _TEXT = "metadata/trimtab/json"  # as bytes: HDF5 limits the length of an attribute
 _TRUNCATIONS = "metadata/trimtab/truncations"
@@ -69,6 +72,12 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     where = f"dataset {path}"
     _, read = read_file(path, lambda file: ({}, _read(file, where)))
     arrays = {name: _column(name, array) for name, array in read.items()}
+    for name, dimensions in _DIMENSIONS.items():
+        if name in arrays and arrays[name].ndim != dimensions:
+            raise TrimtabError(
+                f"{where}, key '{name}': shape {arrays[name].shape} is not of {dimensions} "
+                f"dimensions; {_ADVICE}"
+            )
     rows = len(arrays["rewards"])
     for name in (*_REQUIRED, *(n for n in _OPTIONAL if n in arrays)):
         if arrays[name].ndim == 0 or len(arrays[name]) != rows or not rows:
@@ -76,6 +85,9 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 f"{where}, key '{name}': shape {arrays[name].shape}, expected {rows} rows; "
                 f"{_ADVICE}"
             )
+    for name in _FLAGS:
+        if name in arrays:
+            arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
     own = parse(arrays.pop(_TEXT).tobytes(), where) if _TEXT in arrays else None
     if own is not None:
         episodes = list(_own_episodes(arrays, own, where))
@@ -123,9 +135,9 @@ def _column(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.bool_]:
     """Return the rows after which another episode begins."""
-    terminals = arrays["terminals"].astype(bool)
+    terminals: npt.NDArray[np.bool_] = arrays["terminals"]
     if "timeouts" in arrays:
-        ends = terminals | arrays["timeouts"].astype(bool)
+        ends = terminals | arrays["timeouts"]
     elif "next_observations" in arrays:
         ends = terminals.copy()
         following, observations = arrays["next_observations"], arrays["observations"]
@@ -142,13 +154,11 @@ def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.boo
             f"{where}: it has no 'timeouts', so that ends by the clock are not marked; give "
             "horizon=<steps of a whole episode>"
         )
-    if terminals.ndim != 1 or ends.ndim != 1:
-        raise TrimtabError(f"{where}: 'terminals' or 'timeouts' are not one flag a row; {_ADVICE}")
     return ends
 
 
 def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_]) -> Iterator[Episode]:
-    observations, terminals = arrays["observations"], arrays["terminals"].astype(bool)
+    observations, terminals = arrays["observations"], arrays["terminals"]
     following = arrays.get("next_observations")
     stops = np.flatnonzero(ends).tolist()
     if not stops or stops[-1] != len(ends) - 1:
@@ -168,7 +178,7 @@ def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_]) -> Iterator[Episode]:
 
 def _own_episodes(arrays: Arrays, own: Own, where: str) -> Iterator[Episode]:
     truncations, following = arrays.pop(_TRUNCATIONS), arrays.get("next_observations")
-    if following is None or sum(own["lengths"]) != len(arrays["rewards"]) != len(truncations):
+    if following is None or not sum(own["lengths"]) == len(arrays["rewards"]) == len(truncations):
         raise TrimtabError(f"{where}: not the rows that Trimtab saved; {_ADVICE}")
     begin = 0
     for length, seed in zip(own["lengths"], own["seeds"], strict=True):
@@ -225,9 +235,9 @@ def _save(dataset: Dataset, path: Path) -> None:
         file["actions"], file["rewards"] = rows_of(held, "actions"), rows_of(held, "rewards")
         file["terminals"], file["timeouts"] = terminals, timeouts
         for name in common_infos(held)[0]:
-            file[f"infos/{name}"] = rows_of(held, f"infos/{name}")
-        file[_TEXT] = np.frombuffer(text.encode(), np.uint8)
-        file[_TRUNCATIONS] = rows_of(held, "truncations")
+            file.create_dataset(f"infos/{name}", data=rows_of(held, f"infos/{name}"))
+        file.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
+        file.create_dataset(_TRUNCATIONS, data=rows_of(held, "truncations"))
 
     atomic_write_bytes(path, file_image(write))
 

@@ -52,7 +52,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         arrays = {name: store.read(f"data/{name}") for name in shapes if name not in images}
         ends = store.read(_ENDS)
     if images:
-        logger.info("%s: images are left out: %s", where, ", ".join(images))
+        logger.warning("%s: images are left out: %s", where, ", ".join(images))
     if _ACTION not in arrays:
         raise TrimtabError(f"{where}, key 'data/{_ACTION}': missing; {_ADVICE}")
     whole = ends.ndim == 1 and len(ends) > 0 and ends.dtype.kind in "iu"

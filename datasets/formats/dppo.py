@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.npz import array_names, read_npz
-from trimtab.datasets.formats.own import assemble, flag_ends
+from trimtab.datasets.formats.own import assemble, flag_ends, flags_of, need, no_reward
 from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.errors import TrimtabError
 
@@ -53,12 +53,10 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
             "the one that it was made with there"
         )
     limits = read_npz(limits_path, lambda name: name in _LIMITS)
-    for place, names, found in ((where, _REQUIRED, arrays), (f"{limits_path}", _LIMITS, limits)):
-        for name in names:
-            if name not in found:
-                raise TrimtabError(f"{place}, key '{name}': missing; {_ADVICE}")
+    need(arrays, _REQUIRED, where)
+    need(limits, _LIMITS, f"dataset {limits_path}")
     if "images" in array_names(path):
-        logger.info("%s: images are left out", where)
+        logger.warning("%s: images are left out", where)
     lengths = arrays["traj_lengths"]
     rows = len(arrays["states"]) if arrays["states"].ndim == 2 else -1
     if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or (lengths < 1).any():
@@ -70,12 +68,14 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 f"{where}, key '{name}': {array.shape[:1]} rows do not fit 'traj_lengths'; "
                 f"{_ADVICE}"
             )
+    if "terminals" in arrays:
+        arrays["terminals"] = flags_of(arrays["terminals"], f"{where}, key 'terminals'")
     for name, prefix in (("states", "obs"), ("actions", "action")):
         low, high = limits[f"{prefix}_min"], limits[f"{prefix}_max"]
         if not low.shape == high.shape == arrays[name].shape[1:]:
             raise TrimtabError(
-                f"{limits_path}: '{prefix}_min' and '{prefix}_max' of shapes {low.shape} and "
-                f"{high.shape} for '{name}' of shape {arrays[name].shape}; {_ADVICE}"
+                f"dataset {limits_path}: '{prefix}_min' and '{prefix}_max' of shapes {low.shape} "
+                f"and {high.shape} for '{name}' of shape {arrays[name].shape}; {_ADVICE}"
             )
         arrays[name] = _raw(arrays[name], low, high)
     return assemble(path, list(_episodes(arrays)), None, hints, recipe={"imported": "dppo"})
@@ -88,7 +88,7 @@ def _raw(
     low, high = low.astype(np.float64), high.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # refused afterwards
         raw = (scaled.astype(np.float64) + 1) / 2 * (high - low + _EPSILON) + low
-        return raw.astype(np.float32)
+        return np.asarray(raw, dtype=np.float32)
 
 
 def _episodes(arrays: Arrays) -> Iterator[Episode]:
@@ -98,12 +98,12 @@ def _episodes(arrays: Arrays) -> Iterator[Episode]:
         begin += steps
         states = arrays["states"][rows]
         terminals = arrays.get("terminals")
-        terminated = terminals is not None and bool(np.any(terminals[begin - 1]))
+        terminated = terminals is not None and bool(terminals[begin - 1])
         with np.errstate(over="ignore"):
             yield Episode(
                 np.concatenate([states, states[-1:]]),
                 arrays["actions"][rows],
-                arrays["rewards"][rows] if "rewards" in arrays else np.zeros(steps),
+                arrays["rewards"][rows] if "rewards" in arrays else no_reward(steps),
                 *flag_ends(steps, terminated=terminated),
             )
 

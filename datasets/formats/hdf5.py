@@ -72,14 +72,24 @@ def read_file(path: Path, read: Callable[[h5py.File], Read]) -> Read:
 
 
 def file_image(write: Callable[[h5py.File], None], **settings: Any) -> bytes:
-    """Return an HDF5 file's bytes, made in memory: on a full disk HDF5 would crash the process."""
-    with h5py.File(
-        "image", "w", driver="core", backing_store=False, libver=VERSION, **settings
-    ) as file:
-        write(file)
-        file.flush()
-        image: bytes = file.id.get_file_image()
-        return image
+    """Return an HDF5 file's bytes, made in memory: on a full disk HDF5 would crash the process.
+
+    Raises:
+        TrimtabError: if HDF5 refuses a name or a type.
+    """
+    try:
+        with h5py.File(
+            "image", "w", driver="core", backing_store=False, libver=VERSION, **settings
+        ) as file:
+            write(file)
+            file.flush()
+            image: bytes = file.id.get_file_image()
+    except _H5PY_ERRORS as error:
+        raise TrimtabError(
+            f"the dataset does not fit into HDF5 ({type(error).__name__}: {error}); rename or "
+            "convert the info that it names"
+        ) from error
+    return image
 
 
 def root_names(path: Path) -> frozenset[str]:

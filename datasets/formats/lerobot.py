@@ -31,7 +31,7 @@ from trimtab.datasets.formats.lerobot_writer import (
     loses,
     save,
 )
-from trimtab.datasets.formats.own import Own, assemble, flag_ends, parse
+from trimtab.datasets.formats.own import Own, assemble, flag_ends, flags_of, need, no_reward, parse
 from trimtab.datasets.formats.parquet import read_columns
 from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.errors import TrimtabError
@@ -70,14 +70,15 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     info = _info(path)
     widths, left_out = _widths(info, where)
     if left_out:
-        logger.info("%s: left out, as not vectors: %s", where, ", ".join(left_out))
+        logger.warning("%s: left out, as not vectors: %s", where, ", ".join(left_out))
     files = sorted(path.glob(_FILES[info["major"]]))
     if not files:
         raise TrimtabError(f"{where}: there is no {_FILES[info['major']]} in it; {_ADVICE}")
     arrays = read_columns(files, widths, path)
-    for name in ("episode_index", ACTION):
-        if name not in arrays:
-            raise TrimtabError(f"{where}, key '{name}': missing; {_ADVICE}")
+    need(arrays, ("episode_index", ACTION), where)
+    for name in (DONE, TERMINATED, TRUNCATED, SUCCESS):
+        if name in arrays:
+            arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
     own_path = path / OWN_FILE
     own = parse(own_path.read_bytes(), where) if own_path.is_file() else None
     slices = _slices(arrays, info, where)
@@ -163,18 +164,18 @@ def _stranger_episodes(arrays: Arrays, slices: list[slice], where: str) -> Itera
     used = {*names, ACTION, REWARD, *INDICES, DONE, TERMINATED, TRUNCATED}
     infos = {name: array for name, array in arrays.items() if name not in used}
     if SUCCESS in infos:
-        infos["success"] = infos.pop(SUCCESS).astype(bool)
+        infos["success"] = infos.pop(SUCCESS)
     if "task_index" in arrays and len(np.unique(arrays["task_index"])) > 1:
         infos["task_index"] = arrays["task_index"]
     if REWARD not in arrays:
-        logger.info("%s: it has no rewards; they are zero", where)
+        logger.warning("%s: it has no rewards; they are zero", where)
     for rows in slices:
         seen = observations[rows]
         steps = len(seen)
         yield Episode(
             np.concatenate([seen, seen[-1:]]),
             _matrix(arrays[ACTION][rows]),
-            arrays[REWARD][rows] if REWARD in arrays else np.zeros(steps),
+            arrays[REWARD][rows] if REWARD in arrays else no_reward(steps),
             *flag_ends(steps, terminated=_terminated(arrays, rows.stop - 1)),
             infos={name: array[rows] for name, array in infos.items()},
         )
@@ -184,7 +185,7 @@ def _terminated(arrays: Arrays, row: int) -> bool:
     """Return whether an episode's last frame is a true end."""
 
     def flag(name: str) -> bool | None:
-        return bool(np.all(arrays[name][row])) if name in arrays else None
+        return bool(arrays[name][row]) if name in arrays else None
 
     if flag(TERMINATED) is not None:
         return bool(flag(TERMINATED))
@@ -194,11 +195,11 @@ def _terminated(arrays: Arrays, row: int) -> bool:
 
 
 def _own_episodes(arrays: Arrays, slices: list[slice], own: Own, where: str) -> Iterator[Episode]:
-    needed = [STATE, REWARD, TERMINATED, TRUNCATED, *filter(None, own["features"].values())]
-    missing = [name for name in needed if name not in arrays]
-    width = math.prod(arrays[STATE].shape[1:]) if STATE in arrays else 0
+    features = filter(None, own["features"].values())
+    need(arrays, (STATE, REWARD, TERMINATED, TRUNCATED, *features), where)
+    width = math.prod(arrays[STATE].shape[1:])
     final = np.frombuffer(base64.b64decode(own["final_observations"]), "<f4")
-    if missing or len(final) != len(slices) * width or len(own["seeds"]) != len(slices):
+    if len(final) != len(slices) * width or len(own["seeds"]) != len(slices):
         raise TrimtabError(f"{where}: not the frames that Trimtab saved; {_ADVICE}")
     final = final.reshape(len(slices), width)
     for index, rows in enumerate(slices):

@@ -1,9 +1,10 @@
-"""Writing LeRobot's layout, version 3.0: frames, episodes and tasks in Parquet, the rest in JSON."""
+"""Writing LeRobot's layout, version 3.0: tables of frames, episodes and tasks, and JSON."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -104,7 +105,7 @@ def save(dataset: Dataset, path: Path) -> None:
 
 
 def _starts(dataset: Dataset) -> list[int]:
-    return np.cumsum([0, *(len(episode) for episode in dataset.episodes[:-1])]).tolist()
+    return [0, *itertools.accumulate(len(episode) for episode in dataset.episodes[:-1])]
 
 
 def _info_features(dataset: Dataset) -> dict[str, str | None]:

@@ -305,12 +305,14 @@ def _write_episodes(file: h5py.File, dataset: Dataset) -> None:
             group.attrs[f"rewards_{statistic}"] = float(getattr(rewards, statistic)())
         group.create_group("infos")  # Minari prints an episode only if it has infos
         for name, array in episode.arrays().items():
-            row_bytes = max(1, array.nbytes // len(array))
-            rows = max(1, min(len(array), _CHUNK_BYTES // row_bytes))
+            if not array.size:  # HDF5 has no chunks of nothing
+                group.create_dataset(name, data=array)
+                continue
+            rows = max(1, min(len(array), _CHUNK_BYTES // (array.nbytes // len(array))))
             group.create_dataset(
                 name,
                 data=array,
-                chunks=(rows, *(max(1, size) for size in array.shape[1:])),
+                chunks=(rows, *array.shape[1:]),
                 maxshape=(None, *array.shape[1:]),  # so that Minari can append
             )
 

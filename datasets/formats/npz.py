@@ -71,12 +71,9 @@ def read_npz(
 
 
 def _read_array(file: Any, most: int) -> npt.NDArray[Any]:
-    version = np.lib.format.read_magic(file)
-    headers: Mapping[tuple[int, int], Callable[[Any], Any]] = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, fortran, dtype = headers[version](file)
+    layout: Any = np.lib.format
+    headers = {(1, 0): layout.read_array_header_1_0, (2, 0): layout.read_array_header_2_0}
+    shape, fortran, dtype = headers[layout.read_magic(file)](file)
     if dtype.kind not in "biuf":
         raise ValueError(f"type {dtype} is not a number")
     claimed = math.prod(shape) * dtype.itemsize

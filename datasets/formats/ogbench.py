@@ -24,6 +24,9 @@ from trimtab.datasets.formats.own import (
     check_replaceable,
     common_infos,
     flag_ends,
+    flags_of,
+    need,
+    no_reward,
     parse,
     text_of,
     uneven_infos,
@@ -95,11 +98,9 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 def _load_one(path: Path) -> tuple[Dataset, Own | None]:
     where = f"dataset {path}"
     arrays = read_npz(path)
-    for name in _REQUIRED:
-        if name not in arrays:
-            raise TrimtabError(f"{where}, key '{name}': missing; {_ADVICE}")
-    terminals = arrays["terminals"]
-    rows = len(terminals) if terminals.ndim == 1 else 0
+    need(arrays, _REQUIRED, where)
+    terminals = flags_of(arrays["terminals"], f"{where}, key 'terminals'")
+    rows = len(terminals)
     if not rows or not terminals[-1]:
         raise TrimtabError(f"{where}, key 'terminals': its last row ends no trajectory; {_ADVICE}")
     for name, array in arrays.items():
@@ -108,8 +109,10 @@ def _load_one(path: Path) -> tuple[Dataset, Own | None]:
                 f"{where}, key '{name}': shape {array.shape}, expected {rows} rows; {_ADVICE}"
             )
     own = parse(arrays.pop(_TEXT).tobytes(), where) if _TEXT in arrays else None
-    if own is None and "rewards" not in arrays:
-        logger.info("%s: it has no rewards; they are zero", where)
+    if own is not None:
+        need(arrays, ["rewards", *_FLAGS, *own["infos"].values()], where)
+    elif "rewards" not in arrays:
+        logger.warning("%s: it has no rewards; they are zero", where)
     dataset = assemble(path, list(_episodes(arrays, own)), own, {}, recipe={"imported": "ogbench"})
     return dataset, own
 
@@ -129,7 +132,7 @@ def _episodes(arrays: Arrays, own: Own | None) -> Iterator[Episode]:
             yield Episode(
                 observations=arrays["observations"][begin : last + 1],
                 actions=arrays["actions"][rows],
-                rewards=arrays["rewards"][rows] if "rewards" in arrays else np.zeros(steps),
+                rewards=arrays["rewards"][rows] if "rewards" in arrays else no_reward(steps),
                 terminations=flags[0],
                 truncations=flags[1],
                 infos=infos,
@@ -147,8 +150,9 @@ def _save(dataset: Dataset, path: Path) -> None:
     """
     validate(dataset, f"dataset {dataset.id}")
     beside = _validation_path(path)
-    for place in (path, beside):
-        check_replaceable(place, _TEXT in array_names(place))
+    ours = _TEXT in array_names(path)
+    check_replaceable(path, ours)
+    check_replaceable(beside, ours and _TEXT in array_names(beside))  # it belongs to the first
     held = with_common_infos(dataset)
     masks = held.recipe.get("masks")
     chosen = set(masks.get(_VALID, ())) if isinstance(masks, Mapping) else set()

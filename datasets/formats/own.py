@@ -10,7 +10,7 @@ import dataclasses
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "Own", "apply_hints", "assemble", "check_replaceable", "common_infos", "flag_ends", "parse",
+    "Own", "apply_hints", "assemble", "check_replaceable", "common_infos", "flag_ends",
+    "flags_of", "need", "no_reward", "parse",
     "rows_of", "text_of", "uneven_infos", "with_common_infos",
 ]  # fmt: skip
 
@@ -235,6 +236,33 @@ def check_replaceable(path: Path, ours: bool) -> None:
             f"cannot write {path}: something that Trimtab did not write is in its place; choose "
             "another name"
         )
+
+
+def need(arrays: Mapping[str, Any], names: Iterable[str], place: str) -> None:
+    """Check that every one of ``names`` was read.
+
+    Raises:
+        TrimtabError: if one is missing.
+    """
+    for name in names:
+        if name not in arrays:
+            raise TrimtabError(f"{place}, key '{name}': missing; {_ADVICE}")
+
+
+def no_reward(steps: int) -> npt.NDArray[np.float32]:
+    """Return the rewards of an episode whose file has none: zeros."""
+    return np.zeros(steps, np.float32)
+
+
+def flags_of(array: npt.NDArray[Any], place: str) -> npt.NDArray[np.bool_]:
+    """Return stored flags ``[N]`` as booleans.
+
+    Raises:
+        TrimtabError: if they are of another shape, or values other than 0 and 1.
+    """
+    if array.ndim != 1 or not np.isin(array, (0, 1)).all():
+        raise TrimtabError(f"{place}: not one flag of 0 or 1 a row; {_ADVICE}")
+    return array.astype(np.bool_)
 
 
 def flag_ends(

@@ -32,6 +32,9 @@ from trimtab.datasets.formats.own import (
     assemble,
     check_replaceable,
     flag_ends,
+    flags_of,
+    need,
+    no_reward,
     parse,
     text_of,
 )
@@ -50,6 +53,10 @@ _FLAT = "flat"  # robomimic's name for an observation that is one vector
 _GYM = 2  # robomimic's number for Gym's kind of environment
 _OWN = "trimtab"
 _STATES = "states"
+_OWN_KEYS = (
+    f"obs/{_FLAT}", f"next_obs/{_FLAT}", "actions", "rewards", f"{_OWN}/terminations",
+    f"{_OWN}/truncations",
+)  # fmt: skip
 _MOST_NAMES = 1_000_000
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
@@ -72,13 +79,13 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     values, arrays = read_file(path, lambda file: _read(file, where))
     own = parse(arrays[_OWN].tobytes(), where) if _OWN in arrays else None
     if values["images"]:
-        logger.info("%s: images are left out: %s", where, ", ".join(values["images"]))
+        logger.warning("%s: images are left out: %s", where, ", ".join(values["images"]))
     demos: list[Arrays] = [{} for _ in values["demos"]]
     for name, array in arrays.items():
         index, _, key = name.partition("/")
         if key:
             demos[int(index)][key] = array
-    make = _stranger_episodes(demos, where) if own is None else _own_episodes(demos, own)
+    make = _stranger_episodes(demos, where) if own is None else _own_episodes(demos, own, where)
     env_args, masks = values["env_args"], values["masks"]
     recipe = {"imported": "robomimic", "env_args": env_args, **({"masks": masks} if masks else {})}
     env = env_args.get("env_name")
@@ -181,20 +188,22 @@ def _vectors(demo: Arrays, group: str, place: str) -> npt.NDArray[Any] | None:
 def _stranger_episodes(demos: list[Arrays], where: str) -> Iterator[Episode]:
     seen = [demo["rewards"] for demo in demos if "rewards" in demo]
     sparse = bool(seen) and all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
+    if not all(any(name.startswith("next_obs/") for name in demo) for demo in demos):
+        logger.warning("%s: no next_obs: the last observation is repeated", where)
+    if len(seen) < len(demos):
+        logger.warning("%s: missing rewards are zero", where)
     for index, demo in enumerate(demos):
         place = f"{where}: demonstration {index}"
         observations = _vectors(demo, "obs", place)
         if "actions" not in demo or observations is None or not len(observations):
             raise TrimtabError(f"{place}: it has no 'actions' or no vectors in 'obs'; {_ADVICE}")
         following = _vectors(demo, "next_obs", place)
-        if following is None:
-            logger.info("%s: no next_obs: its last observation is repeated", place)
         final = (observations if following is None else following)[-1:]
         if final.shape[1:] != observations.shape[1:]:
             raise TrimtabError(f"{place}, key 'next_obs': not the keys of 'obs'; {_ADVICE}")
         steps = len(observations)
-        rewards = demo.get("rewards", np.zeros(steps, np.float32))
-        dones = demo.get("dones", np.zeros(steps, bool))
+        rewards = demo.get("rewards", no_reward(steps))
+        dones = flags_of(demo.get("dones", np.zeros(steps)), f"{place}, key 'dones'")
         done = sparse and dones.shape == rewards.shape == (steps,)
         terminated = bool(done and dones[-1] and rewards[-1] == 1)
         flags = flag_ends(steps, terminated=terminated)
@@ -206,21 +215,18 @@ def _stranger_episodes(demos: list[Arrays], where: str) -> Iterator[Episode]:
             )
 
 
-def _own_episodes(demos: list[Arrays], own: Own) -> Iterator[Episode]:
+def _own_episodes(demos: list[Arrays], own: Own, where: str) -> Iterator[Episode]:
     prefix = f"{_OWN}/infos/"
     for demo, seed, has_states in zip(demos, own["seeds"], own[_STATES], strict=False):
+        need(demo, _OWN_KEYS + (_STATES,) * has_states, where)
         infos = {n.removeprefix(prefix): a for n, a in demo.items() if n.startswith(prefix)}
         if has_states:
             infos[_STATES] = demo[_STATES]
-        yield Episode(
-            np.concatenate([demo[f"obs/{_FLAT}"], demo[f"next_obs/{_FLAT}"][-1:]]),
-            demo["actions"],
-            demo["rewards"],
-            demo[f"{_OWN}/terminations"],
-            demo[f"{_OWN}/truncations"],
-            infos,
-            seed,
-        )
+        seen, following, actions, rewards, *flags = (demo[name] for name in _OWN_KEYS)
+        if seen.ndim != 2 or following.shape != seen.shape:
+            raise TrimtabError(f"{where}, key 'obs': not what Trimtab saved; {_ADVICE}")
+        observations = np.concatenate([seen, following[-1:]])
+        yield Episode(observations, actions, rewards, flags[0], flags[1], infos, seed)
 
 
 def _save(dataset: Dataset, path: Path) -> None:
@@ -245,7 +251,8 @@ def _save(dataset: Dataset, path: Path) -> None:
         for index, episode in enumerate(dataset.episodes):
             _write_demo(data.create_group(f"demo_{index}"), episode, has_states[index])
         for name, chosen in _valid_masks(dataset).items():
-            file[f"mask/{name}"] = np.array([f"demo_{index}".encode() for index in chosen], "S")
+            names = np.array([f"demo_{index}".encode() for index in chosen], "S")
+            file.create_dataset(f"mask/{name}", data=names)
 
     atomic_write_bytes(path, file_image(write))
 
@@ -261,16 +268,21 @@ def _valid_masks(dataset: Dataset) -> Mapping[str, list[int]]:
 
 def _write_demo(group: h5py.Group, episode: Episode, has_states: bool) -> None:
     group.attrs["num_samples"] = len(episode)
-    group[f"obs/{_FLAT}"] = episode.observations[:-1]
-    group[f"next_obs/{_FLAT}"] = episode.observations[1:]
-    group["actions"], group["rewards"] = episode.actions, episode.rewards
-    group["dones"] = (episode.terminations | episode.truncations).astype(np.int64)
-    group[_STATES] = episode.infos[_STATES] if has_states else np.zeros((len(episode), 1))
-    inside = group.create_group(_OWN)
-    inside["terminations"], inside["truncations"] = episode.terminations, episode.truncations
+    arrays: Arrays = {
+        f"obs/{_FLAT}": episode.observations[:-1],
+        f"next_obs/{_FLAT}": episode.observations[1:],
+        "actions": episode.actions,
+        "rewards": episode.rewards,
+        "dones": (episode.terminations | episode.truncations).astype(np.int64),
+        _STATES: episode.infos[_STATES] if has_states else np.zeros((len(episode), 1)),
+        f"{_OWN}/terminations": episode.terminations,
+        f"{_OWN}/truncations": episode.truncations,
+    }
     for name, array in episode.infos.items():
         if not (has_states and name == _STATES):
-            inside[f"infos/{name}"] = array
+            arrays[f"{_OWN}/infos/{name}"] = array
+    for name, array in arrays.items():
+        group.create_dataset(name, data=array)  # assigning would note the time in its groups
 
 
 def _recognises(path: Path) -> bool:

@@ -7,6 +7,7 @@ chunk, named by its place in the grid.
 from __future__ import annotations
 
 import bz2
+import functools
 import json
 import lzma
 import math
@@ -75,11 +76,11 @@ class Store:
         prefix, end = f"{group}/", "/.zarray"
         found = [n.removeprefix(prefix).removesuffix(end) for n in self._names
                  if n.startswith(prefix) and n.endswith(end)]  # fmt: skip
-        return {
-            name: self._guarded(prefix + name, lambda n=name: self._describe(prefix + n)[0])
-            for name in sorted(found)
-            if "/" not in name
-        }
+        shapes = {}
+        for name in sorted(name for name in found if "/" not in name):
+            full = prefix + name
+            shapes[name] = self._guarded(full, functools.partial(self._describe, full))[0]
+        return shapes
 
     def read(self, name: str) -> npt.NDArray[Any]:
         """Return the array ``name``; chunks that are not stored have its fill value.
@@ -121,7 +122,7 @@ class Store:
         if values.get("filters"):
             raise ValueError("filters are not undone here; save it without")
         decode = self._decoder(name, values.get("compressor"))
-        order = {"C": "C", "F": "F"}[values.get("order", "C")]
+        column_major = {"C": False, "F": True}[values.get("order", "C")]
         separator = values.get("dimension_separator", ".")
         claimed = math.prod(shape) * dtype.itemsize
         stored = {n: self._read(n) for n in self._names if n.startswith(f"{name}/")}
@@ -140,7 +141,7 @@ class Store:
             raw = decode(data, size + 1)
             if len(raw) != size:
                 raise ValueError(f"chunk {place} has {len(raw)} bytes, expected {size}")
-            chunk = np.frombuffer(raw, dtype).reshape(chunks, order=order)
+            chunk = np.frombuffer(raw, dtype).reshape(chunks, order="F" if column_major else "C")
             target = tuple(slice(b, b + c) for b, c in zip(begins, chunks, strict=True))
             inside = tuple(slice(0, s - b) for s, b in zip(shape, begins, strict=True))
             array[target] = chunk[inside]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -48,3 +51,14 @@ def make_dataset() -> MakeDataset:
         )
 
     return make
+
+
+@pytest.fixture(scope="session")
+def foreign() -> ModuleType:
+    """Return the module beside this one that writes files as other projects do."""
+    path = Path(__file__).with_name("foreign.py")
+    spec = importlib.util.spec_from_file_location("foreign", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

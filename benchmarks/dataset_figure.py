@@ -1,0 +1,103 @@
+"""One picture of a dataset: returns, lengths, actions and how the observations are spread."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.episodes import Dataset
+from trimtab.files import atomic_write_bytes
+
+__all__ = ["draw", "plane"]
+
+_BINS = 40
+_MOST_ROWS = 200_000
+_FILL, _LINE = "#0072b2", "#d55e00"  # apart for every kind of colour vision (Okabe and Ito)
+
+Array = npt.NDArray[Any]
+
+
+def draw(dataset: Dataset, path: Path) -> None:
+    """Draw four panels: returns, lengths, each action dimension, and the observations' coverage.
+
+    Args:
+        dataset: what is drawn.
+        path: PNG to write.
+
+    Raises:
+        TrimtabError: if the file cannot be written.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    chart, axes = pyplot.subplots(2, 2, figsize=(9.6, 7.2), layout="constrained")
+    returns = np.array([episode.total_reward for episode in dataset.episodes])
+    _histogram(axes[0, 0], returns, "return of an episode", "episodes")
+    lengths = np.array([len(episode) for episode in dataset.episodes])
+    _histogram(axes[0, 1], lengths, "length of an episode (steps)", "episodes")
+    _actions(chart, axes[1, 0], dataset)
+    observations = np.concatenate([episode.observations for episode in dataset.episodes])
+    points, labels = plane(observations)
+    grid = axes[1, 1].hexbin(*points.T, gridsize=_BINS, mincnt=1, bins="log", cmap="cividis")
+    chart.colorbar(grid, ax=axes[1, 1], label="observations")
+    axes[1, 1].set(xlabel=labels[0], ylabel=labels[1], title="coverage of the observations")
+    chart.suptitle(
+        f"{dataset.id}: {len(dataset)} episodes, {dataset.num_steps:,} steps of {dataset.env}"
+    )
+    image = io.BytesIO()
+    chart.savefig(image, format="png", dpi=130, facecolor="white")
+    pyplot.close(chart)
+    atomic_write_bytes(path, image.getvalue())
+
+
+def plane(observations: Array) -> tuple[Array, tuple[str, str]]:
+    """Return the observations ``[N, O]`` in two dimensions ``[N, 2]``, and the axes' names.
+
+    Up to two dimensions are shown as they are; more are standardised and projected on their first
+    two principal components. Rows are thinned out evenly beyond 200,000.
+    """
+    rows = observations[:: -(-len(observations) // _MOST_ROWS)].astype(np.float64)
+    if rows.shape[1] <= 2:
+        second = rows[:, 1] if rows.shape[1] == 2 else np.zeros(len(rows))
+        return np.stack([rows[:, 0], second], axis=1), ("observation 0", "observation 1")
+    deviation = rows.std(0)
+    standard = (rows - rows.mean(0)) / np.where(deviation > 0, deviation, 1.0)
+    values, vectors = np.linalg.eigh(standard.T @ standard / len(standard))
+    chosen = vectors[:, [-1, -2]]
+    chosen *= np.where(chosen.sum(0) < 0, -1.0, 1.0)  # a sign that does not depend on the library
+    shares = values[[-1, -2]] / max(values.sum(), 1e-12)
+    names = [f"principal component {i + 1} ({s:.0%})" for i, s in enumerate(shares)]
+    return standard @ chosen, (names[0], names[1])
+
+
+def _histogram(axis: Any, values: Array, label: str, count: str) -> None:
+    axis.hist(values, bins=min(_BINS, max(1, len(np.unique(values)))), color=_FILL)
+    mean = float(values.mean())
+    axis.axvline(mean, color=_LINE, linewidth=1.2, label=f"mean {mean:.4g}")
+    axis.set(xlabel=label, ylabel=count)
+    axis.legend(frameon=False, fontsize=9)
+
+
+def _actions(chart: Any, axis: Any, dataset: Dataset) -> None:
+    """Show a column of bins for each action dimension, in shares of its range."""
+    actions = np.concatenate([episode.actions for episode in dataset.episodes]).astype(np.float64)
+    low, high = (np.array(limit) for limit in (dataset.action_low, dataset.action_high))
+    low = np.where(np.isfinite(low), low, actions.min(0))
+    high = np.where(np.isfinite(high), high, actions.max(0))
+    places = (actions - low) / np.where(high > low, high - low, 1.0)
+    shares = np.stack(
+        [np.histogram(np.clip(column, 0, 1), _BINS, (0, 1))[0] for column in places.T], axis=1
+    ) / len(actions)
+    extent = (-0.5, actions.shape[1] - 0.5, 0.0, 1.0)
+    image = axis.imshow(
+        shares, origin="lower", aspect="auto", extent=extent, cmap="cividis", vmin=0
+    )
+    chart.colorbar(image, ax=axis, label="share of the steps")
+    axis.set_xticks(range(actions.shape[1])[:: -(-actions.shape[1] // 12)])
+    axis.set(xlabel="action dimension", ylabel="low to high limit", title="actions")
