@@ -35,15 +35,15 @@ def fingerprint(
     and flags, rounded to six significant digits so that a different processor's last bit seldom
     matters, while a changed model, time step or engine does.
 
-    Seldom is not never. A number that lies next to a rounding boundary falls on either side of it:
-    with n numbers that differ by a share d of their size, about n * d * 1e6 at most, which is 0.003
-    for 30,000 numbers and d = 1e-13. And rounding cannot help where a step itself enlarges the last
-    bit: a flat object that touches a table may gain a contact or lose one. Measured with MuJoCo
-    3.3.0 by changing positions and velocities after a reset by one part in 2**52: 56 of 66
-    fingerprints stayed, and ten of Meta-World's, whose objects lie on something, changed. On one
-    machine, and between processors for which the C library and numpy take the same code, they are
-    equal; elsewhere, such as on ARM or for a simulator in float32 that is compiled for each
-    processor, another fingerprint may mean the processor and not the physics.
+    Seldom is not never. A number next to a rounding boundary falls on either side of it: with n
+    numbers that differ by a share d of their size that happens about n * d * 1e6 times at most,
+    0.003 for 30,000 numbers and d = 1e-13. And rounding cannot help where a step itself enlarges
+    the last bit: a flat object that touches a table may gain a contact or lose one. Measured with
+    MuJoCo 3.3.0: one part in 2**52 more or less in every position and velocity after a reset
+    changes ten of 66 fingerprints, all of Meta-World; and a C library that is told to do without
+    the processor's fused multiplication changes six of those ten. For them another fingerprint may
+    mean another processor and not other physics; ``tests/envs/fingerprints.json`` names the six.
+    The same holds for a simulator in float32 that is compiled for each processor.
 
     Args:
         make_env: makes the environment; it is closed afterwards.

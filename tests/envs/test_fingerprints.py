@@ -68,6 +68,8 @@ def test_the_table_is_of_the_tasks_there_are() -> None:
     assert TABLE["versions"].keys() == {id.split("/")[0] for id in list_envs()}
     values = list(TABLE["fingerprints"].values())
     assert len(set(values)) == len(values)
+    for id, entry in TABLE["unsteady"].items():
+        assert TABLE["fingerprints"][id] in entry["fingerprints"]
     lines = (Path(__file__).parents[2] / "requirements.lock").read_text(encoding="utf-8").split()
     pins = {_canonical(name): version for name, _, version in (x.partition("==") for x in lines)}
     for versions in TABLE["versions"].values():
@@ -80,10 +82,22 @@ def _canonical(name: str) -> str:
 
 def test_what_is_wrong_is_told() -> None:
     versions = {"mujoco": "3.3.0"}
-    table = {"versions": {"gym": versions}, "fingerprints": {"gym/A": "aaaa", "gym/B": "bbbb"}}
+    means = {"reward": 0.5, "observation_change": 0.001}
+    table = {
+        "versions": {"gym": versions},
+        "fingerprints": {"gym/A": "aaaa", "gym/B": "bbbb", "gym/U": "uuuu"},
+        "unsteady": {"gym/U": {"fingerprints": ["uuuu", "vvvv"], "means": means}},
+    }
     good = {"id": "gym/A", "fingerprint": "aaaa"}
     assert SCRIPT.complaint(table, good, versions) == ""
+    for fine in (
+        {"id": "gym/U", "fingerprint": "vvvv"},
+        {"id": "gym/U", "fingerprint": "wwww", "means": means | {"reward": 0.5002}},
+    ):
+        assert SCRIPT.complaint(table, fine, versions) == ""
+    other = {"id": "gym/U", "fingerprint": "wwww", "means": means | {"reward": 0.51}}
     for row, have, words in (
+        (other, versions, ("gym/U", "wwww now", "(0.5, 0.51)")),
         (good | {"fingerprint": "cccc"}, versions, ("gym/A", "aaaa before", "cccc now")),
         (good | {"id": "gym/C"}, versions, ("`python scripts/fingerprints.py gym/C`",)),
         (good, {"mujoco": "3.4.0"}, ("3.3.0", "3.4.0")),
@@ -91,6 +105,25 @@ def test_what_is_wrong_is_told() -> None:
     ):
         told = SCRIPT.complaint(table, row, have)
         assert all(word in told for word in words), told
+
+
+def test_an_entry_is_made_of_two_processors() -> None:
+    table: dict[str, Any] = {"versions": {}, "fingerprints": {}, "unsteady": {}}
+
+    def row(fingerprint: str) -> dict[str, Any]:
+        return {"id": "gym/A", "fingerprint": fingerprint, "means": {"reward": 1.0}}
+
+    SCRIPT.enter(table, row("a"), row("a"))
+    assert table["fingerprints"] == {"gym/A": "a"} and table["unsteady"] == {}
+    SCRIPT.enter(table, row("c"), row("c"), other_machine=True)
+    assert table["fingerprints"] == {"gym/A": "a"}
+    unsteady = {"fingerprints": ["a", "c"], "means": {"reward": 1.0}}
+    assert table["unsteady"] == {"gym/A": unsteady}
+    SCRIPT.enter(table, row("d"), row("b"))
+    assert table["fingerprints"] == {"gym/A": "d"}
+    assert table["unsteady"]["gym/A"]["fingerprints"] == ["b", "d"]
+    SCRIPT.enter(table, row("d"), row("d"))
+    assert table["unsteady"] == {}
 
 
 def test_what_stays_open_is_counted(tmp_path: Path) -> None:
