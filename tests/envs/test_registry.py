@@ -17,7 +17,14 @@ from trimtab.errors import TrimtabError
 def test_all_families_are_found() -> None:
     ids = list_envs()
     assert ids == tuple(sorted(set(ids)))
-    counts = {"dmc": 51, "gym": 11, "metaworld": 50, "pusht": 1, "robotics": 61}
+    counts = {
+        "dmc": 51,
+        "gym": 11,
+        "metaworld": 50,
+        "ogbench": 161,
+        "pusht": 1,
+        "robotics": 61,
+    }
     for family, count in counts.items():
         assert sum(id.startswith(f"{family}/") for id in ids) == count
     mazes = {"PointMaze-TwoRoutes-v0", "PointMaze-TwoRoutes-Blocked-v0"}
@@ -27,8 +34,8 @@ def test_all_families_are_found() -> None:
 def test_listing_imports_no_simulator_and_no_torch() -> None:
     code = (
         "import sys, trimtab.envs.vector, trimtab.envs.registry as r; r.list_envs(); "
-        "simulators = {'mujoco', 'metaworld', 'gymnasium_robotics', 'dm_control'}; "
-        "sys.exit(bool(({'torch'} | simulators) & set(sys.modules)))"
+        "simulators = {'mujoco', 'metaworld', 'gymnasium_robotics', 'dm_control', 'ogbench'}; "
+        "sys.exit(bool(({'torch', 'robosuite'} | simulators) & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
