@@ -23,6 +23,7 @@ def test_all_families_are_found() -> None:
         "metaworld": 50,
         "ogbench": 161,
         "pusht": 1,
+        "robosuite": 14,
         "robotics": 61,
     }
     for family, count in counts.items():
