@@ -29,7 +29,7 @@ class AnnealedSAC(SAC):
     Args:
         setup: as in SAC.
         expectile: tau at the start.
-        anneal_steps: decisions after which tau is 1/2, those of the warm-up included.
+        anneal_steps: environment steps after which tau is 1/2, those of the warm-up included.
         sac: settings of SAC.
     """
 
@@ -37,8 +37,9 @@ class AnnealedSAC(SAC):
         self, setup: Setup, *, expectile: float = 0.9, anneal_steps: int = 100_000, **sac: Any
     ) -> None:
         super().__init__(setup, **sac)
+        updates_per_step = self.updates_per_decision / setup.spec.horizon
         self.expectile = AnnealedExpectile(
-            expectile, anneal_steps, self.warmup_steps, self.updates_per_decision
+            expectile, anneal_steps, self.warmup_steps, updates_per_step
         )
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:

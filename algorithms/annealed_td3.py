@@ -29,7 +29,7 @@ class AnnealedTD3(TD3):
     Args:
         setup: as in TD3.
         expectile: tau at the start.
-        anneal_steps: decisions after which tau is 1/2, those of the warm-up included.
+        anneal_steps: environment steps after which tau is 1/2, those of the warm-up included.
         td3: settings of TD3.
     """
 
@@ -37,8 +37,9 @@ class AnnealedTD3(TD3):
         self, setup: Setup, *, expectile: float = 0.9, anneal_steps: int = 100_000, **td3: Any
     ) -> None:
         super().__init__(setup, **td3)
+        updates_per_step = self.updates_per_decision / setup.spec.horizon
         self.expectile = AnnealedExpectile(
-            expectile, anneal_steps, self.warmup_steps, self.updates_per_decision
+            expectile, anneal_steps, self.warmup_steps, updates_per_step
         )
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:

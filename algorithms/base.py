@@ -69,6 +69,7 @@ class Algorithm(ABC):
     Attributes:
         uses: what it cannot do without, of ``policy``, ``dataset`` and ``base``; the harness says
             so in one line when it is missing.
+        without: settings of a parent that have no effect on it; the harness refuses them.
         aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
         batch_size: transitions in one gradient step.
         warmup_steps: environment steps gathered before the first online update.
@@ -81,6 +82,7 @@ class Algorithm(ABC):
     """
 
     uses: ClassVar[frozenset[str]] = frozenset()
+    without: ClassVar[frozenset[str]] = frozenset()
     batch_size: int
     warmup_steps: int = 0
     updates_per_decision: float = 0.0

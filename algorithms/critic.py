@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trimtab.algorithms.base import check_range
+from trimtab.policies.networks import check_widths
 
 Members = Tensor | slice | None
 """Which members of an ensemble are wanted: their numbers, a slice of them, or all."""
@@ -71,6 +72,7 @@ class EnsembleCritic(nn.Module):
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
+        check_widths(hidden)
         self.members = members
         layers: list[nn.Module] = []
         inputs = obs_dim + action_size
@@ -118,18 +120,18 @@ class AnnealedExpectile:
 
     Args:
         expectile: where it starts, between 1/2 and 1.
-        anneal_steps: decisions after which it is 1/2, those of the warm-up included.
-        warmup_steps: decisions before the first update.
-        updates_per_decision: updates for each decision after them.
+        anneal_steps: environment steps after which it is 1/2, those of the warm-up included.
+        warmup_steps: environment steps before the first update.
+        updates_per_step: updates for each environment step after them.
     """
 
     def __init__(
-        self, expectile: float, anneal_steps: int, warmup_steps: int, updates_per_decision: float
+        self, expectile: float, anneal_steps: int, warmup_steps: int, updates_per_step: float
     ) -> None:
         check_range("expectile", expectile, 0.5, 1)
         check_range("anneal_steps", anneal_steps, 1)
         self.start = expectile
-        self.updates = max((anneal_steps - warmup_steps) * updates_per_decision, 1.0)
+        self.updates = max((anneal_steps - warmup_steps) * updates_per_step, 1.0)
 
     def after(self, updates: int) -> float:
         """Return the expectile after so many updates."""

@@ -1,18 +1,18 @@
 """D-PPO: PPO that drops the samples which raise the variance of its surrogate most.
 
 Xie, Yu and Qiao, "Dropout Strategy in Reinforcement Learning: Limiting the Surrogate Objective
-Variance in Policy Optimization Methods" (arXiv 2310.20380). With x_i = rho_i A_i the surrogate of
-sample i in a minibatch of M, the variance of the surrogate is bounded by one in which the samples
-enter through
+Variance in Policy Optimization Methods" (arXiv 2310.20380). The paper bounds the variance of the
+surrogate and drops the samples that raise the bound most, of the positive and of the negative ones
+apart, so that both signs stay.
 
-- phi_i = sum_j (x_i - x_j)^2 / M
+Deviations, as only the abstract was at hand: the criterion here is, with x_i = rho_i A_i the
+surrogate of sample i in a minibatch of M,
 
-and those with x_i > 0 and those with x_i < 0 are looked at apart, so that both signs stay: in each
-of the two the share ``dropout`` with the largest phi is left out of the clipped surrogate.
+- phi_i = sum_j (x_i - x_j)^2 / M,
 
-Deviation: only the abstract was at hand for the criterion. The statistic above is the contribution
-of a sample to the variance, and the share is a setting in place of the paper's threshold. The paper
-tests on Atari, not on continuous control. Everything else is PPO's.
+what a sample contributes to the variance; among those with x_i > 0, and among those with x_i < 0,
+the share ``dropout`` with the largest phi is left out of the clipped surrogate, in place of the
+paper's threshold. The paper tests on Atari, not on continuous control. Everything else is PPO's.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from trimtab.types import Metrics
 class MDPO(PPO):
     """On-policy mirror descent, with PPO's settings; ``decay_steps`` is where t_k reaches 0."""
 
+    without = frozenset({"clip"})
+
     def improve(self, samples: Samples) -> Metrics:
         """Keep the old policy's width and go through the rollout."""
         self.old_log_std = self.policy.log_std.detach().clone()

@@ -8,7 +8,8 @@ which is c KL(pi || pi_old), entropy at the fixed temperature alpha as pi_old me
 value. pi_old is set to pi every ``old_policy_updates`` updates. Critics are SAC's.
 
 Deviations from the published code: no V network (the soft value of a sampled action takes its
-place), no penalty on means and widths, c the same all the time as there.
+place), the least of the critics where it has the first, no penalty on means and widths; c is the
+same all the time, as there.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ class MDPOSAC(SAC):
         setup: as in SAC.
         divergence_weight: c.
         old_policy_updates: updates between two settings of pi_old, a multiple of ``actor_every``.
-        sac: settings of SAC; ``initial_temperature`` is alpha and stays.
+        sac: settings of SAC but for ``without``; ``initial_temperature`` is alpha and stays.
     """
+
+    without = frozenset({"target_entropy", "entropy_per_dimension"})
 
     def __init__(
         self,

@@ -70,7 +70,8 @@ class PPO(Algorithm):
         normalize_observations: whether the policy keeps running statistics of observations.
         normalize_rewards: whether rewards are divided by the running scale of returns.
         learning_rate: Adam's, at the start.
-        decay_steps: decisions over which the learning rate falls to 0 in a line; None: it does not.
+        decay_steps: environment steps over which the learning rate falls to 0 in a line; None: it
+            does not.
         rollout_steps: decisions of each environment between updates.
         batch_size: decisions in a minibatch.
         epochs: passes over each rollout.
@@ -108,13 +109,15 @@ class PPO(Algorithm):
         check_range("epochs", epochs, 1)
         check_range("gae_decay", gae_decay, 0, 1)
         check_range("clip", clip, 1e-12)
+        check_range("value_weight", value_weight, 0)
+        check_range("entropy_weight", entropy_weight, 0)
         check_range("value_clip", 1 if value_clip is None else value_clip, 1e-12)
         check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
         check_range("max_gradient_norm", max_gradient_norm, 1e-12)
         spec = setup.spec
         self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
         self.learning_rate, self.decay_steps = learning_rate, decay_steps
-        self.decisions_per_update = rollout_steps * setup.num_envs
+        self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon
         self.gae_decay, self.clip, self.value_clip = gae_decay, clip, value_clip
         self.value_weight, self.entropy_weight = value_weight, entropy_weight
 
@@ -260,7 +263,7 @@ class PPO(Algorithm):
         """Return how much of ``decay_steps`` is over, from 0 to 1; 0 where there is no end."""
         if self.decay_steps is None:
             return 0.0
-        return min(self.updates * self.decisions_per_update / self.decay_steps, 1.0)
+        return min(self.updates * self.steps_per_update / self.decay_steps, 1.0)
 
     def schedule_rate(self) -> float:
         """Set the learning rate of this update, and return it."""

@@ -283,6 +283,11 @@ def policy_folder(path: str) -> Path:
         raise TrimtabError(f"{folder} is a run that has not finished; run it again to finish it")
     if not folder.exists():
         raise TrimtabError(f"{folder} does not exist; give the folder of a run or of a bundle")
+    if folder.is_file():
+        raise TrimtabError(
+            f"{folder} is a file; give the folder of a run or of a bundle (trimtab export makes a "
+            "bundle of a .zip of Stable-Baselines3)"
+        )
     return folder
 
 

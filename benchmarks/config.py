@@ -88,10 +88,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def keywords(target: str) -> dict[str, inspect.Parameter]:
     """Return the keyword-only parameters of the constructor that ``target`` names.
 
-    A constructor that hands ``**keywords`` on to its parent takes the parent's too. Annotations are
-    resolved to types.
+    A constructor that hands ``**keywords`` on to its parent takes the parent's too, but for those
+    that the class is ``without``. Annotations are resolved to types.
     """
     found: dict[str, inspect.Parameter] = {}
+    without = getattr(get_class(target), "without", ())
     for kind in get_class(target).__mro__:
         if "__init__" not in vars(kind):
             continue
@@ -99,7 +100,7 @@ def keywords(target: str) -> dict[str, inspect.Parameter]:
         hints = typing.get_type_hints(constructor)
         parameters = inspect.signature(constructor).parameters.values()
         for one in parameters:
-            if one.kind is inspect.Parameter.KEYWORD_ONLY:
+            if one.kind is inspect.Parameter.KEYWORD_ONLY and one.name not in without:
                 found.setdefault(one.name, one.replace(annotation=hints[one.name]))
         if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
             break

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+import numpy as np
+
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.build import Components
 from trimtab.benchmarks.config import RunConfig
@@ -156,6 +158,11 @@ def make_experience(
                 aux=algorithm.aux_shapes,
             )
         )
+    # Beside a dataset's source, which draws by the run's seed, the ring draws by another: two equal
+    # generators would always pair rows of the same age.
+    seed = config["seed"]
+    if dataset is not None:
+        seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
     capacity = min(config["buffer_size"], config["online_steps"] + config["num_envs"])
     buffer = ReplayBuffer(
         max(capacity, config["num_envs"]),
@@ -163,7 +170,7 @@ def make_experience(
         action_shape,
         num_envs=config["num_envs"],
         discount=config["discount"],
-        seed=config["seed"],
+        seed=seed,
         device=config["device"],
         aux=algorithm.aux_shapes,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from trimtab.errors import Stopped
 
@@ -26,11 +28,24 @@ def _on_sigterm(handle: Callable[..., object]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+_told = threading.Event()
+
+
+def told_to_end() -> bool:
+    """Return whether this process was told to end while something here listened."""
+    return _told.is_set()
+
+
 @contextmanager
 def sigterm_as_event() -> Iterator[threading.Event]:
     """Turn SIGTERM into an event: what a run looks at between two decisions."""
     told = threading.Event()
-    with _on_sigterm(lambda *_: told.set()):
+
+    def note(*_: object) -> None:
+        _told.set()
+        told.set()
+
+    with _on_sigterm(note):
         yield told
 
 
@@ -43,3 +58,31 @@ def sigterm_as_error() -> Iterator[None]:
 
     with _on_sigterm(stop):
         yield
+
+
+@contextmanager
+def sigterm_to_children() -> Iterator[None]:
+    """Hand SIGTERM on to the processes that this one started: a sweep's, made by its launcher."""
+
+    def hand_on(*_: object) -> None:
+        _told.set()
+        for child in _children():
+            os.kill(child, signal.SIGTERM)
+
+    _told.clear()
+    with _on_sigterm(hand_on):
+        yield
+
+
+def _children() -> list[int]:
+    """Return the processes that have this one as their parent, where the system shows them."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # pid (name) state parent ...; the name may hold anything.
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):  # it has just ended
+            continue
+        if parent == os.getpid():
+            found.append(int(status.parent.name))
+    return found

@@ -11,6 +11,9 @@ from typing import Any
 
 from trimtab.benchmarks import config
 from trimtab.benchmarks.screen import print_result
+from trimtab.benchmarks.signals import sigterm_to_children, told_to_end
+from trimtab.errors import Stopped
+from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
 
@@ -21,6 +24,8 @@ def sweep_job(composed: Any) -> dict[str, Any]:
 
     from trimtab.benchmarks.train import train as carry_out
 
+    if told_to_end():  # during a run before this one, in this process
+        raise Stopped("not started")
     with_hydra = OmegaConf.create(OmegaConf.to_container(composed, resolve=False))
     assert isinstance(with_hydra, DictConfig)
     with open_dict(with_hydra):
@@ -44,10 +49,14 @@ def sweep(overrides: Sequence[str]) -> int:
     try:
         with initialize_config_module("trimtab.conf", version_base="1.3"):
             words = config.check_overrides(words)
+            runs = [config.from_composed(_compose(one)) for one in _combinations(words)]
+        _check(runs)
+        with (
+            initialize_config_module("trimtab.conf", version_base="1.3"),
+            sigterm_to_children(),
+        ):
             hydra = GlobalHydra.instance().hydra
             assert hydra is not None
-            for combination in _combinations(words):  # all are checked before any is started
-                config.from_composed(_compose(combination))
             batches = hydra.multirun(
                 config_name="config",
                 task_function=sweep_job,
@@ -56,6 +65,12 @@ def sweep(overrides: Sequence[str]) -> int:
             )
     except (HydraException, OmegaConfBaseException) as error:
         raise TrimtabError(f"sweep: {str(error).strip().splitlines()[0]}") from error
+    except Exception as error:
+        if told_to_end():  # a launcher whose workers end raises an error of its own
+            raise _stopped() from error
+        raise
+    if told_to_end():
+        raise _stopped()
     jobs = [job for batch in batches for job in batch]
     failed = [job for job in jobs if job.status == JobStatus.FAILED]
     for job in jobs:
@@ -65,6 +80,26 @@ def sweep(overrides: Sequence[str]) -> int:
     if failed:
         raise TrimtabError(f"{len(failed)} of {len(jobs)} runs failed: {_reason(failed[0])}")
     return 0
+
+
+def _stopped() -> Stopped:
+    return Stopped("sweep: stopped; the runs' states are saved, run the same command to go on")
+
+
+def _check(runs: Sequence[config.RunConfig]) -> None:
+    """Check all runs before any is started; those that differ by their seed alone, once.
+
+    Raises:
+        TrimtabError: what the run would end with.
+    """
+    from trimtab.benchmarks.train import check
+
+    seen = set()
+    for run in runs:
+        rest = sha256_json({key: value for key, value in run.settings.items() if key != "seed"})
+        if rest not in seen:
+            seen.add(rest)
+            check(run)
 
 
 def _combinations(words: Sequence[str]) -> list[list[str]]:

@@ -80,6 +80,39 @@ def train(
         ) from error
 
 
+def check(config: RunConfig) -> None:
+    """Do all of a run that can fail because of its settings, and leave nothing behind but its data.
+
+    Raises:
+        TrimtabError: what the run would end with.
+    """
+    _check_method(config, build.components(config))
+
+
+def _check_method(config: RunConfig, parts: build.Components) -> None:
+    """Make the method once, and check that there is something for it to learn from."""
+    algorithm = parts.make_algorithm()
+    own = ["rollouts"] if algorithm.rollout_steps else list(algorithm.aux_shapes)
+    for name in ("offline_steps", "offline_share"):
+        if config[name] and own:
+            raise TrimtabError(
+                f"{name}={config[name]}: {config.algorithm} learns from its own "
+                f"{', '.join(own)}, which no dataset holds; set {name}=0"
+            )
+    online = config["online_steps"]
+    rollout = algorithm.rollout_steps * config["num_envs"] * parts.act_steps
+    if 0 < online < rollout:
+        raise TrimtabError(
+            f"online_steps={online}: {config.algorithm} learns after every {rollout} steps "
+            "(rollout_steps x num_envs x act_steps) only; give it more of them"
+        )
+    if 0 < online < algorithm.warmup_steps:
+        raise TrimtabError(
+            f"online_steps={online}: {config.algorithm} only begins to learn after its warm-up of "
+            f"{algorithm.warmup_steps} steps; give it more of them, or set algorithm.warmup_steps"
+        )
+
+
 def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
     parts = build.components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
@@ -90,6 +123,7 @@ def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
     done = _finished(folder, parts)
     if done is not None:
         return done
+    _check_method(config, parts)  # before there is a folder
     with locked(folder, wait=wait):
         done = _finished(folder, parts)  # by whoever held the folder until now
         if done is not None:
@@ -142,7 +176,6 @@ class Run:
         np.random.seed(seed)  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
         self.policy_label = parts.policy_label or self.algorithm.policy.label
-        self._check_learns_from_data()
         env, steps = parts.env, parts.act_steps
         self.dataset_source = make_dataset_source(
             config, parts, lambda share: progress(share, "returns of the dataset")
@@ -168,23 +201,6 @@ class Run:
         self.env_steps = 0
         self.seconds = 0.0
         self._started = time.perf_counter()
-
-    def _check_learns_from_data(self) -> None:
-        """A dataset holds no rollouts, and nothing of what the learner itself did."""
-        config, algorithm = self.config, self.algorithm
-        own = ["rollouts"] if algorithm.rollout_steps else list(algorithm.aux_shapes)
-        for name in ("offline_steps", "offline_share"):
-            if config[name] and own:
-                raise TrimtabError(
-                    f"{name}={config[name]}: {config.algorithm} learns from its own "
-                    f"{', '.join(own)}, which no dataset holds; set {name}=0"
-                )
-        rollout = algorithm.rollout_steps * config["num_envs"]
-        if 0 < config["online_steps"] < rollout:
-            raise TrimtabError(
-                f"online_steps={config['online_steps']}: {config.algorithm} learns after every "
-                f"{rollout} steps (rollout_steps x num_envs) only; give it more of them"
-            )
 
     def carry_out(self) -> Result:
         """Go through the rest of the run and write its results."""

@@ -203,11 +203,8 @@ class Film:
             with quiet():
                 picture: Picture = self._env.render()
                 return picture
-        except Exception as error:  # simulators and drivers raise anything
-            line = " ".join(str(error).split())[:200]
-            raise TrimtabError(
-                f"video: {self.id} cannot be drawn ({line}); `trimtab doctor` says what can"
-            ) from error
+        except TrimtabError as error:
+            raise TrimtabError(f"video: {self.id}: {error}") from error
 
     def close(self) -> None:
         """Close the environment that draws."""

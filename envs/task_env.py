@@ -101,11 +101,16 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         """Return a picture [H, W, 3] of the present state.
 
         Raises:
-            TrimtabError: if the environment was not made with ``render=True``.
+            TrimtabError: if the environment was not made with ``render=True``, or nothing can be
+                drawn on this machine.
         """
         if self.render_mode is None:
             raise TrimtabError("make the environment with render=True to see it")
-        return np.asarray(cast(Any, self.raw.render()), np.uint8)
+        try:
+            return np.asarray(cast(Any, self.raw.render()), np.uint8)
+        except Exception as error:  # simulators and drivers raise anything
+            line = " ".join(str(error).split())[:200]
+            raise TrimtabError(f"it cannot be drawn ({line}); trimtab doctor says how") from error
 
     def close(self) -> None:
         """Close the simulator."""

@@ -30,6 +30,16 @@ def activation_named(name: str) -> Callable[[], nn.Module]:
     return ACTIVATIONS[name]
 
 
+def check_widths(hidden: Sequence[int]) -> None:
+    """Check the widths of hidden layers.
+
+    Raises:
+        TrimtabError: if one is less than 1.
+    """
+    if any(width < 1 for width in hidden):
+        raise TrimtabError(f"hidden={list(hidden)}: every width must be at least 1")
+
+
 def mlp(
     inputs: int,
     hidden: Sequence[int],
@@ -48,8 +58,9 @@ def mlp(
         activation: a name of ``ACTIVATIONS``.
 
     Raises:
-        TrimtabError: if there is no such activation.
+        TrimtabError: if there is no such activation, or a width is less than 1.
     """
+    check_widths(hidden)
     layers: list[nn.Module] = []
     activate = activation_named(activation)
     for width in hidden:

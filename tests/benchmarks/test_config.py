@@ -93,6 +93,7 @@ def test_what_is_missing_is_asked_for(words: list[str], expected: str) -> None:
         ),
         ([ENV, "algorithm=bc", "policy=flow"], "bc needs dataset=…; trimtab list dataset"),
         ([ENV, "algorithm=dsrl_sac"], "dsrl_sac starts from a base policy: add base="),
+        ([ENV, "algorithm=trpo", "algorithm.clip=0.3"], "algorithm.clip: trpo has no such setting"),
         ([ENV, "algorithm=sac", "offline_steps=5"], "offline_steps=5: sac needs dataset=…"),
     ],
 )
@@ -103,7 +104,7 @@ def test_what_the_task_or_the_method_refuses_is_named(words: list[str], expected
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("word", ["algorithm.learning_rate=-1.0", "algorithm.hidden=[-4]"])
+@pytest.mark.parametrize("word", ["algorithm.learning_rate=-1.0", "algorithm.learning_rate=nan"])
 def test_a_value_that_a_constructor_refuses_is_one_line(word: str) -> None:
     parts = components(compose_run(["env=gym/Hopper-v5", "algorithm=sac", word]))
     with pytest.raises(TrimtabError, match="sac cannot be made with these settings") as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trimtab.benchmarks import train as loop
@@ -47,15 +49,47 @@ def test_offline_then_online_goes_on_from_the_same_learner(tiny: Any, tmp_path: 
         (["algorithm=ppo", "offline_steps=5"], "learns from its own rollouts"),
         (["algorithm=ppo", "offline_share=0.5"], "learns from its own rollouts"),
         (["algorithm=sac", "offline_share=1.5"], "must be a number from 0 to 1"),
+        (["algorithm=sac", "online_steps=80"], "only begins to learn after its warm-up of 5000"),
+        (
+            ["algorithm=ppo", "algorithm.rollout_steps=10", "num_envs=2", "online_steps=79"],
+            "learns after every 80 steps",
+        ),
+        (["algorithm=td3", "algorithm.exploration_noise=-1"], "algorithm.exploration_noise=-1"),
+        (["algorithm=ppo", "algorithm.hidden=[0]"], "every width must be at least 1"),
     ],
 )
 def test_what_cannot_be_learned_from_is_named(
     words: list[str], expected: str, tiny: Any, tmp_path: Path
 ) -> None:
-    given = [] if "offline_share=1.5" in words else [f"dataset={tiny.dataset}"]
+    given = [f"dataset={tiny.dataset}"] if any("offline" in word for word in words) else []
     with pytest.raises(TrimtabError, match=expected) as error:
         train(compose_run([*tiny.task(tmp_path), *words, *given]))
     assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())  # nothing half written
+
+
+def test_shared_batches_pair_rows_by_chance(tiny: Any, tmp_path: Path) -> None:
+    """Two sources that drew by equal generators would pair rows of the same age."""
+    words = [*tiny.online(tmp_path, "sac"), f"dataset={tiny.dataset}", "offline_share=0.5"]
+    config = compose_run(words)
+    parts = loop.build.components(config)
+    run = loop.Run(config, parts, tmp_path, lambda share, text: None)
+    assert run.experience is not None and run.dataset_source is not None
+    sources = run.experience.buffer, run.dataset_source
+    draws = [source._generator.random(2000) for source in sources]
+    run.close()
+    assert abs(np.corrcoef(draws)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("act_steps", [1, 4])
+def test_schedules_end_with_the_run(act_steps: int, tiny: Any, tmp_path: Path) -> None:
+    words = [*tiny.online(tmp_path, "ppo"), f"act_steps={act_steps}", "online_steps=720"]
+    result = train(compose_run(words))
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    rates = [json.loads(line)["learning_rate"] for line in lines if "learning_rate" in line]
+    updates = 720 // (9 * 2 * act_steps)  # rollouts of 9 decisions in two environments
+    expected = 3e-4 * (1 - np.arange(updates) / updates)
+    np.testing.assert_allclose(rates[:updates], expected, rtol=1e-6)
 
 
 def test_an_offline_share_needs_data() -> None:

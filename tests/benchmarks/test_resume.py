@@ -304,6 +304,34 @@ def test_the_global_generator_of_numpy_goes_on_too(
     np.testing.assert_array_equal(drawn[0], drawn[1])
 
 
+def test_a_sweep_told_to_end_saves_its_runs(tiny: Any, tmp_path: Path) -> None:
+    words = [word for word in words_of(tiny, "sac", tmp_path) if word != "seed=0"]
+    words = [word for word in words if not word.startswith("online_steps")]
+    words += ["seed=0,1,2", "online_steps=200000", "checkpoint_every=100000"]
+    command = [sys.executable, "-m", "trimtab.benchmarks.cli", "train", "-m", *words]
+    pipe = subprocess.PIPE
+    sweep = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.rglob("metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        sweep.send_signal(signal.SIGTERM)
+        _, told = sweep.communicate(timeout=60)
+    finally:
+        sweep.kill()
+    assert sweep.returncode == 143, told
+    assert told.splitlines()[-1].endswith(
+        "the runs' states are saved, run the same command to go on"
+    )
+    folders = [path.parent for path in tmp_path.rglob("provenance.json")]
+    assert len(folders) == 2  # the third was not started
+    for folder in folders:
+        assert load_checkpoint(folder / "checkpoint") is not None
+        before = (folder / "metrics.jsonl").stat().st_size
+        time.sleep(1)
+        assert (folder / "metrics.jsonl").stat().st_size == before  # nobody goes on in secret
+
+
 def test_two_sweeps_on_the_same_folders_do_each_run_once(tiny: Any, tmp_path: Path) -> None:
     def sweep(out: Path) -> subprocess.Popen[str]:
         words = [*words_of(tiny, "sac", out), "seed=0,1"]
