@@ -77,11 +77,13 @@ def plane(observations: Array) -> tuple[Array, tuple[str, str]]:
 
 
 def _histogram(axis: Any, values: Array, label: str, count: str) -> None:
-    axis.hist(values, bins=min(_BINS, max(1, len(np.unique(values)))), color=_FILL)
+    low, high = float(values.min()), float(values.max())
+    whole = bool((values == np.round(values)).all()) and high - low < _BINS
+    edges = np.arange(low, high + 2) - 0.5 if whole else np.linspace(low, high, _BINS + 1)
+    axis.hist(values, bins=edges if high > low else 1, color=_FILL)
     mean = float(values.mean())
-    axis.axvline(mean, color=_LINE, linewidth=1.2, label=f"mean {mean:.4g}")
-    axis.set(xlabel=label, ylabel=count)
-    axis.legend(frameon=False, fontsize=9)
+    axis.axvline(mean, color=_LINE, linewidth=1.2)
+    axis.set(xlabel=label, ylabel=count, title=f"mean {mean:.4g} (line)")
 
 
 def _actions(chart: Any, axis: Any, dataset: Dataset) -> None:

@@ -23,7 +23,7 @@ _NORMALISED_MOMENTS = 0.01
 _REPEATED_SHARE = 0.5  # of the episodes that move until then
 _FEWEST_TO_RANK = 10
 _ORDERED = 0.9  # rank correlation of return and place; chance reaches it once in thousands
-_CHANCE = 1000  # orders of the successes, of which few are sorted
+_CHANCE = 500  # orders of the successes, of which few are sorted
 _LIMIT_TOLERANCE = 1e-5  # of the action's range: float32 rounding is no violation
 
 

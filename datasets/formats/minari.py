@@ -28,19 +28,25 @@ from trimtab.datasets.formats.hdf5 import (
     read_array,
     read_file,
 )
+from trimtab.datasets.formats.minari_metadata import (
+    DIGEST,
+    METADATA_FILE,
+    PREFIX,
+    action_limits,
+    env_of_spec,
+    observation_keys,
+    read_metadata,
+)
 from trimtab.datasets.formats.own import apply_hints
 from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_directory, read_json, sha256_file, sha256_json
+from trimtab.files import atomic_directory, sha256_file, sha256_json
 
-__all__ = ["FORMAT", "load", "read_metadata", "save"]
+__all__ = ["FORMAT", "METADATA_FILE", "load", "read_metadata", "save"]
 
 DATA_FILE = "main_data.hdf5"
-METADATA_FILE = "metadata.json"
 FORMAT_VERSION = "0.5.3"  # of Minari, whose reader refuses versions that it does not know
 _ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d{1,9}", re.ASCII)
-_PREFIX = "trimtab_"
-_DIGEST = "trimtab_sha256"  # over all other keys with the prefix
 _CHUNK_BYTES = 1 << 20
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
@@ -88,7 +94,7 @@ def save(dataset: Dataset, folder: str | Path) -> None:
         image = file_image(lambda file: _write_episodes(file, dataset), track_order=True)
         _write(data / DATA_FILE, image)
         own["trimtab_file_sha256"] = sha256_file(data / DATA_FILE)
-        own[_DIGEST] = sha256_json(own)
+        own[DIGEST] = sha256_json(own)
         unbounded = [float("inf")] * dataset.obs_dim
         metadata = {
             "dataset_id": dataset.id,
@@ -159,10 +165,10 @@ def dataset_fields(metadata: Mapping[str, Any], path: Path) -> dict[str, Any]:
     Raises:
         TrimtabError: if the action space is not a flat Box.
     """
-    low, high = _action_limits(metadata, path.parent)
+    low, high = action_limits(metadata, path.parent)
     return {
         "id": metadata["dataset_id"],
-        "env": metadata.get("trimtab_env") or _env_of_spec(metadata),
+        "env": metadata.get("trimtab_env") or env_of_spec(metadata),
         "env_options": metadata.get("trimtab_env_options") or {},
         "action_low": low,
         "action_high": high,
@@ -188,7 +194,7 @@ def _episodes_of(file: h5py.File, metadata: Mapping[str, Any], where: str) -> It
         raise TrimtabError(
             f"{where}: {len(file)} episodes, but {METADATA_FILE} says {count}; {_ADVICE}"
         )
-    order = _observation_keys(metadata)
+    order = observation_keys(metadata)
     for index in range(count):
         yield _read_episode(file, index, order, where)
 
@@ -211,46 +217,6 @@ def check_totals(
         raise TrimtabError(f"{where}: the content differs from its stored hash; {_ADVICE}")
 
 
-def read_metadata(folder: str | Path) -> dict[str, Any]:
-    """Return ``metadata.json`` of the dataset in ``folder``, with the required keys checked.
-
-    Raises:
-        TrimtabError: if it is missing, not JSON, of another data format, or was changed by hand.
-    """
-    path = Path(folder) / "data" / METADATA_FILE
-    if not path.is_file():
-        raise TrimtabError(
-            f"dataset {folder}: there is no data/{METADATA_FILE} in it; give the folder of a "
-            "dataset in the Minari layout"
-        )
-    try:
-        metadata = read_json(path, "dataset")
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, TrimtabError):
-            raise
-        raise TrimtabError(f"dataset {path}: not readable JSON ({error}); {_ADVICE}") from error
-    if not isinstance(metadata, dict):
-        raise TrimtabError(f"dataset {path}: not a JSON object; {_ADVICE}")
-    types = {"dataset_id": str, "total_episodes": int, "total_steps": int, "data_format": str}
-    for key, kind in types.items():
-        if type(metadata.get(key)) is not kind:
-            raise TrimtabError(f"dataset {path}: '{key}' is not of type {kind.__name__}; {_ADVICE}")
-    if metadata["data_format"] != "hdf5":
-        raise TrimtabError(
-            f"dataset {path}: data_format '{metadata['data_format']}' is not read here; convert it "
-            "to 'hdf5' with the minari package"
-        )
-    if metadata["total_episodes"] < 1:
-        raise TrimtabError(f"dataset {path}: the dataset has no episodes; {_ADVICE}")
-    own = {key: value for key, value in metadata.items() if key.startswith(_PREFIX)}
-    digest = own.pop(_DIGEST, None)
-    if (own or digest is not None) and sha256_json(own) != digest:
-        raise TrimtabError(
-            f"dataset {path}: its {_PREFIX}* keys were changed after it was written; {_ADVICE}"
-        )
-    return metadata
-
-
 def _check_replaceable(folder: Path) -> None:
     """Refuse to replace anything that is not a dataset of ours: it would be deleted."""
     if not folder.exists():
@@ -258,7 +224,7 @@ def _check_replaceable(folder: Path) -> None:
     if not folder.is_dir():
         raise TrimtabError(f"cannot write {folder}: a file is in its place; choose another folder")
     metadata = folder / "data" / METADATA_FILE
-    if metadata.is_file() and _PREFIX.encode() not in metadata.read_bytes():
+    if metadata.is_file() and PREFIX.encode() not in metadata.read_bytes():
         raise TrimtabError(
             f"cannot write {folder}: a dataset that Trimtab did not write; choose another folder"
         )
@@ -328,53 +294,6 @@ def check_untouched(metadata: Mapping[str, Any], path: Path, actual: str) -> Non
             f"dataset {path}: truncated or changed (its SHA-256 is not the one in "
             f"{METADATA_FILE}); {_ADVICE}"
         )
-
-
-def _space(metadata: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a space's description, or an empty one where it is missing or not JSON."""
-    try:
-        space = json.loads(metadata.get(key) or "{}")
-    except (TypeError, ValueError, RecursionError):
-        return {}
-    return space if isinstance(space, dict) else {}
-
-
-def _action_limits(
-    metadata: Mapping[str, Any], data: Path
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    space = _space(metadata, "action_space")
-    try:
-        if space["type"] != "Box":
-            raise ValueError(f"a {space['type']} space")
-        low, high = (np.asarray(space[key], dtype=np.float64) for key in ("low", "high"))
-        if low.ndim != 1 or high.shape != low.shape:
-            raise ValueError(f"limits of shapes {low.shape} and {high.shape}")
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise TrimtabError(
-            f"dataset {data / METADATA_FILE}: 'action_space' is not a flat Box "
-            f"({type(error).__name__}: {error}); only continuous actions are supported"
-        ) from error
-    return tuple(low.tolist()), tuple(high.tolist())
-
-
-def _observation_keys(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the arrays' paths below ``observations`` in the space's order; none for a Box."""
-
-    def paths(space: Any, prefix: str, depth: int) -> list[str]:
-        if not isinstance(space, dict) or space.get("type") != "Dict" or depth > 4:
-            return [prefix]
-        parts = space.get("subspaces")
-        items = parts.items() if isinstance(parts, dict) else ()
-        return [p for key, sub in items for p in paths(sub, f"{prefix}/{key}", depth + 1)]
-
-    found = paths(_space(metadata, "observation_space"), "", 0)
-    return tuple(path.removeprefix("/") for path in found if path)
-
-
-def _env_of_spec(metadata: Mapping[str, Any]) -> str:
-    """Return the environment's id from Gymnasium's specification, or ``unknown``."""
-    name = _space(metadata, "env_spec").get("id")
-    return name if isinstance(name, str) and name else "unknown"
 
 
 def _packed(episodes: Iterable[Episode]) -> Read:

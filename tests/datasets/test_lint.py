@@ -39,6 +39,12 @@ FAULTS: list[tuple[str, str, str, Change]] = [
         "observation 1",
         lambda e: {"observations": e.observations * [1, 0, 1]},
     ),
+    (
+        "repeated-end",
+        "warning",
+        "key 'observations'",
+        lambda e: {"observations": np.concatenate([e.observations[:-1], e.observations[-2:-1]])},
+    ),
     ("constant-action", "warning", "action 0", lambda e: {"actions": e.actions * [0, 1]}),
     ("action-out-of-range", "error", "action 1", lambda e: {"actions": e.actions * [1, 50]}),
     ("saturated-action", "warning", "action 0", lambda e: {"actions": np.sign(e.actions)}),
@@ -71,6 +77,72 @@ def test_each_fault_is_found(
     findings = check(changed(make_dataset((6, 6, 6)), change))
     assert (code, level, where) in [(f.code, f.level, f.where) for f in findings]
     assert all(f.message for f in findings)
+
+
+def test_a_sensor_at_its_limit_is_noticed(make_dataset: Any) -> None:
+    for limit, few, expected in ((-0.5, False, True), (9.0, False, False), (-0.5, True, False)):
+
+        def change(episode: Episode, limit: float = limit, few: bool = few) -> dict[str, Any]:
+            column = np.minimum(episode.observations[:, 2], limit)
+            if few:  # a flag is always at one of its extremes
+                column = np.where(column == np.float32(limit), 1.0, 0.0)
+            return {"observations": np.c_[episode.observations[:, :2], column]}
+
+        codes = [(f.code, f.where) for f in check(changed(make_dataset((40, 30)), change))]
+        assert codes == [("saturated-observation", "observation 2")] * expected
+
+
+def test_normalised_data_is_noticed(make_dataset: Any) -> None:
+    dataset = make_dataset((30, 30))
+    seen = np.concatenate([episode.observations for episode in dataset.episodes])
+    low, high, mean, std = seen.min(0), seen.max(0), seen.mean(0), seen.std(0)
+    ways: list[Change] = [
+        lambda e: {"observations": 2 * (e.observations - low) / (high - low + 1e-6) - 1},
+        lambda e: {"observations": (e.observations - mean) / std},
+    ]
+    for way in ways:
+        assert "normalised-observation" in [f.code for f in check(changed(dataset, way))]
+    one_is_raw = changed(
+        dataset, lambda e: {"observations": ways[0](e)["observations"] * [1, 1, 2]}
+    )
+    assert check(one_is_raw) == []
+
+
+def ranked(dataset: Dataset, returns: list[float], successes: list[bool] | None = None) -> Dataset:
+    """Return ``dataset``'s first episode once for each return, and success."""
+    generator = np.random.default_rng(1)
+    episodes = []
+    for index, value in enumerate(returns):
+        template = dataset.episodes[0]
+        infos = {} if successes is None else {"success": np.full(len(template), successes[index])}
+        noise = generator.normal(size=template.observations.shape)
+        rewards = np.full(len(template), value)
+        episodes.append(
+            dataclasses.replace(template, observations=noise, rewards=rewards, infos=infos)
+        )
+    return dataclasses.replace(dataset, episodes=tuple(episodes))
+
+
+def test_an_order_by_quality_is_noticed(make_dataset: Any) -> None:
+    dataset = make_dataset((5, 6))
+    dataset = dataclasses.replace(dataset, episodes=dataset.episodes[1:])  # a truncated one
+    growing = [float(value) for value in range(12)]
+    shuffled = [float(value) for value in np.random.default_rng(0).permutation(12)]
+    coins = [value % 3 > 0 for value in range(12)]
+    for found, returns, successes in [
+        (True, growing, None),
+        (True, growing[::-1], None),
+        (True, [1.0, 0.0, *growing[2:]], None),  # nearly
+        (False, shuffled, None),
+        (False, growing[:6], None),  # too few to tell
+        (False, [0.0] * 11 + [1.0], None),  # equal ones have no order
+        (True, shuffled, [False] * 6 + [True] * 6),
+        (True, shuffled, [True] * 6 + [False] * 6),
+        (False, shuffled, coins),
+        (False, shuffled, [False] * 11 + [True]),  # one in twelve by chance
+    ]:
+        codes = [finding.code for finding in check(ranked(dataset, returns, successes))]
+        assert ("ordered-episodes" in codes) is found, (returns, successes)
 
 
 def test_duplicates_name_the_earlier_episode(make_dataset: Any) -> None:

@@ -1,0 +1,166 @@
+"""``trimtab dataset``: any format in, any written format out, and one line for each wrong word."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image
+
+from trimtab.benchmarks.cli import main
+from trimtab.benchmarks.dataset_figure import draw, plane
+from trimtab.benchmarks.dataset_replay import check_replay
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.registry import get_format
+
+
+@pytest.fixture
+def recorded(tiny: Any) -> Dataset:
+    """Four seeded episodes of a task that is there."""
+    return minari.load(tiny.dataset)
+
+
+def answer(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
+    with pytest.raises(SystemExit) as ended:
+        main(["dataset", *words, "format=json"])
+    shown = capfd.readouterr()
+    assert ended.value.code == code, shown.err
+    assert shown.err == "" if code < 2 else len(shown.err.splitlines()) == 1
+    return json.loads(shown.out) if code < 2 else shown.err
+
+
+def test_a_journey_by_the_command_line(
+    recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    minari.save(recorded, tmp_path / "start")
+    places = {
+        "a.hdf5": "robomimic", "b": "lerobot", "c.h5": "d4rl", "d.npz": "", "end/x-v0": "minari",
+    }  # fmt: skip
+    source = tmp_path / "start"
+    for name, kind in places.items():
+        words = [f"as={kind}"] if kind else []
+        done = answer(capfd, "convert", f"from={source}", f"to={tmp_path / name}", *words)
+        assert done["content_hash_before"] == done["content_hash"] == recorded.content_hash
+        assert (done["to_format"], done["lost"]) == (kind or "ogbench", [])
+        source = tmp_path / name
+        info = answer(capfd, "info", f"path={source}")
+        assert (info["format"], info["content_hash"]) == (done["to_format"], recorded.content_hash)
+    assert answer(capfd, "check", f"path={source}")["findings"] == []
+
+
+def test_a_strangers_file_with_hints(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    source, to = tmp_path / "x.hdf5", tmp_path / "mine/x-v1"
+    generator = np.random.default_rng(0)
+    with h5py.File(source, "w") as file:
+        file["observations"] = generator.normal(size=(9, 3))
+        file["actions"] = generator.uniform(-1, 1, size=(9, 2))
+        file["rewards"] = generator.normal(size=9)
+        file["terminals"] = np.arange(9) == 4
+    before = source.read_bytes()
+    words = ("id=mine/x-v1", "env=mine/Arm-v0", "horizon=9", "as=minari")
+    done = answer(capfd, "action=convert", f"from={source}", f"to={to}", *words)
+    assert (done["id"], done["env"], done["episodes"]) == ("mine/x-v1", "mine/Arm-v0", 2)
+    assert source.read_bytes() == before
+    assert minari.load(to).content_hash == done["content_hash"]
+
+
+def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "x"
+    minari.save(recorded, folder)
+    (tmp_path / "thesis.hdf5").write_text("x")
+    get_format("d4rl").save(recorded, tmp_path / "d.hdf5")  # type: ignore[misc]
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    here, to = f"from={folder}", f"to={tmp_path / 'y.npz'}"
+    thesis, other = (f"to={tmp_path / name}" for name in ("thesis.hdf5", "d.hdf5"))
+    cases: list[tuple[list[str], str]] = [
+        (["convert"], "needs from="),
+        (["convert", here], "needs to="),
+        (["convert", here, f"to={tmp_path / 'y'}"], "say as= which format to write"),
+        (["convert", here, f"to={tmp_path / 'y'}", "as=zarr"], "no such dataset format"),
+        (["convert", here, to, "as=dppo"], "only read here"),
+        (["convert", f"from={tmp_path / 'z'}", "to=y.npz"], "no such file or folder"),
+        (["convert", f"from={tmp_path}", "to=y.npz"], "in none of the formats"),
+        (["convert", here, f"to={folder}", "as=minari"], "lies in from="),
+        (["convert", here, f"to={folder}/y.npz"], "lies in from="),
+        (["convert", here, thesis, "as=d4rl"], "in its place"),
+        (["convert", here, other, "as=robomimic"], "in its place"),
+        (["convert", here, to, "horizon=3"], "horizon= says"),
+        (["convert", here, to, "mask=train"], "no mask 'train'"),
+        (["convert", here, to, "id=plain "], "is not of the"),
+        (["convert", f"path={folder}", here, to], "takes from= and to=, not path="),
+        (["info", f"path={folder}", "to=y"], "to= belongs to action=convert"),
+        (["check", f"path={folder}", "figure=y.png"], "figure= belongs to action=info"),
+        (["info", f"path={tmp_path / 'thesis.hdf5'}"], "too damaged to tell"),
+        (["info", "dataset=two_routes", "env=x"], "give path="),
+        (["info", f"path={folder}", f"figure={folder}/data/metadata.json/f.png"], "cannot write"),
+    ]  # fmt: skip
+    for words, part in cases:
+        assert part in answer(capfd, *words, code=2), words
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_what_a_replay_finds(recorded: Dataset) -> None:
+    assert check_replay(recorded) == []
+    first, *others = recorded.episodes
+
+    def changed(**fields: Any) -> Dataset:
+        episode = dataclasses.replace(first, **fields)
+        return dataclasses.replace(recorded, episodes=(episode, *others))
+
+    def found(dataset: Dataset) -> list[tuple[str, str]]:
+        return [(finding.code, finding.where) for finding in check_replay(dataset)]
+
+    rewards = first.rewards + np.float32(0.5) * (np.arange(len(first)) == 7)
+    assert found(changed(rewards=rewards)) == [("replay-reward", "episode 0, step 8")]
+    assert found(changed(seed=12345)) == [("replay-observation", "episode 0, step 0")]
+    swapped = changed(actions=first.actions[::-1])
+    assert ("replay-observation", "episode 0, step 1") in found(swapped)
+    ended = changed(terminations=~first.terminations)
+    assert found(ended) == [("replay-termination", "episode 0, step 1")]
+    other = dataclasses.replace(recorded, fingerprint="0" * 12)
+    assert found(other) == [("other-physics", recorded.env)]
+    assert found(dataclasses.replace(recorded, env="robotics/PointMaze-Nowhere-v0")) == []
+    assert found(dataclasses.replace(recorded, env="gym/Hopper-v5")) == [
+        ("other-shape", "gym/Hopper-v5")
+    ]
+
+
+def test_check_tells_what_a_replay_found(
+    recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    episodes = [dataclasses.replace(e, rewards=e.rewards + 1) for e in recorded.episodes]
+    minari.save(dataclasses.replace(recorded, episodes=tuple(episodes)), tmp_path / "x")
+    findings = answer(capfd, "check", f"path={tmp_path / 'x'}", code=1)["findings"]
+    assert {f["code"] for f in findings} == {"replay-reward"}
+
+
+def test_the_figure(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    minari.save(recorded, tmp_path / "x")
+    picture = tmp_path / "f.png"
+    answer(capfd, "info", f"path={tmp_path / 'x'}", f"figure={picture}")
+    with Image.open(picture) as image:
+        assert image.size > (800, 600)
+        colours = image.convert("RGB").getcolors(1 << 24)
+    assert colours is not None and len(colours) > 50  # not an empty frame
+    one = dataclasses.replace(recorded, episodes=recorded.episodes[:1])
+    draw(one, picture)  # one return, one length
+
+
+def test_the_plane_is_where_the_data_spreads() -> None:
+    generator = np.random.default_rng(0)
+    hidden = generator.normal(size=(500, 2)) * [3, 1]
+    mixed = np.concatenate([hidden[:, :1] @ np.ones((1, 3)), hidden[:, 1:] @ np.ones((1, 2))], 1)
+    points, labels = plane(mixed.astype(np.float32))
+    assert labels == ("principal component 1 (60%)", "principal component 2 (40%)")
+    for axis in range(2):
+        assert abs(np.corrcoef(points[:, axis], hidden[:, axis])[0, 1]) > 0.999
+    flat, labels = plane(mixed[:, :2].astype(np.float32))
+    np.testing.assert_allclose(flat, mixed[:, :2], rtol=1e-6)
+    assert labels == ("observation 0", "observation 1")
+    assert plane(mixed[:, :1])[0].shape == (500, 2)
