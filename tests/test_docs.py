@@ -9,7 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from trimtab.datasets import lint
+from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.registry import list_formats
 
 BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -66,6 +71,38 @@ def test_the_contract_tests_cover_the_method(followed: Path) -> None:
     )  # fmt: skip
     assert tested.returncode == 0, tested.stdout[-3000:]
     assert re.search(r"test_contract\.py::\S*\[.*filtered_bc.*\] PASSED", tested.stdout)
+
+
+def test_the_robots_data_becomes_a_dataset(root: Path, tmp_path: Path) -> None:
+    ((name, text),) = BLOCK.findall((root / "docs" / "datasets.md").read_text())
+    (tmp_path / name).write_text(text)
+    generator = np.random.default_rng(0)
+    lengths = np.array([30, 20])
+    np.savez(
+        tmp_path / "log.npz",
+        joints=generator.normal(size=(52, 7)),
+        torques=generator.uniform(-1.9, 1.9, size=(50, 7)),
+        lengths=lengths,
+        solved=np.array([True, False]),
+    )
+    done = subprocess.run(
+        [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    dataset = minari.load(tmp_path / "my-robot")
+    assert lint.check(dataset) == []
+    joints = np.load(tmp_path / "log.npz")["joints"].astype(np.float32)
+    for episode, rows in zip(dataset.episodes, (slice(0, 31), slice(31, 52)), strict=True):
+        np.testing.assert_array_equal(episode.observations, joints[rows])
+    assert [bool(e.terminations[-1]) for e in dataset.episodes] == [True, False]
+
+
+def test_every_format_is_documented(root: Path) -> None:
+    text = (root / "docs" / "datasets.md").read_text()
+    for format in list_formats():
+        written = re.search(rf"^\| `{format.name}` \|[^|]*\| (yes|no) \|", text, re.MULTILINE)
+        assert written is not None, format.name
+        assert (written[1] == "yes") is (format.save is not None)
 
 
 def test_links_in_the_documents_lead_somewhere(root: Path) -> None:

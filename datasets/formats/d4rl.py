@@ -127,9 +127,9 @@ def _read(file: h5py.File, where: str) -> Arrays:
     return joined
 
 
-def _column(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return ``rewards`` and flags that are stored as ``[N, 1]`` as ``[N]``."""
-    flat = name in ("rewards", "terminals", "timeouts")
+    flat = key in ("rewards", *_FLAGS)
     return array[:, 0] if flat and array.ndim == 2 and array.shape[1] == 1 else array
 
 

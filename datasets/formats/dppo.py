@@ -61,12 +61,13 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     rows = len(arrays["states"]) if arrays["states"].ndim == 2 else -1
     if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or (lengths < 1).any():
         raise TrimtabError(f"{where}, key 'traj_lengths': not whole numbers from 1 on; {_ADVICE}")
-    for name, array in arrays.items():
-        expected = len(lengths) if name == "traj_lengths" else rows
-        if array.shape[:1] != (expected,) or sum(lengths.tolist()) != rows:
+    if sum(lengths.tolist()) != rows:
+        raise TrimtabError(f"{where}, key 'traj_lengths': their sum is not {rows} rows; {_ADVICE}")
+    for key, array in arrays.items():
+        expected = len(lengths) if key == "traj_lengths" else rows
+        if array.shape[:1] != (expected,):
             raise TrimtabError(
-                f"{where}, key '{name}': {array.shape[:1]} rows do not fit 'traj_lengths'; "
-                f"{_ADVICE}"
+                f"{where}, key '{key}': {array.shape[:1]} rows do not fit 'traj_lengths'; {_ADVICE}"
             )
     if "terminals" in arrays:
         arrays["terminals"] = flags_of(arrays["terminals"], f"{where}, key 'terminals'")

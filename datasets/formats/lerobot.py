@@ -117,11 +117,12 @@ def _widths(info: Mapping[str, Any], where: str) -> tuple[dict[str, int], list[s
     for name, feature in info["features"].items():
         try:
             shape = [int(size) for size in feature["shape"]]
-            kind = np.dtype(str(feature["dtype"])).kind
+            dtype = np.dtype(str(feature["dtype"]))
+            numbers = dtype.kind in "biuf"
         except (KeyError, TypeError, ValueError):
-            kind, shape = "", []
+            numbers, shape = False, []
         width = math.prod(shape)
-        if kind in "biuf" and kind and 0 < width < _MOST_NUMBERS:
+        if numbers and 0 < width < _MOST_NUMBERS:
             widths[name] = width
         else:
             left_out.append(name)

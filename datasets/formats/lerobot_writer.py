@@ -111,13 +111,13 @@ def _starts(dataset: Dataset) -> list[int]:
 def _info_features(dataset: Dataset) -> dict[str, str | None]:
     """Return the feature of each info; None for one without numbers. Names may hold no slash."""
     features: dict[str, str | None] = {}
-    for name, (kind, tail) in common_infos(dataset)[0].items():
-        feature = f"info.{name.replace('/', '.')}"
-        if name == "success" and not tail and np.dtype(kind) == np.bool_:
+    for key, (dtype, tail) in common_infos(dataset)[0].items():
+        feature = f"info.{key.replace('/', '.')}"
+        if key == "success" and not tail and np.dtype(dtype) == np.bool_:
             feature = SUCCESS
         while feature in features.values():
             feature += "_"
-        features[name] = feature if np.prod(tail, dtype=int) else None
+        features[key] = feature if np.prod(tail, dtype=int) else None
     return features
 
 

@@ -188,7 +188,7 @@ def _vectors(demo: Arrays, group: str, place: str) -> npt.NDArray[Any] | None:
 def _stranger_episodes(demos: list[Arrays], where: str) -> Iterator[Episode]:
     seen = [demo["rewards"] for demo in demos if "rewards" in demo]
     sparse = bool(seen) and all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
-    if not all(any(name.startswith("next_obs/") for name in demo) for demo in demos):
+    if not all(any(key.startswith("next_obs/") for key in demo) for demo in demos):
         logger.warning("%s: no next_obs: the last observation is repeated", where)
     if len(seen) < len(demos):
         logger.warning("%s: missing rewards are zero", where)

@@ -74,12 +74,12 @@ class Store:
             TrimtabError: if a description is damaged.
         """
         prefix, end = f"{group}/", "/.zarray"
-        found = [n.removeprefix(prefix).removesuffix(end) for n in self._names
-                 if n.startswith(prefix) and n.endswith(end)]  # fmt: skip
         shapes = {}
-        for name in sorted(name for name in found if "/" not in name):
-            full = prefix + name
-            shapes[name] = self._guarded(full, functools.partial(self._describe, full))[0]
+        for file in sorted(self._names):
+            below = file.removeprefix(prefix).removesuffix(end)
+            if file == prefix + below + end and "/" not in below:
+                describe = functools.partial(self._describe, prefix + below)
+                shapes[below] = self._guarded(prefix + below, describe)[0]
         return shapes
 
     def read(self, name: str) -> npt.NDArray[Any]:
