@@ -70,6 +70,25 @@ def test_a_strangers_file_with_hints(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert minari.load(to).content_hash == done["content_hash"]
 
 
+def test_tables_say_what_was_written_and_lost(
+    recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first, *others = recorded.episodes
+    odd = dataclasses.replace(first, infos={**first.infos, "only here": first.rewards})
+    minari.save(dataclasses.replace(recorded, episodes=(odd, *others)), tmp_path / "x")
+    to = tmp_path / "y.npz"
+    shown = ""
+    for words in (["convert", f"from={tmp_path / 'x'}", f"to={to}"], ["info", f"path={to}"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["dataset", *words])
+        assert ended.value.code == 0
+        shown += capfd.readouterr().out
+    assert "lost: info 'only here' is not in every episode" in shown
+    for part in ("content_hash_before", "ogbench", "obs_max", "action_high"):
+        assert part in shown
+    assert get_format("ogbench").load(to).content_hash == recorded.content_hash
+
+
 def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "x"
     minari.save(recorded, folder)

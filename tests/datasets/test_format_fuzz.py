@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mmap
 import os
@@ -154,7 +155,8 @@ def test_damage_ends_in_one_line_or_a_valid_dataset(
         write(path)
     else:
         assert format.save is not None
-        format.save(make_dataset((2, 1)), path)
+        masks = {"masks": {"valid": [1]}}  # OGBench has a second file then
+        format.save(dataclasses.replace(make_dataset((2, 1)), recipe=masks), path)
     whole = format.load(path)
     originals = {p: p.read_bytes() for p in sorted(path.parent.rglob("*")) if p.is_file()}
     hints = {"horizon": 3} if "horizon" in format.hints else {}
@@ -167,6 +169,7 @@ def test_damage_ends_in_one_line_or_a_valid_dataset(
         if generator.random() < 0.6 or not rewrite(target, generator):
             target.write_bytes(damage(originals[target], generator))
         before = target.read_bytes()
+        assert format.recognises(path) in (True, False)
         try:
             loaded = format.load(path, **hints)
         except TrimtabError as error:
