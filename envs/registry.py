@@ -302,5 +302,8 @@ def _spec(id: str, options_json: str) -> EnvSpec:
             "frame_skip": frame_skip,
             "integrator": integrator,
         },
-        fingerprint=fingerprint(lambda: env, {**versions, "id": id, "options": options}),
+        fingerprint=fingerprint(
+            lambda: family.probe(env.raw) if family.probe is not None else env,
+            {**versions, "id": id, "options": options},
+        ),
     )

@@ -29,7 +29,8 @@ class Task:
         success_key: key of ``info`` that says whether the task is solved now, or None.
         score_references: named (minimum, maximum) returns for normalised scores.
         tags: words to select tasks by: locomotion, manipulation, navigation, dexterous, control;
-            goal (where to is observed, and differs from episode to episode), sparse, mjx.
+            goal (where to is observed, and differs from episode to episode), sparse, mjx,
+            one-start (every episode starts in the same state).
         options: settings of this task alone: the values that each may have, its default first.
     """
 
@@ -49,12 +50,15 @@ class OwnVector:
         options: names of the environment options it knows; with another one changed from its
             default, single environments are stepped instead.
         make: makes it: ``make(id, num_envs, *, threads, seed, act_steps, discount, episode_seed,
-            options)``, as :func:`trimtab.envs.vector.make_vec` says.
+            options)``, as :func:`trimtab.envs.vector.make_vec` says; with ``device`` as well where
+            it is not ``"cpu"``.
+        devices: where its simulations can be.
     """
 
     tasks: frozenset[str]
     options: frozenset[str]
     make: Callable[..., EpisodeVectorEnv]
+    devices: tuple[str, ...] = ("cpu",)
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,8 @@ class Family:
         frames: (time step in seconds, steps of physics per action, integrator's name) of a bare
             environment.
         vector: its own vector environment, where it has one.
+        probe: makes of a bare environment the one whose trajectory is the fingerprint, where six
+            digits of the environment's own depend on the processor; None for itself.
     """
 
     name: str
@@ -83,6 +89,7 @@ class Family:
     build: Callable[..., RawEnv]
     frames: Callable[[RawEnv], tuple[float, int, str]]
     vector: OwnVector | None = None
+    probe: Callable[[RawEnv], RawEnv] | None = None
 
 
 @dataclass(frozen=True)

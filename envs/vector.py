@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import gymnasium
 import numpy as np
@@ -19,6 +19,9 @@ from trimtab.envs.quiet import quiet
 from trimtab.envs.registry import check_observations, get_spec, make, own_vector
 from trimtab.envs.spec import EnvSpec, FloatArray
 from trimtab.errors import TrimtabError
+
+if TYPE_CHECKING:
+    from trimtab.envs.torch_vector import TorchVectorEnv
 
 __all__ = ["EpisodeVectorEnv", "Played", "SyncVectorEnv", "default_episode_seed", "make_vec"]
 
@@ -396,12 +399,16 @@ def make_vec(
     seed: int,
     act_steps: int = ...,
     discount: float = ...,
-    device: str = ...,
+    device: Literal["cpu"] = ...,
     episode_seed: EpisodeSeed | None = ...,
     threads: int | None = ...,
     observations: Literal["flat"] = ...,
     **options: Any,
 ) -> EpisodeVectorEnv: ...
+@overload
+def make_vec(
+    id: str, num_envs: int, *, seed: int, device: Literal["cuda"], **more: Any
+) -> TorchVectorEnv: ...
 @overload
 def make_vec(
     id: str, num_envs: int, *, seed: int, observations: Literal["dict"], **more: Any
@@ -418,7 +425,7 @@ def make_vec(
     threads: int | None = None,
     observations: Literal["flat", "dict"] = "flat",
     **options: Any,
-) -> EpisodeVectorEnv | DictVectorEnv:
+) -> EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv:
     """Make ``num_envs`` copies of a task, stepped together.
 
     A family's own vector environment is taken where there is one that knows the options: the same
@@ -431,7 +438,8 @@ def make_vec(
             ``SeedSequence([seed, i, e])``.
         act_steps: actions per step; actions are always [N, act_steps, A].
         discount: factor per environment step inside a chunk.
-        device: where the simulator runs; these families run on ``"cpu"``.
+        device: where the simulator runs: ``"cpu"``, or ``"cuda"`` where the family knows a GPU;
+            then torch tensors on the GPU take the place of arrays.
         episode_seed: replaces the rule for seeds: ``episode_seed(i, e) -> int``.
         threads: how many threads step the simulators, where the family's own vector environment has
             threads; None for its own number. No result depends on it.
@@ -442,8 +450,13 @@ def make_vec(
     Raises:
         TrimtabError: if anything of this is out of range, unknown or not installed.
     """
-    if str(device) != "cpu":
-        raise TrimtabError(f"{id} runs on the cpu only, got device={str(device)!r}; use device=cpu")
+    own = own_vector(id, **options)
+    devices = ("cpu",) if own is None else own.devices
+    if str(device) not in devices:
+        raise TrimtabError(
+            f"{id} runs on the {' or the '.join(devices)} only, got device={str(device)!r}; "
+            f"use device={devices[0]}"
+        )
     if threads is not None and (
         isinstance(threads, bool) or not isinstance(threads, int) or threads < 1
     ):
@@ -456,7 +469,10 @@ def make_vec(
         "options": options,
     }
     check_observations(id, observations)
-    own = own_vector(id, **options)
+    if str(device) != "cpu":
+        if observations == "dict":
+            raise TrimtabError(f"{id}: observations=dict needs device=cpu, got {str(device)!r}")
+        arguments["device"] = str(device)
     envs = (
         SyncVectorEnv(id, num_envs, **arguments)
         if own is None

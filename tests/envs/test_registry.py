@@ -22,6 +22,7 @@ def test_all_families_are_found() -> None:
         "gym": 11,
         "metaworld": 50,
         "ogbench": 161,
+        "playground": 25,
         "pusht": 1,
         "robosuite": 14,
         "robotics": 61,
