@@ -42,6 +42,7 @@ class Programs:
 
     Attributes:
         env: the task as Playground has it, with ``mj_model`` and ``n_substeps``.
+        obs_dim: length O of an observation.
         device: the JAX device that all this runs on.
         begin: ``keys [N, 2] -> state, observations [N, O]``: starts every episode.
         keep: ``rows [N], new, old -> state``: the rows that are true from ``new``.
@@ -51,6 +52,7 @@ class Programs:
     """
 
     env: Any
+    obs_dim: int
     device: Any
     begin: Callable[[Any], tuple[Any, Any]]
     keep: Callable[[Any, Any, Any], Any]
@@ -182,6 +184,9 @@ def programs(task: str, device: str) -> Programs:
         return state, state.obs, reward.T, terminated.T
 
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=_COMPILER_OPTIONS[device])  # type: ignore[no-any-return]
+        return jax.jit(function, compiler_options=_COMPILER_OPTIONS[device])
 
-    return Programs(env, place, compiled(begin), compiled(keep), compiled(play))
+    start = compiled(begin)
+    # JAX keeps what it traces for this, and a start in one row finds it again.
+    first = jax.eval_shape(start, np.zeros((1, 2), np.uint32))[1]
+    return Programs(env, int(first.shape[1]), place, start, compiled(keep), compiled(play))

@@ -35,7 +35,7 @@ class MjxEnv(gymnasium.Env[FloatArray, FloatArray]):
         low, high = self.model.actuator_ctrlrange.astype(np.float32).T
         self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float32)
         self.observation_space = gymnasium.spaces.Box(
-            -np.inf, np.inf, (int(env.observation_size),), np.float32
+            -np.inf, np.inf, (self._programs.obs_dim,), np.float32
         )
         self._steps = np.ones(1, np.int32)
         self._state: Any = None

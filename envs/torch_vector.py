@@ -49,10 +49,15 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
             return {name: self._tensors(entry) for name, entry in value.items()}
         return torch.as_tensor(value, device=self.device)
 
-    def _observations(self) -> Tensor:
-        import torch
+    @property
+    def observations(self) -> Any:
+        """The present observations [N, O] as JAX holds them."""
+        return self._envs.observations
 
-        observations: Tensor = torch.utils.dlpack.from_dlpack(self._envs.observations)
+    def _observations(self) -> Tensor:
+        from torch.utils.dlpack import from_dlpack
+
+        observations: Tensor = from_dlpack(self.observations)
         return observations
 
     def reset(

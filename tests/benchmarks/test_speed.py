@@ -275,9 +275,10 @@ def test_a_point_is_measured_in_a_process_of_its_own() -> None:
         speed_growth.measure_apart("network_width", 0, 1, 0.01)
 
 
-def test_the_script_for_a_gpu_says_that_there_is_none(root: Path) -> None:
+@pytest.mark.parametrize("script", ["gpu_mjx.py", "gpu_speed.py"])
+def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, script: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(root / "scripts" / "gpu_speed.py")],
+        [sys.executable, str(root / "scripts" / script)],
         env={"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(root / "src")},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip

@@ -37,7 +37,7 @@ def test_listing_imports_no_simulator_and_no_torch() -> None:
     code = (
         "import sys, trimtab.envs.vector, trimtab.envs.registry as r; r.list_envs(); "
         "simulators = {'mujoco', 'metaworld', 'gymnasium_robotics', 'dm_control', 'ogbench'}; "
-        "sys.exit(bool(({'torch', 'robosuite'} | simulators) & set(sys.modules)))"
+        "sys.exit(bool(({'torch', 'jax', 'robosuite'} | simulators) & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

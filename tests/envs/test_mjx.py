@@ -1,0 +1,212 @@
+"""Playground's tasks: their programs, chunks, masks, DLPack, the cache, and C MuJoCo beside MJX."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimtab.envs.mjx_programs import episode_keys, load_suite, programs
+from trimtab.envs.mjx_vector import MjxVectorEnv
+from trimtab.envs.registry import get_spec, list_tasks, make
+from trimtab.envs.torch_vector import TorchVectorEnv
+from trimtab.envs.vector import SyncVectorEnv, make_vec
+from trimtab.errors import TrimtabError
+
+TASK = "playground/CartpoleSwingup"
+COUNT, CHUNK = 3, 2
+
+
+def chunked(**changed: Any) -> Any:
+    """All vectors here have one shape, so that there is one program to compile."""
+    return make_vec(TASK, COUNT, seed=4, act_steps=CHUNK, **{"discount": 0.9, **changed})
+
+
+def chunks(count: int) -> np.ndarray:
+    generator = np.random.default_rng(5)
+    return generator.uniform(-1, 1, (count, COUNT, CHUNK, 1)).astype(np.float32)
+
+
+def test_tasks_are_those_of_the_suite() -> None:
+    suite = load_suite()
+    ours = {id.split("/")[1]: task for id, task in list_tasks().items() if "mjx" in task.tags}
+    assert set(ours) == set(suite.ALL_ENVS)
+    for name, task in ours.items():
+        config = suite.get_default_config(name)
+        assert (config.episode_length, config.action_repeat) == (task.horizon, 1), name
+
+
+def test_spec_needs_no_compiling() -> None:
+    spec = get_spec(TASK)
+    assert (spec.obs_dim, spec.action_dim, spec.horizon, spec.control_rate) == (5, 1, 1000, 100.0)
+    assert (spec.action_low, spec.action_high) == ((-1.0,), (1.0,))
+    assert {"mujoco", "mujoco-mjx", "playground", "jax"} <= set(spec.physics)
+    assert get_spec("playground/CartpoleBalance").fingerprint != spec.fingerprint
+
+
+def test_keys_are_those_of_jax() -> None:
+    import jax
+
+    seeds = [0, 7, 2**32 - 1]
+    expected = [np.asarray(jax.random.PRNGKey(seed)) for seed in seeds]
+    np.testing.assert_array_equal(episode_keys(seeds), expected)
+    assert len({tuple(key) for key in episode_keys([5, 2**32 + 5, 2**33 + 5])}) == 3
+
+
+def test_chunks_follow_single_environments_and_compile_once() -> None:
+    """Another batch size is another program, so the two agree to float32's accuracy only."""
+    own = chunked(horizon=5)
+    assert type(own) is MjxVectorEnv
+    keywords: dict[str, Any] = {"seed": 4, "act_steps": CHUNK, "discount": 0.9}
+    single = SyncVectorEnv(TASK, COUNT, options={"horizon": 5}, **keywords)
+    np.testing.assert_allclose(own.reset()[0], single.reset()[0], atol=1e-5)
+    for number, actions in enumerate(chunks(4)):
+        ours, theirs = own.step(actions), single.step(actions)
+        for mine, other in zip(ours[:4], theirs[:4], strict=True):
+            np.testing.assert_allclose(mine, other, atol=1e-4)
+        np.testing.assert_allclose(ours[4]["final_obs"], theirs[4]["final_obs"], atol=1e-4)
+        assert ours[4]["steps"].tolist() == [1 if number == 2 else 2] * COUNT
+        assert ours[3].all() == (number == 2)
+        for name, values in theirs[4]["final_info"].items():
+            np.testing.assert_allclose(ours[4]["final_info"][name], values, atol=1e-4)
+    task = TASK.split("/")[1]
+    compiled = programs(task, "cpu")
+    shapes = 2  # those of the vector and those of the single environments
+    assert compiled.begin._cache_size() == compiled.play._cache_size() == shapes  # type: ignore[attr-defined]
+
+
+def test_rows_do_not_act_on_one_another() -> None:
+    """One row fails and starts anew, one stands still; the third does not notice, to the bit."""
+    undisturbed, env = chunked(), chunked()
+    for each in (undisturbed, env):
+        each.reset()
+    first, *others = chunks(4)
+    undisturbed.step(first)
+    obs = env.step(first)[0]
+    env.active[2] = False
+    data = env._state.data
+    env._state = env._state.replace(data=data.replace(qpos=data.qpos.at[0].set(np.nan)))
+    for number, actions in enumerate(others):
+        expected = undisturbed.step(actions)
+        found = env.step(actions)
+        for one, other in zip(expected[:4], found[:4], strict=True):
+            np.testing.assert_array_equal(one[1], other[1])
+        np.testing.assert_array_equal(found[0][2], obs[2])
+        assert found[4]["steps"].tolist() == [1 if number == 0 else CHUNK, CHUNK, 0]
+        assert found[2].tolist() == [number == 0, False, False]
+        assert np.isnan(found[4]["final_obs"][0]).any() == (number == 0)
+    second = chunked(episode_seed=lambda index, episode: env.episode_seed(index, 1))
+    second.reset()
+    for actions in others[1:]:
+        again = second.step(actions)
+    np.testing.assert_array_equal(again[0][0], found[0][0])
+
+
+def test_state_is_restored_to_the_bit() -> None:
+    env, other = chunked(horizon=7), chunked(horizon=7)
+    env.reset()
+    played = chunks(9)
+    for actions in played[:6]:
+        env.step(actions)
+    other.load_state_dict(env.state_dict())
+    for actions in played[6:]:
+        for one, two in zip(env.step(actions)[:4], other.step(actions)[:4], strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def test_tensors_share_memory_with_jax() -> None:
+    """The GPU's way out, on a processor: the same class, the same DLPack."""
+    import torch
+
+    plain, tensors = chunked(horizon=3), TorchVectorEnv(chunked(horizon=3), "cpu")
+    np.testing.assert_array_equal(plain.reset()[0], tensors.reset()[0].numpy())
+    for actions in chunks(2):
+        expected, found = plain.step(actions), tensors.step(torch.from_numpy(actions))
+        for one, two in zip(expected[:4], found[:4], strict=True):
+            np.testing.assert_array_equal(one, two.numpy())
+        np.testing.assert_array_equal(expected[4]["final_obs"], found[4]["final_obs"].numpy())
+        address = np.asarray(tensors._envs.observations).ctypes.data
+        assert found[0].data_ptr() == address
+        assert isinstance(found[4]["final_info"]["return"], torch.Tensor)
+
+
+def test_devices_that_are_not_there() -> None:
+    with pytest.raises(TrimtabError, match="JAX finds no rocm device here; use device=cpu"):
+        programs("PointMass", "rocm")
+    with pytest.raises(TrimtabError, match="torch has no device 'hpu' here"):
+        TorchVectorEnv(chunked(), "hpu")
+    with pytest.raises(TrimtabError, match="runs on the cpu or the cuda only, got device='tpu'"):
+        make_vec(TASK, 2, seed=0, device="tpu")  # type: ignore[call-overload]
+    with pytest.raises(TrimtabError, match="observations=dict needs device=cpu"):
+        make_vec(TASK, 2, seed=0, device="cuda", observations="dict")
+
+
+@pytest.mark.parametrize(
+    ("task", "tolerance"), [("CartpoleSwingup", 1e-4), ("PointMass", 1e-4), ("HopperStand", 2e-3)]
+)
+def test_mjx_follows_c_mujoco(task: str, tolerance: float) -> None:
+    """Twenty control steps of the same model, in float32 by MJX and in float64 by C MuJoCo."""
+    import mujoco
+
+    env = make(f"playground/{task}")
+    raw: Any = env.raw
+    env.reset(seed=3)
+    start = raw._state.data
+    data = mujoco.MjData(raw.model)
+    for name in ("qpos", "qvel", "qacc_warmstart"):
+        getattr(data, name)[:] = np.asarray(getattr(start, name)[0])
+    before = data.qpos.copy()
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        action = generator.uniform(-1, 1, raw.model.nu).astype(np.float32)
+        env.step(action)
+        data.ctrl[:] = action
+        mujoco.mj_step(raw.model, data, raw.frame_skip)
+    np.testing.assert_allclose(raw._state.data.qpos[0], data.qpos, atol=tolerance)
+    assert np.abs(data.qpos - before).max() > 10 * tolerance  # it has moved
+
+
+def test_a_picture_shows_the_state() -> None:
+    env = make(TASK, render=True)
+    env.reset(seed=1)
+    first = env.render()
+    assert first.shape == (480, 480, 3) and first.dtype == np.uint8 and first.std() > 5
+    np.testing.assert_array_equal(env.render(), first)
+    for _ in range(30):
+        env.step(np.ones(1, np.float32))
+    assert (env.render() != first).any()
+    env.close()
+
+
+CODE = """
+import os, sys
+from trimtab.envs.mjx_programs import load_suite
+load_suite()
+import jax
+assert not any("locomotion" in name or name == "mujoco_playground" for name in sys.modules)
+assert os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+jax.jit(lambda x: x + 1)(1.0)
+sys.stdout.write(str(jax.config.jax_compilation_cache_dir))
+"""
+
+
+def _run(**variables: str) -> str:
+    removed = {"JAX_COMPILATION_CACHE_DIR", "XLA_PYTHON_CLIENT_PREALLOCATE"}
+    kept = {name: value for name, value in os.environ.items() if name not in removed}
+    result = subprocess.run(
+        [sys.executable, "-c", CODE], env=kept | variables, capture_output=True, text=True
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def test_programs_are_kept_on_disk_where_that_is_possible(tmp_path: Path) -> None:
+    folder = Path(_run(XDG_CACHE_HOME=str(tmp_path / "own")))
+    assert folder.parent == tmp_path / "own" / "trimtab" / "jax" and list(folder.iterdir())
+    users = str(tmp_path / "users")
+    assert _run(JAX_COMPILATION_CACHE_DIR=users) == users
+    (tmp_path / "file").write_text("")
+    assert _run(XDG_CACHE_HOME=str(tmp_path / "file")) == "None"
