@@ -6,8 +6,9 @@ steps, rewards lie in [0, 1], and no task ends early: one terminates only where 
 longer finite. Playground's own training wrapper starts every episode of a row in that row's first
 state; here each episode has a seed and a start of its own.
 
-Two starts are Playground's own oddities, and kept: ``BallInCup`` always starts in the same state,
-and in ``FishSwim`` the first observation does not show yet where the target is.
+Three things are Playground's own, and kept: ``BallInCup`` always starts in the same state, in
+``FishSwim`` the first observation does not show yet where the target is, and the models limit how
+many contacts MJX keeps, so that a hopper folded into itself moves otherwise than in C MuJoCo.
 
 Source: Zakka et al., MuJoCo Playground, 2025.
 """

@@ -39,7 +39,7 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
         self._envs = env
         try:
             self.device = torch.empty(0, device=device).device
-        except (AssertionError, RuntimeError) as error:  # AssertionError: built without CUDA
+        except (AssertionError, ImportError, RuntimeError) as error:  # as torch was built
             raise TrimtabError(f"torch has no device {device!r} here; use device=cpu") from error
 
     def _tensors(self, value: Any) -> Any:

@@ -145,15 +145,20 @@ def test_devices_that_are_not_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "tolerance"), [("CartpoleSwingup", 1e-4), ("PointMass", 1e-4), ("HopperStand", 2e-3)]
+    ("task", "seed"), [("CartpoleSwingup", 3), ("CheetahRun", 3), ("HopperStand", 4)]
 )
-def test_mjx_follows_c_mujoco(task: str, tolerance: float) -> None:
-    """Twenty control steps of the same model, in float32 by MJX and in float64 by C MuJoCo."""
+def test_mjx_follows_c_mujoco(task: str, seed: int) -> None:
+    """Twenty control steps of the same model, in float32 by MJX and in float64 by C MuJoCo.
+
+    The cheetah stands on the ground and the hopper falls onto it. Hoppers that start folded into
+    themselves differ from the first step on: the model lets MJX keep two of such contacts.
+    """
+    tolerance = 2e-5
     import mujoco
 
     env = make(f"playground/{task}")
     raw: Any = env.raw
-    env.reset(seed=3)
+    env.reset(seed=seed)
     start = raw._state.data
     data = mujoco.MjData(raw.model)
     for name in ("qpos", "qvel", "qacc_warmstart"):
