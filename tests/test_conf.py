@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = sorted((ROOT / "conf").glob("*/*.yaml"))
 ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
 POLICIES = sorted(path.stem for path in (ROOT / "conf" / "policy").glob("*.yaml"))
-RECIPES = sorted({path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml")} - {"folder"})
+RECIPES = sorted(
+    {path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml")} - {"folder", "runs"}
+)
 RECIPE_KEYS = {"id", "env", "env_options", "episodes", "seed", "only_successful", "controller"}
 ENV = "env=robotics/PointMaze-TwoRoutes-v0"
 

@@ -67,6 +67,19 @@ def test_batches_and_states_are_those_of_memory(
         assert_equal(source.sample(100), expected)
 
 
+@pytest.mark.parametrize(("least", "most"), [(1, 2), (1, 40), (16, 17), (30, 300)])
+def test_every_step_is_found_in_its_episode(
+    least: int, most: int, make_dataset: Any, tmp_path: Path
+) -> None:
+    generator = np.random.default_rng(least + most)
+    minari.save(make_dataset(generator.integers(least, most, size=120)), tmp_path / "dataset")
+    ours = StreamedBuffer(load(tmp_path / "dataset", tmp_path / "streams"))
+    theirs = ReplayBuffer.from_dataset(minari.load(tmp_path / "dataset"))
+    every = np.arange(len(ours))
+    for values in ("obs", "next_obs"):
+        np.testing.assert_array_equal(ours._gather(values, every), theirs._gather(values, every))
+
+
 def test_the_dataset_is_that_of_memory(pair: tuple[Dataset, StreamedDataset]) -> None:
     in_memory, streamed = pair
     assert (len(streamed), streamed.num_steps) == (len(in_memory), in_memory.num_steps)
