@@ -478,10 +478,15 @@ def _write_provenance(folder: Path, config: RunConfig, parts: build.Components) 
     atomic_write_text(folder / "provenance.json", json.dumps(document, indent=2) + "\n")
 
 
-def _dataset_identity(parts: build.Components) -> dict[str, str] | None:
-    if parts.dataset is None:
+def _dataset_identity(parts: build.Components) -> dict[str, Any] | None:
+    dataset = parts.dataset
+    if dataset is None:
         return None
-    return {"id": parts.dataset.id, "content_hash": parts.dataset.content_hash}
+    return {
+        "id": dataset.id,
+        "content_hash": dataset.content_hash,
+        "recipe": dict(dataset.recipe),
+    }
 
 
 def _base_identity(parts: build.Components) -> str | None:

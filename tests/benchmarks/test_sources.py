@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -248,6 +249,8 @@ def test_half_of_a_batch_is_another_runs(
     result = train(compose_run(words))
     assert shares and set(shares) == {8}
     assert result.summary["env_steps"] == 160
+    document = json.loads((result.folder / "provenance.json").read_text())
+    assert document["dataset"]["recipe"] == before.recipe
 
 
 def unfinished(folder: Path) -> None:
