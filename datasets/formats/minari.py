@@ -48,6 +48,7 @@ DATA_FILE = "main_data.hdf5"
 FORMAT_VERSION = "0.5.3"  # of Minari, whose reader refuses versions that it does not know
 _ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d{1,9}", re.ASCII)
 _CHUNK_BYTES = 1 << 20
+_REOPEN = 100  # episodes; HDF5 keeps 40 kB of each that it has read until its file is closed
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -184,18 +185,23 @@ def read_episodes(metadata: Mapping[str, Any], path: Path) -> Iterator[Episode]:
     Raises:
         TrimtabError: if the file is damaged, or ``metadata`` says another number of episodes.
     """
-    with opened(path) as file:
-        yield from _episodes_of(file, metadata, f"dataset {path}")
+    count = metadata["total_episodes"]
+    for first in range(0, count, _REOPEN):
+        with opened(path) as file:
+            part = range(first, min(first + _REOPEN, count))
+            yield from _episodes_of(file, metadata, f"dataset {path}", part)
 
 
-def _episodes_of(file: h5py.File, metadata: Mapping[str, Any], where: str) -> Iterator[Episode]:
+def _episodes_of(
+    file: h5py.File, metadata: Mapping[str, Any], where: str, part: range | None = None
+) -> Iterator[Episode]:
     count = metadata["total_episodes"]
     if len(file) != count:
         raise TrimtabError(
             f"{where}: {len(file)} episodes, but {METADATA_FILE} says {count}; {_ADVICE}"
         )
     order = observation_keys(metadata)
-    for index in range(count):
+    for index in part or range(count):
         yield _read_episode(file, index, order, where)
 
 
