@@ -159,3 +159,22 @@ def test_speed_rows_are_whole_and_their_ratios_those_of_their_rates() -> None:
             assert row.ratio_min is not None and row.ratio_max is not None
             assert row.ratio_min <= row.ours / row.peer * 1.1 and row.rounds >= 3
             assert row.ratio_min <= row.ratio_median <= row.ratio_max
+
+
+def test_streaming_keeps_to_its_aims_and_the_readme_to_its_rows() -> None:
+    folder = RESULTS / "streaming"
+    rows = {row["name"]: row for row in json.loads((folder / "rows.json").read_text())}
+    readme = (folder / "README.md").read_text()
+    for name in ("first_load", "later_load"):
+        row = rows[name]
+        assert row["transitions"] == 10_000_000
+        assert row["peak_gb_loaded"] <= row["peak_gb_after_statistics_and_sampling"] < 2.0
+        cells = [row[k] for k in ("seconds", "peak_gb_loaded", "own_gb_after")]
+        cells.insert(2, row["peak_gb_after_statistics_and_sampling"])
+        assert f"| {' | '.join(map(str, cells))} |" in readme
+    for name in ("sample", "sample_5_step_returns"):
+        row = rows[name]
+        assert row["ratio_min"] <= row["ratio_median"] <= row["ratio_max"]
+        assert row["ratio_median"] >= 0.6
+        keys = ("streamed", "in_memory", "ratio_median", "ratio_min", "ratio_max")
+        assert f"| {' | '.join(str(row[key]) for key in keys)} |" in readme
