@@ -6,9 +6,10 @@ steps, rewards lie in [0, 1], and no task ends early: one terminates only where 
 longer finite. Playground's own training wrapper starts every episode of a row in that row's first
 state; here each episode has a seed and a start of its own.
 
-Three things are Playground's own, and kept: ``BallInCup`` always starts in the same state, in
-``FishSwim`` the first observation does not show yet where the target is, and the models limit how
-many contacts MJX keeps, so that a hopper folded into itself moves otherwise than in C MuJoCo.
+Three things are Playground's own, and kept: ``BallInCup`` and the humanoids always start in the
+same state, in ``FishSwim`` the first observation does not show yet where the target is, and the
+models limit how many contacts MJX keeps, so that a hopper folded into itself moves otherwise than
+in C MuJoCo.
 
 Source: Zakka et al., MuJoCo Playground, 2025.
 """
@@ -99,9 +100,9 @@ _TAGS: dict[str, tuple[str, ...]] = {
     "FishSwim": (_LOCOMOTION,),
     "HopperHop": (_LOCOMOTION,),
     "HopperStand": (_LOCOMOTION,),
-    "HumanoidRun": (_LOCOMOTION,),
-    "HumanoidStand": (_LOCOMOTION,),
-    "HumanoidWalk": (_LOCOMOTION,),
+    "HumanoidRun": (_LOCOMOTION, "one-start"),
+    "HumanoidStand": (_LOCOMOTION, "one-start"),
+    "HumanoidWalk": (_LOCOMOTION, "one-start"),
     "PendulumSwingup": (_CONTROL, "sparse"),
     "PointMass": (_CONTROL,),
     "ReacherEasy": (_CONTROL,),
