@@ -15,6 +15,7 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.config import RunConfig
 from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_dataset
 from trimtab.benchmarks.recipes import record_recipe
+from trimtab.datasets.catalog import load_external
 from trimtab.datasets.episodes import Dataset
 from trimtab.envs.registry import get_spec
 from trimtab.envs.spec import EnvSpec
@@ -354,6 +355,8 @@ def resolve_dataset(
     recipe, out = config["dataset"], Path(config["out"])
     if "runs" in recipe:
         return dataset_of_runs(recipe["runs"], env)
+    if "name" in recipe:
+        return load_external(recipe["name"])
     if "path" in recipe and is_run(Path(recipe["path"])):
         return dataset_of_runs([recipe["path"]], env)
     folder = Path(recipe["path"]) if "path" in recipe else record_recipe(recipe, out, progress)

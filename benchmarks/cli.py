@@ -135,7 +135,7 @@ COMMANDS: dict[str, Command] = {
         ),
         {
             "action": Setting("list", "what to do", ("list", "make", "check", "info", "convert")),
-            "dataset": Setting("", "name of a recipe, as list shows it"),
+            "dataset": Setting("", "a recipe or others' dataset, as list shows them"),
             "path": Setting("", "file or folder of a dataset, in any format"),
             "from": Setting("", "convert: file or folder to read; its format is recognised"),
             "to": Setting("", "convert: file or folder to write"),
@@ -144,6 +144,7 @@ COMMANDS: dict[str, Command] = {
             "id": Setting("", "id of the data, such as my/lift-v0, where its file does not say"),
             "mask": Setting("", "only the episodes under this mask, such as train"),
             "horizon": Setting(0, "steps of a whole episode, for D4RL files without timeouts"),
+            "keys": Setting("", "observation keys after commas, in the order that is wanted"),
             "figure": Setting("", "info: PNG to draw"),
             "out": Setting("runs", "datasets are made below <out>/datasets"),
             "format": FORMAT,

@@ -22,6 +22,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trimtab.datasets.catalog import external_datasets
 from trimtab.datasets.weighting import SCORES
 from trimtab.types import TrimtabError
 
@@ -108,14 +109,16 @@ def keywords(target: str) -> dict[str, inspect.Parameter]:
 
 
 def spell_out(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with short forms written out: ``dataset=<folder>``, ``dataset=[<run>]``."""
+    """Return overrides with short forms written out: a dataset's folder, runs, or others' id."""
     spelt: list[str] = []
     for override in overrides:
         key, _, value = override.partition("=")
         is_folder = not value.startswith("[") and (
             "/" in value or value.startswith(".") or (value and Path(value).is_dir())
         )
-        if key == "dataset" and is_folder:
+        if key == "dataset" and value in external_datasets():
+            spelt += ["dataset=external", f"dataset.name={value}"]
+        elif key == "dataset" and is_folder:
             spelt += ["dataset=folder", f"dataset.path={value}"]
         elif key == "dataset" and value.startswith("["):
             spelt += ["dataset=runs", f"dataset.runs={value}"]

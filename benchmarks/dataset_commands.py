@@ -17,7 +17,7 @@ from trimtab.datasets.formats.registry import Format, Hints, format_for, recogni
 from trimtab.types import TrimtabError
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
-_HINTS = ("env", "id", "mask", "horizon")
+_HINTS = ("env", "id", "mask", "horizon", "keys")
 
 
 def dataset(action: str, out: str, format: str, **words: Any) -> int:
@@ -51,16 +51,23 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
 
 def _list(out: str, format: str) -> int:
     rows = [
-        {"recipe": name, **{key: recipe.get(key) for key in ("id", "env", "episodes")}}
+        {"recipe": name, **{key: recipe.get(key) for key in ("id", "env", "episodes", "steps")}}
         for name, recipe in _recipes().items()
     ]
     place = Path(out) / "datasets"
     made = catalog.list_datasets(place) if place.is_dir() else []
+    others = [
+        {**vars(entry), "path": str(entry.path), "on disk": entry.path.exists()}
+        for entry in catalog.external_datasets().values()
+    ]
     if format == "json":
-        print_json({"recipes": rows, "made": made})
+        print_json({"recipes": rows, "made": made, "external": others})
     else:
         print_rows("recipes", rows)
         print_rows(f"on disk below {out}/datasets", made)
+        shown = ("id", "path", "on disk")
+        short = [{key: entry[key] for key in shown} for entry in others]
+        print_rows("of others, used where their files are on disk", short)
     return 0
 
 
@@ -79,6 +86,11 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
     given = [hint for hint in _HINTS if words[hint]]
     if given:
         raise TrimtabError(f"dataset: {given[0]}= says what a file does not; give path=")
+    if name in catalog.external_datasets():
+        if action == "make":
+            raise TrimtabError(f"dataset={name}: it is others' and cannot be made here")
+        path = catalog.external_datasets()[name].path
+        return path, catalog.load_external(name), recognise(path).name
     recipes = _recipes()
     if name not in recipes:
         raise TrimtabError(f"dataset={name}: there is no such recipe; {near(name, recipes)}")

@@ -12,6 +12,7 @@ from typing import Any
 from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.rundir import locked, remove_leftovers
 from trimtab.datasets import streaming
+from trimtab.datasets.catalog import load_file
 from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
 from trimtab.datasets.formats import minari
 from trimtab.datasets.replay import ReplayBuffer
@@ -41,7 +42,7 @@ def open_dataset(
     """Return the dataset in ``folder``, in memory or, where it is too large for that, streamed.
 
     Args:
-        folder: of a dataset in Minari's layout.
+        folder: a dataset in Minari's layout, or in any other format; those are read into memory.
         out: folder of runs, below which a streamed dataset's columns are kept.
         stream_above: bytes of its file above which it is streamed; None: a quarter of the memory.
         progress: called with the share that is done.
@@ -51,7 +52,9 @@ def open_dataset(
     """
     limit = memory_bytes() // 4 if stream_above is None else stream_above
     path = minari.data_file(folder) if folder.is_dir() and (folder / "data").is_dir() else None
-    if path is None or path.stat().st_size <= limit:
+    if path is None:
+        return load_file(folder)
+    if path.stat().st_size <= limit:
         return minari.load(folder)
     with streams(out) as cache:
         logger.info("streaming %s from %s", folder, cache)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from hydra.utils import get_class
 
 from trimtab.datasets.catalog import is_dataset
@@ -72,14 +73,28 @@ def record_episodes(
     wanted = wanted_of(recipe)
     with contextlib.closing(Stage(recipe)) as stage:  # wrong settings end it here, in one process
         if wanted.episodes is not None and wanted.episodes <= BLOCK:
-            return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
+            with _one_thread():
+                return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
     count = workers or os.cpu_count() or 1
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(count, mp_context=context) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        count, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
         try:
             return select(_in_order(recipe, blocks, pool, count), wanted, stage.task, progress)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch use one thread, as in the processes of a pool: more can move last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _in_order(

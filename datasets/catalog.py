@@ -1,18 +1,113 @@
-"""What datasets there are in a folder, and what is in one of them."""
+"""What datasets there are: others' that are known here, those in a folder, and what is in one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+import functools
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
+import trimtab
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.registry import Hints, recognise
 from trimtab.types import TrimtabError
 
-__all__ = ["find", "is_dataset", "list_datasets", "summary"]
+__all__ = [
+    "PLACE",
+    "External",
+    "external_datasets",
+    "find",
+    "is_dataset",
+    "list_datasets",
+    "load_external",
+    "load_file",
+    "summary",
+]
+
+PLACE = "TRIMTAB_DATASETS"
+"""Environment variable with the folder that others' datasets are below; ``data`` without it."""
+
+
+@dataclass(frozen=True)
+class External:
+    """A dataset of others, which is used once its file is there; nothing is fetched.
+
+    Attributes:
+        id: its id here, ``project/name-v0``.
+        env: id of the task that it is used with.
+        file: file or folder that it is expected as, below the folder that ``PLACE`` names.
+        licence: as its project states it.
+        source: where it can be had.
+        references: name of the score references of ``env`` that it is published with, or None.
+        keys: observation keys in the task's order, where the format has several, or None.
+    """
+
+    id: str
+    env: str
+    file: str
+    licence: str
+    source: str
+    references: str | None = None
+    keys: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where it is expected."""
+        return Path(os.environ.get(PLACE) or "data") / self.file
+
+
+@functools.cache
+def external_datasets() -> Mapping[str, External]:
+    """Return what ``datasets/external.yaml`` lists, by id."""
+    (file,) = (Path(root) / "datasets" / "external.yaml" for root in trimtab.__path__)
+    listed = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return {id: External(id, **fields) for id, fields in listed.items()}
+
+
+def load_external(id: str) -> Dataset:
+    """Return a dataset of others from its file.
+
+    Raises:
+        TrimtabError: if it is not listed or not on disk (then it says which file is expected), or
+            the file is damaged.
+    """
+    known = external_datasets()
+    if id not in known:
+        raise TrimtabError(f"dataset {id}: it is not in the catalogue{_nearest(id)}")
+    entry = known[id]
+    if not entry.path.exists():
+        raise TrimtabError(
+            f"dataset {id} is not on disk, and nothing is fetched: it is expected as {entry.path} "
+            f"(get it from {entry.source}, or let {PLACE} name another folder)"
+        )
+    hints: Hints = {"env": entry.env, "id": id}
+    if entry.keys is not None:
+        hints["keys"] = entry.keys
+    return load_file(entry.path, **hints)
+
+
+def load_file(path: str | Path, **hints: Any) -> Dataset:
+    """Return the dataset in ``path``, whatever its format; hints that it cannot take are left out.
+
+    Raises:
+        TrimtabError: if no format knows it, or it is damaged.
+    """
+    if not Path(path).exists():
+        raise TrimtabError(f"dataset {path}: there is no such file or folder{_nearest(str(path))}")
+    format = recognise(path)
+    return format.load(path, **{k: v for k, v in hints.items() if k in format.hints})
+
+
+def _nearest(id: str) -> str:
+    near = difflib.get_close_matches(id, external_datasets(), n=1, cutoff=0.8)
+    return f"; did you mean {near[0]}?" if near else "; check the path"
 
 
 def is_dataset(folder: str | Path) -> bool:

@@ -13,7 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.frozen import Frozen
+from trimtab.benchmarks.behaviour import BehaviourPolicy
 from trimtab.benchmarks.config import compose_run, group_options, keywords
+from trimtab.benchmarks.recipes import parts_of
 from trimtab.envs.registry import list_envs
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec
@@ -23,9 +25,9 @@ FILES = sorted((ROOT / "conf").glob("*/*.yaml"))
 ALGORITHMS = sorted(path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml"))
 POLICIES = sorted(path.stem for path in (ROOT / "conf" / "policy").glob("*.yaml"))
 RECIPES = sorted(
-    {path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml")} - {"folder", "runs"}
+    path.stem for path in (ROOT / "conf" / "dataset").glob("*.yaml") if "id" in OmegaConf.load(path)
 )
-RECIPE_KEYS = {"id", "env", "env_options", "episodes", "seed", "only_successful", "controller"}
+RECIPE_KEYS = {"id", "env", "env_options", "seed", "only_successful", "controller"}
 ENV = "env=robotics/PointMaze-TwoRoutes-v0"
 
 
@@ -162,10 +164,15 @@ def test_recipes_have_the_known_keys_and_say_who_acts(name: str) -> None:
         words = [*recipe["run"], f"env={recipe['env']}"]
         assert compose_run(words)["online_steps"] > 0
         return
-    assert set(recipe) == RECIPE_KEYS
+    if "of" in recipe:
+        assert set(recipe) == {"id", "env", "env_options", "of"}
+        assert len(parts_of(recipe)) > 1
+        return
+    assert set(recipe) in (RECIPE_KEYS | {"episodes"}, RECIPE_KEYS | {"steps"})
     controller = dict(recipe["controller"])
     target = get_class(controller.pop("_target_"))
-    assert target.__module__.startswith("trimtab.datasets.recipes.")
+    own = target.__module__.startswith("trimtab.datasets.recipes.")
+    assert own or target is BehaviourPolicy
     assert set(controller) <= set(keywords(f"{target.__module__}.{target.__qualname__}"))
     assert callable(target.act)  # type: ignore[attr-defined]
     positional = list(inspect.signature(target).parameters)[:2]

@@ -25,12 +25,14 @@ class Hints(TypedDict, total=False):
         id: id of the dataset, ``namespace/name-v0``.
         mask: name of a part, such as ``train``; only its episodes are kept.
         horizon: length of an episode that the clock ended, where the file does not mark it.
+        keys: names of observation keys after commas; these alone are concatenated, in this order.
     """
 
     env: str
     id: str
     mask: str
     horizon: int
+    keys: str
 
 
 class Load(Protocol):

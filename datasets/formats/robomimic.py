@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -64,12 +64,12 @@ _ADVICE = "make the dataset again or fetch a fresh copy"
 def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """Read a file of robomimic's layout.
 
-    In a stranger's file the vectors below ``obs`` are concatenated in the order of their names and
-    images are left out. The final observation is the last of ``next_obs``, or the last of ``obs``
-    again where there is none. Missing rewards are zero. ``dones`` is set at the end of every
-    demonstration by most writers, whatever ended it: an episode counts as terminated only where
-    it ends done with a reward of 1 in data whose rewards are 0 and 1. ``mask/*`` becomes the
-    recipe's ``masks``, and ``states`` an info.
+    In a stranger's file the vectors below ``obs`` are concatenated in the order of their names, or
+    those that the hint ``keys`` names, in its order; images are left out. The final observation is
+    the last of ``next_obs``, or the last of ``obs`` again where there is none. Missing rewards are
+    zero. ``dones`` is set at the end of every demonstration by most writers, whatever ended it: an
+    episode counts as terminated only where it ends done with a reward of 1 in data whose rewards
+    are 0 and 1. ``mask/*`` becomes the recipe's ``masks``, and ``states`` an info.
 
     Raises:
         TrimtabError: if anything is missing, damaged or of a wrong shape.
@@ -85,7 +85,11 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         index, _, key = name.partition("/")
         if key:
             demos[int(index)][key] = array
-    make = _stranger_episodes(demos, where) if own is None else _own_episodes(demos, own, where)
+    if own is None:
+        keys = [key.strip() for key in hints.get("keys", "").split(",") if key.strip()]
+        make = _stranger_episodes(demos, keys, where)
+    else:
+        make = _own_episodes(demos, own, where)
     env_args, masks = values["env_args"], values["masks"]
     recipe = {"imported": "robomimic", "env_args": env_args, **({"masks": masks} if masks else {})}
     env = env_args.get("env_name")
@@ -172,20 +176,23 @@ def _masks(file: h5py.File, demos: list[str], where: str) -> dict[str, list[int]
     return masks
 
 
-def _vectors(demo: Arrays, group: str, place: str) -> npt.NDArray[Any] | None:
-    """Return what lies below ``group``, concatenated in the order of the names."""
+def _vectors(demo: Arrays, group: str, keys: Sequence[str], place: str) -> npt.NDArray[Any] | None:
+    """Return what lies below ``group``: ``keys`` in their order, or all in that of their names."""
     prefix = f"{group}/"
-    parts = [
-        array[:, None] if array.ndim == 1 else array
-        for name, array in sorted(demo.items())
-        if name.startswith(prefix)
-    ]
+    there = sorted(name.removeprefix(prefix) for name in demo if name.startswith(prefix))
+    lacking = [key for key in keys if key not in there]
+    if there and lacking:
+        raise TrimtabError(
+            f"{place}: there is no key '{prefix}{lacking[0]}'; there are {', '.join(there)}"
+        )
+    arrays = [demo[prefix + key] for key in (keys if there and keys else there)]
+    parts = [array[:, None] if array.ndim == 1 else array for array in arrays]
     if any(part.ndim != 2 or len(part) != len(parts[0]) for part in parts):
         raise TrimtabError(f"{place}, key '{group}': parts of shapes {[p.shape for p in parts]}")
     return np.concatenate(parts, axis=1) if parts else None
 
 
-def _stranger_episodes(demos: list[Arrays], where: str) -> Iterator[Episode]:
+def _stranger_episodes(demos: list[Arrays], keys: Sequence[str], where: str) -> Iterator[Episode]:
     seen = [demo["rewards"] for demo in demos if "rewards" in demo]
     sparse = bool(seen) and all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
     if not all(any(key.startswith("next_obs/") for key in demo) for demo in demos):
@@ -194,10 +201,10 @@ def _stranger_episodes(demos: list[Arrays], where: str) -> Iterator[Episode]:
         logger.warning("%s: missing rewards are zero", where)
     for index, demo in enumerate(demos):
         place = f"{where}: demonstration {index}"
-        observations = _vectors(demo, "obs", place)
+        observations = _vectors(demo, "obs", keys, place)
         if "actions" not in demo or observations is None or not len(observations):
             raise TrimtabError(f"{place}: it has no 'actions' or no vectors in 'obs'; {_ADVICE}")
-        following = _vectors(demo, "next_obs", place)
+        following = _vectors(demo, "next_obs", keys, place)
         final = (observations if following is None else following)[-1:]
         if final.shape[1:] != observations.shape[1:]:
             raise TrimtabError(f"{place}, key 'next_obs': not the keys of 'obs'; {_ADVICE}")
@@ -297,4 +304,5 @@ FORMAT = Format(
     load=_load,
     recognises=_recognises,
     save=_save,
+    hints=frozenset({"env", "id", "mask", "keys"}),
 )

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.datasets import catalog
 from trimtab.datasets.catalog import find, is_dataset, list_datasets, summary
 from trimtab.datasets.formats import minari
+from trimtab.envs.registry import list_tasks
 from trimtab.types import TrimtabError
 
 
@@ -60,3 +62,55 @@ def test_summary_is_json_and_right(make_dataset: Any) -> None:
     assert len(result["obs_min"]) == result["obs_dim"] == 3
     assert len(result["action_max"]) == result["action_dim"] == 2
     assert result["infos"] == ["pose/left", "success"]
+
+
+@pytest.mark.parametrize("id", catalog.external_datasets())
+def test_what_is_known_of_others_fits_together(id: str) -> None:
+    entry = catalog.external_datasets()[id]
+    minari.check_id(id)
+    task = list_tasks()[entry.env]
+    assert entry.references is None or entry.references in task.score_references
+    assert entry.source.startswith("https://") and entry.licence
+
+
+def test_a_dataset_of_others_says_which_file_it_expects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(catalog.PLACE, str(tmp_path))
+    with pytest.raises(TrimtabError, match="is not on disk") as error:
+        catalog.load_external("d4rl/hopper-medium-v2")
+    assert str(tmp_path / "d4rl" / "hopper_medium-v2.hdf5") in str(error.value)
+    assert "\n" not in str(error.value)
+    with pytest.raises(TrimtabError, match="did you mean d4rl/hopper-medium-v2"):
+        catalog.load_file("d4rl/hopper-mediun-v2")
+
+
+def test_given_its_file_a_dataset_of_others_is_used(
+    foreign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(catalog.PLACE, str(tmp_path))
+    entry = catalog.external_datasets()["d4rl/hopper-medium-v2"]
+    entry.path.parent.mkdir(parents=True)
+    foreign.d4rl(entry.path)
+    loaded = catalog.load_external(entry.id)
+    assert (loaded.id, loaded.env) == ("d4rl/hopper-medium-v2", "gym/Hopper-v5")
+    entry = catalog.external_datasets()["robomimic/lift-ph-v0"]
+    entry.path.parent.mkdir(parents=True)
+    foreign.robomimic(entry.path)  # has fewer keys than the task observes
+    with pytest.raises(TrimtabError, match="there is no key 'obs/robot0_eef_quat'"):
+        catalog.load_external(entry.id)
+
+
+def test_observation_keys_are_taken_in_the_order_that_is_asked_for(
+    foreign: Any, tmp_path: Path
+) -> None:
+    arrays = foreign.robomimic(tmp_path / "a.hdf5")
+    steps = foreign.LENGTHS[0]
+    for keys, columns in (
+        ("robot0_eef_pos, object", [1, 2, 0]),
+        ("object,robot0_eef_pos", [0, 1, 2]),
+        ("object", [0]),
+    ):
+        loaded = catalog.load_file(tmp_path / "a.hdf5", keys=keys)
+        seen = loaded.episodes[0].observations[:steps]
+        np.testing.assert_array_equal(seen, arrays["observations"][:steps, columns])
