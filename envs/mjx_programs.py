@@ -24,8 +24,8 @@ __all__ = ["Programs", "episode_keys", "load_suite", "programs"]
 
 _PACKAGE = "mujoco_playground"
 
-# XLA's newer emitters on a processor take three times as long to compile these programs, which then
-# run no faster.
+# XLA's newer emitters on a processor take two to three times as long to compile these programs,
+# which then run no faster.
 _COMPILER_OPTIONS: dict[str, dict[str, bool]] = {
     "cpu": {"xla_cpu_use_fusion_emitters": False},
     "cuda": {},
