@@ -28,12 +28,13 @@ from trimtab.benchmarks.recipes import make_dataset
 from trimtab.benchmarks.recording import Stage, dataset_of
 from trimtab.benchmarks.rundir import provenance
 from trimtab.benchmarks.stats import two_level_interval
-from trimtab.envs.registry import get_spec
-from trimtab.files import atomic_write_json
+from trimtab.envs.registry import get_spec, list_tasks
+from trimtab.files import atomic_write_json, atomic_write_text
 from trimtab.policies.bundle import load_bundle
 
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = ROOT / "benchmarks" / "results" / "tiers" / "tiers.json"
+PAGE = TABLE.with_suffix(".md")
 BEGINNING = 2
 """Episodes of each tier whose hash stands in the table too: enough for a test to make anew."""
 JUDGED = 100
@@ -95,6 +96,36 @@ def judged(recipe: Mapping[str, Any]) -> dict[str, float]:
     return interval([episode.return_ for episode in scores.episodes])
 
 
+def shown(value: Mapping[str, float]) -> str:
+    """Return a mean with its interval."""
+    return f"{value['mean']:,.0f} [{value['low']:,.0f}, {value['high']:,.0f}]"
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Return the table of the tiers and that of the references, as Markdown."""
+    lines = [
+        "| dataset | episodes | steps | return | content hash |",
+        "| :-- | --: | --: | --: | :-- |",
+    ]
+    lines += [
+        f"| `{row['id']}` | {row['episodes']:,} | {row['steps']:,} | {shown(row['return'])} "
+        f"| `{row['content_hash'][:16]}` |"
+        for row in document["tiers"].values()
+    ]
+    lines += [
+        "",
+        "| task | random, `trimtab-v0` | expert, `trimtab-v0` | random and expert, `d4rl-v2` |",
+        "| :-- | --: | --: | --: |",
+    ]
+    for env, score in document["references"].items():
+        low, high = list_tasks()[env].score_references["d4rl-v2"]
+        lines.append(
+            f"| `{env}` | {shown(score['random'])} | {shown(score['expert'])} "
+            f"| {low:,.0f} and {high:,.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
     """Make, compare, tell; write where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -131,6 +162,7 @@ def main() -> int:
         }
         TABLE.parent.mkdir(parents=True, exist_ok=True)
         atomic_write_json(TABLE, document)
+        atomic_write_text(PAGE, page(document))
         return 0
     return 1 if differing else 0
 

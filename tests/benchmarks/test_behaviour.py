@@ -1,0 +1,111 @@
+"""Trained policies as controllers, and the learned tiers that they make."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trimtab.benchmarks.behaviour import BehaviourPolicy, behaviour_folder
+from trimtab.benchmarks.config import load_group
+from trimtab.benchmarks.recipes import recipe_folder
+from trimtab.envs.registry import list_tasks
+from trimtab.policies.bundle import load_bundle
+from trimtab.types import TrimtabError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@functools.cache
+def script() -> Any:
+    path = ROOT / "scripts" / "tiers.py"
+    spec = importlib.util.spec_from_file_location("tiers", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TABLE: dict[str, Any] = json.loads(
+    (ROOT / "benchmarks" / "results" / "tiers" / "tiers.json").read_text()
+)
+
+
+def controller(seed: int = 0, **settings: Any) -> BehaviourPolicy:
+    settings = {"policies": ["hopper/ppo-200000"], **settings}
+    return BehaviourPolicy("", np.random.default_rng(seed), **settings)
+
+
+def test_without_noise_it_acts_as_the_policy_is_judged() -> None:
+    policy = load_bundle(behaviour_folder("hopper/ppo-200000")).policy
+    obs = np.random.default_rng(1).normal(size=(5, 11)).astype(np.float32)
+    expected = policy.act(torch.from_numpy(obs), deterministic=True)[:, 0].numpy()
+    acts = [controller(noise_scale=0.0).act(row) for row in obs]
+    np.testing.assert_allclose(acts, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_its_noise_has_the_size_that_is_asked_for() -> None:
+    obs = np.zeros(11, np.float32)
+    mean = controller(noise_scale=0.0).act(obs)
+    spreads = []
+    for scale in (0.1, 0.2):
+        noisy = controller(noise_scale=scale)
+        spreads.append(np.array([noisy.act(obs) - mean for _ in range(500)]).std(0))
+    np.testing.assert_allclose(spreads[1], 2 * spreads[0], rtol=1e-3)
+
+
+def test_each_episode_has_one_of_its_policies() -> None:
+    names = ["hopper/ppo-50000", "hopper/ppo-200000"]
+    firsts = {
+        controller(seed, policies=names, noise_scale=0.0).act(np.zeros(11, np.float32)).tobytes()
+        for seed in range(20)
+    }
+    assert len(firsts) == 2
+
+
+def test_wrong_policies_are_named_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(TrimtabError, match="hopper/ppo-1: neither a bundle nor one of .*hopper/"):
+        controller(policies=["hopper/ppo-1"])
+    with pytest.raises(TrimtabError, match="name at least one"):
+        controller(policies=[])
+
+
+def test_other_weights_are_another_dataset(tmp_path: Path) -> None:
+    recipe = load_group("dataset", "hopper_medium")
+    folder = recipe_folder(recipe, tmp_path)
+    other = {**recipe["controller"], "policies": [str(behaviour_folder("hopper/ppo-200000"))]}
+    assert BehaviourPolicy.identity(other) == BehaviourPolicy.identity(recipe["controller"])
+    changed = {**recipe["controller"], "policies": ["hopper/ppo-150000"]}
+    assert BehaviourPolicy.identity(changed) != BehaviourPolicy.identity(recipe["controller"])
+    assert recipe_folder({**recipe, "controller": changed}, tmp_path) != folder
+
+
+def test_the_table_has_every_tier() -> None:
+    assert list(TABLE["tiers"]) == script().tiers()
+    assert len(TABLE["tiers"]) == 15
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, row in TABLE["tiers"].items() if "beginning" in row]
+)
+def test_a_tier_begins_as_committed(name: str) -> None:
+    assert script().beginning(name) == TABLE["tiers"][name]["beginning"]
+
+
+@pytest.mark.parametrize("env", TABLE["references"])
+def test_scores_are_normalised_with_what_was_measured(env: str) -> None:
+    measured = TABLE["references"][env]
+    expected = (measured["random"]["mean"], measured["expert"]["mean"])
+    assert list_tasks()[env].score_references["trimtab-v0"] == expected
+    assert measured["random"]["high"] < measured["expert"]["low"]
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    page = (ROOT / "benchmarks" / "results" / "tiers" / "tiers.md").read_text()
+    assert page == script().page(TABLE)
