@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from hydra.utils import get_class
 
+from trimtab.benchmarks.signals import end_with_parent
 from trimtab.datasets.catalog import is_dataset
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats import minari
@@ -78,12 +79,17 @@ def record_episodes(
     count = workers or os.cpu_count() or 1
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(
-        count, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
+        count, mp_context=context, initializer=_prepare_worker
     ) as pool:
         try:
             return select(_in_order(recipe, blocks, pool, count), wanted, stage.task, progress)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _prepare_worker() -> None:
+    end_with_parent()
+    torch.set_num_threads(1)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ def _on_sigterm(handle: Callable[..., object]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+_GRACE = 20.0  # seconds to save a state in
 _told = threading.Event()
 
 
@@ -86,3 +88,21 @@ def _children() -> list[int]:
         if parent == os.getpid():
             found.append(int(status.parent.name))
     return found
+
+
+def end_with_parent() -> None:
+    """End this process soon after the one that started it, however that ended; for pools' workers.
+
+    A worker that nobody gives work to would wait for ever. It is told by SIGTERM first, so that a
+    run saves its state.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(_GRACE)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

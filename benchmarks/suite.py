@@ -26,7 +26,7 @@ from rich.progress import TimeRemainingColumn as Remaining
 
 import trimtab
 from trimtab.benchmarks.config import compose_run, load_group
-from trimtab.benchmarks.signals import sigterm_as_error
+from trimtab.benchmarks.signals import end_with_parent, sigterm_as_error
 from trimtab.files import atomic_write_json, read_json, sha256_json
 from trimtab.types import TrimtabError
 
@@ -239,6 +239,7 @@ def run_job(job: Job, base: Path | None, messages: Any) -> str:
 def _quiet_worker() -> None:
     import warnings
 
+    end_with_parent()
     # The parent decides what an interrupt means; a worker is told by being terminated.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.filterwarnings("ignore")

@@ -35,6 +35,15 @@ _D4RL = {
     "Ant-v5": (-325.6, 3879.7),
 }
 
+# Returns of uniformly random actions and of the experts of our own tiers, measured on this stack
+# (benchmarks/results/tiers).
+_TRIMTAB = {
+    "HalfCheetah-v5": (-289.82, 6559.06),
+    "Hopper-v5": (17.31, 3342.53),
+    "Walker2d-v5": (1.63, 4789.51),
+}
+_REFERENCES = {"d4rl-v2": _D4RL, "trimtab-v0": _TRIMTAB}
+
 # Episode lengths in environment steps, as Gymnasium registers them.
 _HORIZONS = {
     "Ant-v5": 1000,
@@ -64,7 +73,9 @@ FAMILY = Family(
     tasks={
         name: Task(
             horizon=horizon,
-            score_references={"d4rl-v2": _D4RL[name]} if name in _D4RL else {},
+            score_references={
+                table: scores[name] for table, scores in _REFERENCES.items() if name in scores
+            },
             tags=("locomotion",) if name.removesuffix("-v5") in _LOCOMOTION else ("control",),
         )
         for name, horizon in _HORIZONS.items()

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +245,36 @@ def test_how_many_processes_record_changes_nothing(tmp_path: Path) -> None:
         and recorded_at.items()
         <= {path: path.stat().st_mtime_ns for path in blocks.rglob("*.hdf5")}.items()
     )  # what was recorded before is not recorded again
+
+
+def test_recorders_end_with_who_started_them(tmp_path: Path) -> None:
+    command = (
+        "import sys; from pathlib import Path; from trimtab.benchmarks.cli import main\n"
+        "if __name__ == '__main__': main(sys.argv[1:])\n"
+    )
+    (tmp_path / "go.py").write_text(command)
+    words = ["dataset", "make", "dataset=maze_large", f"out={tmp_path / 'runs'}"]
+    # Tracked by a word in the environment: a killed parent's children are nobody's.
+    environment = {**os.environ, "RECORDED_BY": str(tmp_path)}
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "go.py"), *words], env=environment)
+    deadline = time.monotonic() + 100
+    while not list(tmp_path.rglob("blocks/*/data")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(_started_by(str(tmp_path))) > 1
+    parent.kill()
+    parent.wait()
+    while (left := _started_by(str(tmp_path))) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert not left
+
+
+def _started_by(word: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if f"RECORDED_BY={word}".encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
 
 
 @pytest.mark.parametrize(
