@@ -68,6 +68,7 @@ def _build(task: str, *, render: bool) -> RawEnv:
             self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
             self.action_space = space
             self.model, self.data = env.model, env.data
+            self.scene = env  # a recipe's controller reads there what is not observed
             self.frame_skip = getattr(env, "_n_steps", None) or env.frame_skip
             here = tuple(range(observed))
             self.obs_parts = {"observation": here}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trimtab.datasets.episodes import Episode
 from trimtab.types import TrimtabError
 
-__all__ = ["Controller", "ControllerFactory", "Wanted", "play", "record", "select"]
+__all__ = ["Controller", "ControllerFactory", "Wanted", "Watcher", "play", "record", "select"]
 
 _MOST_ATTEMPTS = 20
 """Episodes tried for each one that is kept, before the recipe is called hopeless."""
@@ -31,6 +31,15 @@ class Controller(Protocol):
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return a raw action ``[A]`` for a raw observation ``[O]``."""
+        ...
+
+
+@runtime_checkable
+class Watcher(Controller, Protocol):
+    """A controller that needs more than is observed, such as where a goal is."""
+
+    def watch(self, env: gymnasium.Env[Any, Any]) -> None:
+        """Take the environment, once, after its reset: to look at, never to move."""
         ...
 
 
@@ -89,6 +98,8 @@ def play(
     space = env.action_space
     assert isinstance(space, gymnasium.spaces.Box)
     obs, _ = env.reset(seed=env_seed)
+    if isinstance(controller, Watcher):
+        controller.watch(env)
     observations, actions, rewards, successes = [obs], [], [], []
     terminated = truncated = False
     while not (terminated or truncated):
