@@ -3,7 +3,8 @@
 OGBench lets them move one object after the other to random places, in scenes of their own. Here the
 places are those of the task (see :mod:`trimtab.datasets.recipes.ogbench_plans`), so that the
 episodes are demonstrations of it, with its own rewards and ends. Of OGBench's two kinds these are
-the Markovian ones: they look where things are at every step, and so recover from noise.
+the Markovian ones: they look where things are at every step, and so recover from noise. Without any
+noise they can stand still for ever, such as at the drawer's handle; a little of it frees them.
 
 Park et al., 2024, "OGBench: Benchmarking Offline Goal-Conditioned RL".
 """

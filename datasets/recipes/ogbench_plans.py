@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.datasets.recipes.lights_out import presses
 
-__all__ = ["CubePlan", "Part", "Plan", "PuzzlePlan", "ScenePlan"]
+__all__ = ["CubePlan", "Part", "Plan", "PlanFactory", "PuzzlePlan", "ScenePlan"]
 
 Info = Mapping[str, Any]
 Vector = NDArray[np.float64]
@@ -31,8 +31,8 @@ _OPEN = -0.16
 """Where the drawer's slide (m) is open; 0 is closed."""
 _OPEN_ENOUGH = -0.12
 """Where a cube goes in (m), as OGBench has it."""
-_TOWARD_FRONT = 0.02
-"""How far (m) from the drawer's middle to its front a cube is put: the goal lies at its front."""
+_LAID = 0.03
+"""How near (m, in the plane) to the open drawer's middle a cube in it lies well."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,10 @@ class Plan(Protocol):
             info: what the scene tells of its objects now.
         """
         ...
+
+
+PlanFactory = Callable[[Any, np.random.Generator], Plan]
+"""Makes the plan of one episode of a scene, OGBench's environment; draws from the generator."""
 
 
 class CubePlan:
@@ -123,10 +127,11 @@ def _cube_target(number: int, place: Vector) -> dict[str, Any]:
 def _press(scene: Any, oracle: Any, number: int) -> Part:
     """Return the press of a button."""
     states, values = scene._cur_button_states, scene._num_button_states
+    top = scene._data.site_xpos[scene._button_site_ids[number]].copy()
     target = {
         "privileged/target_button": number,
         "privileged/target_button_state": (states[number] + 1) % values,
-        "privileged/target_button_top_pos": scene._data.site_xpos[scene._button_site_ids[number]],
+        "privileged/target_button_top_pos": top,
     }
     return Part(oracle, target)
 
@@ -193,13 +198,14 @@ class ScenePlan:
         scene = self.scene
         goal = scene._data.mocap_pos[scene._cube_target_mocap_ids[0]].copy()
         into = goal[1] < scene._object_sampling_bounds[0][1]  # only the drawer is out there
-        inside = scene._is_in_drawer(info["privileged/block_0_pos"])
-        if into and inside:
-            return None  # it is where the closed drawer will have it
+        place = info["privileged/block_0_pos"]
+        inside = scene._is_in_drawer(place)
         if (into or inside) and info["privileged/drawer_pos"][0] > _OPEN_ENOUGH:
             return self._slide(info, "drawer", 0, self.drawer, _OPEN)
         if into:
-            goal = scene._drawer_center + np.array([0.0, _TOWARD_FRONT, 0.0])
+            goal = scene._drawer_center
+            if inside and np.linalg.norm((place - goal)[:2]) < _LAID:
+                return None  # the closing drawer takes it to its goal
         return Part(self.cube, _cube_target(0, goal))
 
     def _slide(self, info: Info, what: str, lock: int, oracle: Any, wanted: float) -> Part:
@@ -210,6 +216,3 @@ class ScenePlan:
         place = info[f"privileged/{what}_handle_pos"]
         place = place + axis * (wanted - info[f"privileged/{what}_pos"][0])
         return Part(oracle, {f"privileged/target_{what}_handle_pos": place})
-
-
-PlanFactory = Callable[[Any, np.random.Generator], Plan]
