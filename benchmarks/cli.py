@@ -39,13 +39,15 @@ class Setting:
 class Command:
     """One command: where it is carried out, its settings, and what its help shows.
 
-    ``settings`` is None for commands whose words are Hydra overrides of a run's settings.
+    ``settings`` is None for commands whose words are Hydra overrides of a run's settings. Words
+    that begin with ``within`` are kept as they are, in the argument ``overrides``.
     """
 
     function: str
     summary: str
     examples: tuple[str, ...]
     settings: Mapping[str, Setting] | None
+    within: str = ""
 
 
 FORMAT = Setting("table", "table, or json alone on standard output", ("table", "json"))
@@ -128,7 +130,7 @@ COMMANDS: dict[str, Command] = {
         "trimtab.benchmarks.dataset_commands:dataset",
         "offline data: list, make, check, info or convert",
         (
-            "trimtab dataset make dataset=two_routes",
+            "trimtab dataset make dataset=two_routes dataset.episodes=50",
             "trimtab dataset check path=runs/datasets/…/trimtab/two-routes-v0",
             "trimtab dataset info path=lift.hdf5 figure=lift.png",
             "trimtab dataset convert from=lift.hdf5 to=my/lift-v0 as=minari env=robosuite/Lift",
@@ -149,6 +151,7 @@ COMMANDS: dict[str, Command] = {
             "out": Setting("runs", "datasets are made below <out>/datasets"),
             "format": FORMAT,
         },
+        within="dataset.",
     ),
     "list": Command(
         "trimtab.benchmarks.commands:list_things",
@@ -251,7 +254,10 @@ def run(words: Sequence[str]) -> int:
     if command.settings is None:
         function: Callable[..., int] = getattr(importlib.import_module(module), attribute)
         return function(rest)
-    settings = parse(name, command.settings, rest)
+    kept = [word for word in rest if command.within and word.startswith(command.within)]
+    settings = parse(name, command.settings, [word for word in rest if word not in kept])
+    if command.within:
+        settings["overrides"] = kept
     function = getattr(importlib.import_module(module), attribute)
     return function(**settings)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -77,6 +78,27 @@ def load_group(group: str, name: str) -> dict[str, Any]:
     loaded = OmegaConf.to_container(_conf_file(f"{group}/{name}.yaml"))
     assert isinstance(loaded, dict)
     return {str(key): value for key, value in loaded.items()}
+
+
+def recipe_with(name: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return the recipe ``name`` with settings of its own changed: ``dataset.<key>=<value>``.
+
+    Raises:
+        TrimtabError: if there is no such recipe or setting, or a value is no YAML.
+    """
+    recipe = OmegaConf.create(load_group("dataset", name))
+    for word in words:
+        key, equals, _ = word.partition("=")
+        if not equals:
+            raise TrimtabError(f"{word}: give it a value, such as {word}=…")
+        _dataset_override(word, key.removeprefix("dataset."), name)
+    try:
+        changes = OmegaConf.from_dotlist([word.removeprefix("dataset.") for word in words])
+        merged = OmegaConf.to_container(OmegaConf.merge(recipe, changes), resolve=True)
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
+        raise TrimtabError(f"dataset={name}: {str(error).splitlines()[0]}") from error
+    assert isinstance(merged, dict)
+    return {str(key): value for key, value in merged.items()}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

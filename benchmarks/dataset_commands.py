@@ -10,7 +10,7 @@ from rich.console import Console
 from trimtab.benchmarks import config
 from trimtab.benchmarks.cli import near
 from trimtab.benchmarks.recipes import make_dataset, recipe_folder
-from trimtab.benchmarks.screen import print_json, print_rows
+from trimtab.benchmarks.screen import print_json, print_rows, progress_bar
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.registry import Format, Hints, format_for, recognise
@@ -74,6 +74,8 @@ def _list(out: str, format: str) -> int:
 def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, str]:
     """Return where the dataset lies that a recipe or a path names, it, and its format."""
     name, path = words["dataset"], words["path"]
+    if words["overrides"] and not name:
+        raise TrimtabError(f"dataset: {words['overrides'][0]} is a recipe's; add dataset=<recipe>")
     if bool(name) == bool(path):
         raise TrimtabError(
             f"dataset: action={action} takes either dataset=<recipe> or path=<file or folder>"
@@ -94,8 +96,10 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
     recipes = _recipes()
     if name not in recipes:
         raise TrimtabError(f"dataset={name}: there is no such recipe; {near(name, recipes)}")
-    loaded = make_dataset(recipes[name], Path(out))
-    place = recipe_folder(recipes[name], Path(out))
+    recipe = config.recipe_with(name, words["overrides"])
+    with progress_bar(name) as tell:
+        loaded = make_dataset(recipe, Path(out), lambda share: tell(share, ""))
+    place = recipe_folder(recipe, Path(out))
     return place, loaded, recognise(place).name
 
 

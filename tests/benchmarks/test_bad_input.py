@@ -119,7 +119,7 @@ def poison(array: Any) -> Any:
 
 
 DATASETS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing": (shutil.rmtree, "there is no data/metadata.json in it"),
+    "missing": (shutil.rmtree, "there is no such file or folder"),
     "no data file": (lambda folder: (folder / "data" / "main_data.hdf5").unlink(), "is missing"),
     "truncated": (cut, "truncated or changed"),
     "truncated, a stranger's": (cut_without_seal, "main_data.hdf5"),

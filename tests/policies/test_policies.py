@@ -288,7 +288,7 @@ def test_constant_action_dimension_is_reproduced() -> None:
         ({"kind": "flow", "spec": {**SPEC.to_json(), "action_low": [0.0]}}, "action limits"),
         ({"kind": "flow", "spec": SPEC.to_json(), "sampling_steps": 0}, "sampling_steps"),
         ({"kind": "flow", "spec": SPEC.to_json(), "hidden": []}, "flow do not fit"),
-        ({"kind": "gaussian", "spec": SPEC.to_json(), "hidden": [-2]}, "gaussian do not fit"),
+        ({"kind": "gaussian", "spec": SPEC.to_json(), "hidden": [-2]}, "every width must be"),
         ({"kind": "diffusion", "spec": SPEC.to_json(), "sampler": "heun"}, "unknown sampler"),
         ({"kind": "latent", "base": {"kind": "flow"}, "actor": {"kind": "flow"}}, "spec"),
     ],
