@@ -183,3 +183,22 @@ def test_the_plane_is_where_the_data_spreads() -> None:
     np.testing.assert_allclose(flat, mixed[:, :2], rtol=1e-6)
     assert labels == ("observation 0", "observation 1")
     assert plane(mixed[:, :1])[0].shape == (500, 2)
+
+
+def test_a_recipe_is_made_with_settings_of_its_own(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["dataset=two_routes", f"out={tmp_path}"]
+    with pytest.raises(SystemExit) as ended:
+        main(["dataset", "make", *words, "dataset.episodes=2", "format=json"])
+    assert ended.value.code == 0
+    made = json.loads(capfd.readouterr().out)
+    assert made["episodes"] == 2 and made["recipe"]["episodes"] == 2
+    for wrong, told in (
+        ("dataset.episode=2", "did you mean episodes?"),
+        ("dataset.controller.niose=0", "did you mean noise?"),
+        ("dataset.episodes=x", "must be a whole number"),
+        ("dataset.episodes", "give it a value"),
+    ):
+        assert told in answer(capfd, "make", *words, wrong, code=2)
+    assert "add dataset=<recipe>" in answer(capfd, "info", "dataset.seed=1", "path=x", code=2)
