@@ -299,7 +299,11 @@ def test_a_simulator_that_gives_no_number_stops_the_run_before_it_is_stored(
 
 
 def test_threads_are_the_runs_own_also_after_a_dataset_that_is_a_run(tmp_path: Path) -> None:
-    run = '["algorithm=sac","online_steps=40","algorithm.warmup_steps=20","algorithm.hidden=[8]","eval_episodes=1"]'
+    words_of_run = (
+        "algorithm=sac", "online_steps=40", "algorithm.warmup_steps=20", "algorithm.hidden=[8]",
+        "eval_episodes=1",
+    )  # fmt: skip
+    run = json.dumps(words_of_run)
     words = [
         "env=gym/Hopper-v5", "algorithm=td3_bc", "algorithm.hidden=[8]", "offline_steps=2",
         "dataset=hopper_replay", f"dataset.run={run}", "eval_episodes=1", f"out={tmp_path}",
