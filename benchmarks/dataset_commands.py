@@ -9,7 +9,7 @@ from rich.console import Console
 
 from trimtab.benchmarks import config
 from trimtab.benchmarks.cli import near
-from trimtab.benchmarks.recipes import make_dataset, recipe_folder
+from trimtab.benchmarks.recipes import is_recipe, make_dataset, recipe_folder
 from trimtab.benchmarks.screen import print_json, print_rows, progress_bar
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
@@ -50,21 +50,30 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
 
 
 def _list(out: str, format: str) -> int:
+    made = catalog.made_datasets()
     rows = [
-        {"recipe": name, **{key: recipe.get(key) for key in ("id", "env", "episodes", "steps")}}
+        {
+            "recipe": name,
+            **{key: recipe.get(key) for key in ("id", "env")},
+            **{key: made.get(name, {}).get(key) for key in ("episodes", "steps", "megabytes")},
+            "content_hash": made.get(name, {}).get("content_hash"),
+        }
         for name, recipe in _recipes().items()
     ]
     place = Path(out) / "datasets"
-    made = catalog.list_datasets(place) if place.is_dir() else []
+    here = catalog.list_datasets(place) if place.is_dir() else []
     others = [
         {**vars(entry), "path": str(entry.path), "on disk": entry.path.exists()}
         for entry in catalog.external_datasets().values()
     ]
     if format == "json":
-        print_json({"recipes": rows, "made": made, "external": others})
+        print_json({"recipes": rows, "made": here, "external": others})
     else:
-        print_rows("recipes", rows)
-        print_rows(f"on disk below {out}/datasets", made)
+        for row in rows:
+            row["content_hash"] = (row["content_hash"] or "")[:8]
+            del row["env"]  # as in its id; format=json has all of it
+        print_rows("recipes (MIT licence), and what each gives on the pinned packages", rows)
+        print_rows(f"on disk below {out}/datasets", here)
         shown = ("id", "path", "on disk")
         short = [{key: entry[key] for key in shown} for entry in others]
         print_rows("of others, used where their files are on disk", short)
@@ -181,5 +190,5 @@ def _per_dimension(summary: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
 
 def _recipes() -> dict[str, dict[str, Any]]:
     """Return the datasets that can be made here: the files that say how."""
-    files = {name: config.load_group("dataset", name) for name in config.group_options("dataset")}
-    return {name: file for name, file in files.items() if {"controller", "run", "of"} & set(file)}
+    names = config.group_options("dataset")
+    return {name: config.load_group("dataset", name) for name in names if is_recipe(name)}

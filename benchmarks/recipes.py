@@ -23,9 +23,26 @@ from trimtab.envs.registry import get_spec
 from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
-__all__ = ["make_dataset", "parts_of", "recipe_folder", "record_recipe"]
+__all__ = [
+    "is_recipe",
+    "make_dataset",
+    "parts_of",
+    "recipe_digest",
+    "recipe_folder",
+    "record_recipe",
+]
 
 logger = logging.getLogger(__name__)
+
+
+def is_recipe(name: str) -> bool:
+    """Return whether a file of ``conf/dataset/`` says how data is made."""
+    return bool({"controller", "run", "of"} & set(load_group("dataset", name)))
+
+
+def recipe_digest(recipe: Mapping[str, Any]) -> str:
+    """Return ten hexadecimal digits over a recipe's settings."""
+    return sha256_json(dict(recipe))[:10]
 
 
 def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:

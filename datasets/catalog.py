@@ -28,6 +28,7 @@ __all__ = [
     "list_datasets",
     "load_external",
     "load_file",
+    "made_datasets",
     "summary",
 ]
 
@@ -63,12 +64,24 @@ class External:
         return Path(os.environ.get(PLACE) or "data") / self.file
 
 
+def _listed(name: str) -> dict[str, dict[str, Any]]:
+    for root in trimtab.__path__:
+        file = Path(root) / "datasets" / name
+        if file.is_file():
+            return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+    return {}
+
+
+@functools.cache
+def made_datasets() -> Mapping[str, Mapping[str, Any]]:
+    """Return what ``datasets/made.yaml`` says of each recipe's dataset: hash, amount, size."""
+    return _listed("made.yaml")
+
+
 @functools.cache
 def external_datasets() -> Mapping[str, External]:
     """Return what ``datasets/external.yaml`` lists, by id."""
-    (file,) = (Path(root) / "datasets" / "external.yaml" for root in trimtab.__path__)
-    listed = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return {id: External(id, **fields) for id, fields in listed.items()}
+    return {id: External(id, **fields) for id, fields in _listed("external.yaml").items()}
 
 
 def load_external(id: str) -> Dataset:

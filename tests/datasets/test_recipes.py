@@ -17,8 +17,9 @@ import pytest
 from hydra.utils import get_class
 
 from trimtab.benchmarks.config import group_options, load_group
-from trimtab.benchmarks.recipes import make_dataset, recipe_folder
+from trimtab.benchmarks.recipes import is_recipe, make_dataset, recipe_digest, recipe_folder
 from trimtab.benchmarks.recording import Stage, dataset_of, record_episodes
+from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, validate
 from trimtab.datasets.formats import minari
 from trimtab.datasets.recipes.maze_planner import shortest_path
@@ -113,6 +114,15 @@ def test_every_recipe_plays(name: str) -> None:
     assert (first.episodes[0].actions <= limits.high).all()
     if wanted.get("only_successful"):
         assert first.episodes[0].success  # so the first attempt of each of ours does
+
+
+def test_the_catalogue_is_of_the_recipes_there_are() -> None:
+    made = made_datasets()
+    assert made and set(made) <= {name for name in group_options("dataset") if is_recipe(name)}
+    for name, row in made.items():
+        told = f"run `python scripts/catalogue.py runs {name}` and commit datasets/made.yaml"
+        assert row["recipe"] == recipe_digest(recipe(name)), told
+        assert row["id"] == recipe(name)["id"] and len(row["content_hash"]) == 64
 
 
 def test_a_recipe_of_others_has_their_episodes(tmp_path: Path) -> None:
