@@ -17,7 +17,7 @@ from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_datase
 from trimtab.benchmarks.recipes import record_recipe
 from trimtab.datasets.catalog import load_external
 from trimtab.datasets.episodes import Dataset
-from trimtab.envs.registry import get_spec
+from trimtab.envs.registry import checked_names, get_spec
 from trimtab.envs.spec import EnvSpec
 from trimtab.files import read_json, sha256_file, sha256_json
 from trimtab.policies.bundle import (
@@ -31,6 +31,8 @@ from trimtab.policies.sb3_import import policy_from_sb3
 from trimtab.types import PolicySpec, TrimtabError
 
 logger = logging.getLogger(__name__)
+
+_UNKNOWN = "unknown"  # environment of a dataset whose file does not say it
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def components(
     Raises:
         TrimtabError: if anything is missing, unknown, or does not fit the task.
     """
-    env = get_spec(config["env"], **(config["env_options"] or {}))
+    env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
     target = config["algorithm"]["_target_"]
     algorithm: Any = get_class(target)
     from_data = config["offline_steps"] or config["offline_share"]
@@ -80,6 +82,11 @@ def components(
             check_recipe_fits(config["dataset"], env)
         dataset = resolve_dataset(config, env, progress)
         check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
+        if dataset.fingerprint is None and dataset.env not in {_UNKNOWN, env.id}:
+            logger.warning(
+                "dataset %s says that it is of %s, this run is in %s: its numbers may mean "
+                "something else", dataset.id, dataset.env, env.id,
+            )  # fmt: skip
         if dataset.fingerprint not in (None, env.fingerprint):
             logger.warning(
                 "dataset %s was made in %s with env_options %s, this run is in %s with %s: its "

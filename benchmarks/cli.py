@@ -133,7 +133,8 @@ COMMANDS: dict[str, Command] = {
             "trimtab dataset make dataset=two_routes dataset.episodes=50",
             "trimtab dataset check path=runs/datasets/…/trimtab/two-routes-v0",
             "trimtab dataset info path=lift.hdf5 figure=lift.png",
-            "trimtab dataset convert from=lift.hdf5 to=my/lift-v0 as=minari env=robosuite/Lift",
+            "trimtab dataset convert from=lift.hdf5 to=my/lift-v0 as=minari env=robosuite/Lift "
+            "keys=robot0_eef_pos,robot0_eef_quat,robot0_gripper_qpos,object",
         ),
         {
             "action": Setting("list", "what to do", ("list", "make", "check", "info", "convert")),

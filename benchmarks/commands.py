@@ -130,7 +130,7 @@ def evaluate(
 
     from trimtab.benchmarks import video as films
     from trimtab.benchmarks.evaluate import Evaluator
-    from trimtab.envs.registry import get_spec
+    from trimtab.envs.registry import checked_names, get_spec
     from trimtab.types import PolicySpec
 
     if deterministic not in ("", "true", "false"):
@@ -145,6 +145,7 @@ def evaluate(
             raise TrimtabError(f"evaluate: env_options={env_options}: not YAML") from error
         if not isinstance(options, dict):
             raise TrimtabError("evaluate: env_options: such as {reward: sparse, horizon: 150}")
+        options = checked_names(options)
     else:
         options = trained["options"] if task == trained["id"] else {}
     film_at = films.film_path(video, policy, task)

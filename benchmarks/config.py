@@ -136,7 +136,7 @@ def spell_out(overrides: Sequence[str]) -> list[str]:
     for override in overrides:
         key, _, value = override.partition("=")
         is_folder = not value.startswith("[") and (
-            "/" in value or value.startswith(".") or (value and Path(value).is_dir())
+            "/" in value or value.startswith(".") or (value and Path(value).exists())
         )
         if key == "dataset" and value in external_datasets():
             spelt += ["dataset=external", f"dataset.name={value}"]

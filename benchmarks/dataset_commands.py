@@ -138,6 +138,9 @@ def _convert(words: dict[str, Any], format: str) -> int:
     reader = recognise(source)
     if target.resolve().is_relative_to(source.resolve()):
         raise TrimtabError(f"dataset: to={target} lies in from={source}; choose another place")
+    halves = source.with_name(source.name.replace("-val.", ".")), source
+    if target in halves:
+        raise TrimtabError(f"dataset: to={target} and from={source} belong together; rename it")
     loaded = reader.load(source, **_hints(reader, words))
     assert writer.save is not None
     writer.save(loaded, target)

@@ -12,7 +12,7 @@ from typing import Any
 from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.rundir import locked, remove_leftovers
 from trimtab.datasets import streaming
-from trimtab.datasets.catalog import load_file
+from trimtab.datasets.catalog import is_dataset, load_file
 from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
 from trimtab.datasets.formats import minari
 from trimtab.datasets.replay import ReplayBuffer
@@ -51,10 +51,9 @@ def open_dataset(
         TrimtabError: if it is missing, damaged or wrong.
     """
     limit = memory_bytes() // 4 if stream_above is None else stream_above
-    path = minari.data_file(folder) if folder.is_dir() and (folder / "data").is_dir() else None
-    if path is None:
+    if not is_dataset(folder):
         return load_file(folder)
-    if path.stat().st_size <= limit:
+    if minari.data_file(folder).stat().st_size <= limit:
         return minari.load(folder)
     with streams(out) as cache:
         logger.info("streaming %s from %s", folder, cache)

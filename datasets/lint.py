@@ -238,6 +238,15 @@ def _ends(dataset: Dataset) -> Iterator[Finding]:
                 "its last step is neither terminated nor truncated; it is treated as truncated",
             )  # fmt: skip
     lengths = {len(episode) for episode in dataset.episodes}
+    longest = max(lengths)
+    at_longest = [e for e in dataset.episodes if len(e) == longest]
+    ended = sum(bool(e.terminations[-1]) for e in at_longest)
+    if len(lengths) > 1 and ended == len(at_longest) > max(2, len(dataset) // 10):
+        yield Finding(
+            "warning", "timeout-as-terminal", "key 'terminations'",
+            f"{ended} episodes end terminated after {longest} steps, and none is longer: if that "
+            "is the time limit, move them to 'truncations'",
+        )  # fmt: skip
     terminated = all(episode.terminations[-1] for episode in dataset.episodes)
     truncated = any(episode.truncations[-1] for episode in dataset.episodes)
     if len(dataset) > 1 and len(lengths) == 1 and terminated and not truncated:

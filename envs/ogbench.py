@@ -205,12 +205,16 @@ _MANIPULATION = {
 _SINGLE = ("", *(f"-task{number}" for number in range(1, 6)))
 
 
+_WALKERS = ("ant", "humanoid")  # beginnings of the scenes' names
+
+
 def _tasks(scenes: dict[str, int], tag: str, single_tags: tuple[str, ...]) -> dict[str, Task]:
     tasks = {}
     for scene, steps in scenes.items():
-        tasks[f"{scene}-v0"] = Task(steps, "success", tags=(tag, "goal", "sparse"))
+        tags = (tag, *("locomotion",) * scene.startswith(_WALKERS))
+        tasks[f"{scene}-v0"] = Task(steps, "success", tags=(*tags, "goal", "sparse"))
         for number in _SINGLE:
-            single = Task(steps, "success", tags=(tag, *single_tags))
+            single = Task(steps, "success", tags=(*tags, *single_tags))
             tasks[f"{scene}-singletask{number}-v0"] = single
     return tasks
 

@@ -24,6 +24,7 @@ from trimtab.envs.task_env import TaskEnv
 from trimtab.errors import TrimtabError
 
 __all__ = [
+    "checked_names",
     "OUTSIDE",
     "OUTSIDE_GROUP",
     "check_observations",
@@ -44,6 +45,7 @@ OUTSIDE = "TRIMTAB_FAMILIES"
 OUTSIDE_GROUP = "trimtab.envs"
 """Entry points by which an installed package names such modules."""
 _REWARDS = ("native", "sparse")
+_RESERVED = frozenset({"id", "render", "observations"})  # arguments of make that are no options
 _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"horizon": None, "reward": "native", "terminate_on_success": False}
 )
@@ -75,6 +77,10 @@ def _families() -> Mapping[str, Family]:
     return found
 
 
+def _in_a_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
 def _outside() -> list[str]:
     """Return the modules that users bring: named in a variable, or by an installed package."""
     named = [name.strip() for name in os.environ.get(OUTSIDE, "").split(",") if name.strip()]
@@ -85,10 +91,10 @@ def _outside() -> list[str]:
 def _family_outside(name: str) -> Family:
     try:
         family = getattr(importlib.import_module(name), "FAMILY", None)
-    except ImportError as error:
+    except Exception as error:  # it is a user's, and may hold any fault
         raise TrimtabError(
             f"{OUTSIDE} or an installed package names the module {name}, which cannot be imported "
-            f"({error})"
+            f"({_in_a_line(error)})"
         ) from error
     if not isinstance(family, Family):
         raise TrimtabError(f"the module {name} defines no FAMILY of trimtab.envs.spec.Family")
@@ -111,6 +117,18 @@ def list_tasks() -> dict[str, Task]:
     """Return what every family declares of its tasks, by id, sorted."""
     found = {f"{f.name}/{name}": task for f in list_families() for name, task in f.tasks.items()}
     return dict(sorted(found.items()))
+
+
+def checked_names(options: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return options that a user wrote, none of which is an argument of ours.
+
+    Raises:
+        TrimtabError: if a name is no text, or one that options cannot have.
+    """
+    for name in options:
+        if not isinstance(name, str) or name in _RESERVED:
+            raise TrimtabError(f"env_options: {name!r} is no option of an environment")
+    return dict(options)
 
 
 def _find(id: str) -> tuple[Family, str, Task]:
@@ -182,6 +200,10 @@ def _build(
         raise TrimtabError(
             f"{id} needs the extra: pip install '{family.install}' ({error})"
         ) from error
+    except TrimtabError:
+        raise
+    except Exception as error:  # a family may be a user's own
+        raise TrimtabError(f"{id} cannot be made ({_in_a_line(error)})") from error
     env = TaskEnv(
         raw,
         horizon=values["horizon"] or task.horizon,

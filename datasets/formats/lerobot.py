@@ -94,6 +94,8 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 def _info(path: Path) -> dict[str, Any]:
     place = path / "meta" / "info.json"
     info = read_json(place, "dataset")
+    if isinstance(info, dict) and isinstance(info.get("fps"), float) and info["fps"].is_integer():
+        info["fps"] = int(info["fps"])  # some writers have 24.0
     types = {"codebase_version": str, "fps": int, "features": dict, "total_frames": int}
     for key, kind in types.items():
         if not isinstance(info, dict) or type(info.get(key)) is not kind:

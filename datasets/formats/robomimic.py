@@ -86,6 +86,12 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         if key:
             demos[int(index)][key] = array
     if own is None:
+        several = {path.partition("/obs/")[2] for path in arrays if "/obs/" in path}
+        if len(several) > 1 and "keys" not in hints:
+            logger.warning(
+                "%s: observation keys are joined in the order of their names (%s); keys= says "
+                "which, and in what order", where, ", ".join(sorted(several)),
+            )  # fmt: skip
         keys = [key.strip() for key in hints.get("keys", "").split(",") if key.strip()]
         make = _stranger_episodes(demos, keys, where)
     else:

@@ -15,9 +15,10 @@ from PIL import Image
 from trimtab.benchmarks.cli import main
 from trimtab.benchmarks.dataset_figure import draw, plane
 from trimtab.benchmarks.dataset_replay import check_replay
+from trimtab.benchmarks.offline_data import open_dataset
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
-from trimtab.datasets.formats.registry import get_format
+from trimtab.datasets.formats.registry import get_format, list_formats
 
 
 @pytest.fixture
@@ -202,3 +203,12 @@ def test_a_recipe_is_made_with_settings_of_its_own(
     ):
         assert told in answer(capfd, "make", *words, wrong, code=2)
     assert "add dataset=<recipe>" in answer(capfd, "info", "dataset.seed=1", "path=x", code=2)
+
+
+@pytest.mark.parametrize("name", [f.name for f in list_formats() if f.save is not None])
+def test_a_run_opens_every_format(recorded: Dataset, name: str, tmp_path: Path) -> None:
+    format = get_format(name)
+    assert format.save is not None
+    path = tmp_path / f"x{format.suffixes[0]}"
+    format.save(recorded, path)
+    assert open_dataset(path, tmp_path, None).content_hash == recorded.content_hash

@@ -170,3 +170,16 @@ def test_terminations_of_different_lengths_are_real(make_dataset: Any) -> None:
 def test_no_episodes_is_one_finding(make_dataset: Any) -> None:
     (finding,) = check(dataclasses.replace(make_dataset(), episodes=()))
     assert (finding.code, finding.level) == ("no-episodes", "error")
+
+
+def test_time_limits_among_real_ends_are_suspected(make_dataset: Any) -> None:
+    ended = changed(
+        make_dataset((9, 2, 9, 3, 9, 9)),
+        lambda e: {"terminations": flags(e, -1), "truncations": flags(e)},
+    )
+    assert "timeout-as-terminal" in {finding.code for finding in check(ended)}
+    once = changed(
+        make_dataset((9, 2, 8, 3)),
+        lambda e: {"terminations": flags(e, -1), "truncations": flags(e)},
+    )
+    assert "timeout-as-terminal" not in {finding.code for finding in check(once)}
