@@ -200,7 +200,7 @@ def _build(
         raise TrimtabError(
             f"{id} needs the extra: pip install '{family.install}' ({error})"
         ) from error
-    except TrimtabError:
+    except (TrimtabError, OSError):  # a full disk is told of by who knows what it was for
         raise
     except Exception as error:  # a family may be a user's own
         raise TrimtabError(f"{id} cannot be made ({_in_a_line(error)})") from error
