@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +27,7 @@ import numpy as np
 
 from trimtab.envs.legacy_random import as_global_generator, legacy_generator
 from trimtab.envs.mujoco_frames import mujoco_frames
+from trimtab.envs.private_files import private_temporary_files
 from trimtab.envs.quiet import quiet
 from trimtab.envs.spec import Family, RawEnv, Task
 
@@ -42,10 +41,15 @@ def _build(task: str, *, render: bool) -> RawEnv:
         import gymnasium
         import ogbench  # noqa: F401  (registers the tasks)
         from gymnasium.envs.registration import load_env_creator
+        from ogbench.locomaze import maze
 
         spec = gymnasium.spec(task)
         assert isinstance(spec.entry_point, str)
-        with _private_files(), _compiling_once(), as_global_generator(legacy_generator(None)):
+        with (
+            private_temporary_files(maze),
+            _compiling_once(),
+            as_global_generator(legacy_generator(None)),
+        ):
             env: Any = load_env_creator(spec.entry_point)(**spec.kwargs, **_PICTURE)
             env.reset()  # a manipulation scene is made at its first reset
         space = gymnasium.spaces.Box(-1.0, 1.0, env.action_space.shape, np.float32)
@@ -109,31 +113,6 @@ def _build(task: str, *, render: bool) -> RawEnv:
 
 
 _PICTURE = {"width": 480, "height": 480}
-
-
-@contextmanager
-def _private_files() -> Iterator[None]:
-    """Let a maze write its model into a folder that is removed; OGBench leaves the file behind."""
-    from ogbench.locomaze import maze
-
-    with tempfile.TemporaryDirectory(prefix="trimtab-maze-") as folder:
-        maze.tempfile = _PrivateTemporaryFiles(os.path.realpath(folder))
-        try:
-            yield
-        finally:
-            maze.tempfile = tempfile
-
-
-class _PrivateTemporaryFiles:
-    """Stands for the module ``tempfile`` while a maze is made."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def mkstemp(self, *, text: bool, suffix: str) -> tuple[int, str]:
-        handle, path = tempfile.mkstemp(suffix, dir=self._folder, text=text)
-        os.close(handle)  # OGBench opens the file by its name, and never closes this
-        return handle, path
 
 
 @contextmanager

@@ -19,14 +19,12 @@ that way has to be steered to the other.
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 
 import numpy as np
 
+from trimtab.envs.private_files import private_temporary_files
 from trimtab.envs.quiet import quiet
 from trimtab.envs.robotics_goals import FlatGoalEnv, registered
 from trimtab.envs.spec import RawEnv, Task
@@ -161,7 +159,7 @@ def build_own_maze(task: str, *, render: bool) -> RawEnv:
     with quiet():
         from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
-        with _private_temporary_files():
+        with _private_files():
             env = PointMazeEnv(
                 maze_map=[list(row) for row in _OWN_MAPS[task]],
                 reward_type="sparse",
@@ -177,7 +175,7 @@ def build_own_maze(task: str, *, render: bool) -> RawEnv:
 def build_point_maze(task: str, *, render: bool) -> RawEnv:
     """Build one of Gymnasium-Robotics' point mazes."""
     with quiet():
-        with _private_temporary_files():
+        with _private_files():
             env = registered(task, render=render)
         return FlatGoalEnv(env, achieved_at=0, frame_skip=env.point_env.frame_skip)
 
@@ -193,34 +191,12 @@ def build_ant_maze(task: str, *, render: bool) -> RawEnv:
         "elevation": -80.0,
     }
     with quiet():
-        with _private_temporary_files():
+        with _private_files():
             env = registered(task, render=render, default_camera_config=camera)
         return FlatGoalEnv(env, achieved_at=None, frame_skip=env.ant_env.frame_skip)
 
 
-@contextmanager
-def _private_temporary_files() -> Iterator[None]:
-    """Have a maze write its model's file into a folder of its own, removed afterwards.
+def _private_files() -> AbstractContextManager[None]:
+    from gymnasium_robotics.envs.maze import maze_v4
 
-    Gymnasium-Robotics writes the file beside a temporary folder under a name made of the time
-    alone, and leaves it there: two processes may read each other's maze.
-    """
-    from gymnasium_robotics.envs.maze import maze_v4 as module
-
-    with tempfile.TemporaryDirectory(prefix="trimtab-maze-") as folder:
-        original = module.tempfile
-        module.tempfile = cast(Any, _PrivateTemporaryFiles(folder))
-        try:
-            yield
-        finally:
-            module.tempfile = original
-
-
-class _PrivateTemporaryFiles:
-    """Stands for the module ``tempfile`` while a maze is constructed."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def TemporaryDirectory(self) -> tempfile.TemporaryDirectory[str]:  # noqa: N802
-        return tempfile.TemporaryDirectory(dir=os.path.realpath(self._folder))
+    return private_temporary_files(maze_v4)

@@ -21,23 +21,38 @@ Vector = NDArray[np.float64]
 
 
 class _Hand:
-    """What the three have in common: where things are, and noisy movements toward a point."""
+    """What the three have in common: where the hand is, and noisy movements toward a point.
+
+    Args:
+        task: not used.
+        generator: decides the noise.
+        hand: entries of the observation that are the hand's position (m): [first, one after last].
+        action_length: length A of an action.
+        gain: action for each metre that is left.
+        noise: standard deviation of the noise on the hand's movement.
+        noise_levels: instead of ``noise``, values of which each episode draws one: a mixture of
+            competences.
+
+    Raises:
+        TrimtabError: if entries are not those of a position.
+    """
+
+    gripper = 0.0  # its action at present
 
     def __init__(
         self,
+        task: str,
         generator: np.random.Generator,
         *,
         hand: Sequence[int],
-        action_length: int,
-        gain: float,
-        noise: float,
-        noise_levels: Sequence[float],
-        gripper: float,
+        action_length: int = 4,
+        gain: float = 8.0,
+        noise: float = 0.0,
+        noise_levels: Sequence[float] = (),
     ) -> None:
         self.generator = generator
         self.hand, self.action_length, self.gain = _entries("hand", hand), action_length, gain
         self.noise = float(generator.choice(noise_levels)) if noise_levels else noise
-        self.gripper = gripper
 
     def toward(self, obs: NDArray[Any], target: Vector) -> NDArray[Any]:
         """Return the action that moves the hand to ``target`` (m) with the gripper as it is."""
@@ -63,13 +78,9 @@ class Reach(_Hand):
     Args:
         task: not used.
         generator: decides the noise.
-        hand: entries of the observation that are the hand's position (m): [first, one after last].
-        goal: those of the goal.
-        action_length: length A of an action.
-        gain: action for each metre that is left.
-        noise: standard deviation of the noise on the hand's movement.
-        noise_levels: instead of ``noise``, values of which each episode draws one: a mixture of
-            competences.
+        goal: entries of the observation that are the goal (m), as ``hand``.
+        of_hand: ``hand``, ``action_length``, ``gain``, ``noise`` and ``noise_levels``, see
+            :class:`_Hand`.
 
     Raises:
         TrimtabError: if entries are not those of a position.
@@ -80,22 +91,10 @@ class Reach(_Hand):
         task: str,
         generator: np.random.Generator,
         *,
-        hand: Sequence[int],
         goal: Sequence[int],
-        action_length: int = 4,
-        gain: float = 8.0,
-        noise: float = 0.0,
-        noise_levels: Sequence[float] = (),
+        **of_hand: Any,
     ) -> None:
-        super().__init__(
-            generator,
-            hand=hand,
-            action_length=action_length,
-            gain=gain,
-            noise=noise,
-            noise_levels=noise_levels,
-            gripper=0.0,
-        )
+        super().__init__(task, generator, **of_hand)
         self.goal = _entries("goal", goal)
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
@@ -109,15 +108,12 @@ class Push(_Hand):
     Args:
         task: not used.
         generator: decides the noise.
-        hand: entries of the observation that are the hand's position (m): [first, one after last].
-        object: those of the object.
+        object: entries of the observation that are the object's position (m), as ``hand``.
         goal: those of the goal.
-        action_length: length A of an action.
         behind: distance (m) behind the object where the hand comes down.
         above: height (m) over the object at which the hand travels.
-        gain: action for each metre that is left.
-        noise: standard deviation of the noise on the hand's movement.
-        noise_levels: instead of ``noise``, values of which each episode draws one.
+        of_hand: ``hand``, ``action_length``, ``gain``, ``noise`` and ``noise_levels``, see
+            :class:`_Hand`.
 
     Raises:
         TrimtabError: if entries are not those of a position.
@@ -128,28 +124,17 @@ class Push(_Hand):
         task: str,
         generator: np.random.Generator,
         *,
-        hand: Sequence[int],
         object: Sequence[int],
         goal: Sequence[int],
-        action_length: int = 4,
         behind: float = 0.09,
         above: float = 0.1,
-        gain: float = 8.0,
-        noise: float = 0.0,
-        noise_levels: Sequence[float] = (),
+        **of_hand: Any,
     ) -> None:
-        super().__init__(
-            generator,
-            hand=hand,
-            action_length=action_length,
-            gain=gain,
-            noise=noise,
-            noise_levels=noise_levels,
-            gripper=-1.0,
-        )
+        super().__init__(task, generator, **of_hand)
         self.object, self.goal = _entries("object", object), _entries("goal", goal)
         self.behind, self.above = behind, above
         self.down = False
+        self.gripper = -1.0  # closed
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return the action ``[A]``."""
@@ -181,8 +166,7 @@ class PickAndPlace(_Hand):
     Args:
         task: not used.
         generator: decides the noise.
-        hand: entries of the observation that are the hand's position (m): [first, one after last].
-        object: those of the object.
+        object: entries of the observation that are the object's position (m), as ``hand``.
         goal: those of the goal, or None where it is ``place``.
         place: the goal (m) where the observation does not hold it; a None among its three means
             where the object was at first.
@@ -192,11 +176,9 @@ class PickAndPlace(_Hand):
         grasp_steps: steps for which the closing gripper stands still.
         clearance: height (m) over its start that the object has before it is carried sideways.
         release: whether to open over the goal; otherwise the object is held there.
-        action_length: length A of an action.
         above: height (m) over the object at which the hand comes to it.
-        gain: action for each metre that is left.
-        noise: standard deviation of the noise on the hand's movement.
-        noise_levels: instead of ``noise``, values of which each episode draws one.
+        of_hand: ``hand``, ``action_length``, ``gain``, ``noise`` and ``noise_levels``, see
+            :class:`_Hand`.
 
     Raises:
         TrimtabError: if entries are not those of a position, or there is no goal or two.
@@ -207,7 +189,6 @@ class PickAndPlace(_Hand):
         task: str,
         generator: np.random.Generator,
         *,
-        hand: Sequence[int],
         object: Sequence[int],
         goal: Sequence[int] | None = None,
         place: Sequence[float | None] | None = None,
@@ -217,21 +198,10 @@ class PickAndPlace(_Hand):
         grasp_steps: int = 5,
         clearance: float = 0.0,
         release: bool = False,
-        action_length: int = 4,
         above: float = 0.08,
-        gain: float = 8.0,
-        noise: float = 0.0,
-        noise_levels: Sequence[float] = (),
+        **of_hand: Any,
     ) -> None:
-        super().__init__(
-            generator,
-            hand=hand,
-            action_length=action_length,
-            gain=gain,
-            noise=noise,
-            noise_levels=noise_levels,
-            gripper=open,
-        )
+        super().__init__(task, generator, **of_hand)
         if (goal is None) == (place is None):
             raise TrimtabError("dataset.controller: give either goal or place")
         self.object = _entries("object", object)
@@ -239,7 +209,7 @@ class PickAndPlace(_Hand):
         self.place, self.lift = place, lift
         self.open, self.close, self.grasp_steps = open, close, grasp_steps
         self.clearance, self.release, self.above = clearance, release, above
-        self.held = 0
+        self.gripper, self.held = open, 0
         self.first: Vector | None = None
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
