@@ -15,7 +15,7 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.config import RunConfig
 from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_dataset
 from trimtab.benchmarks.recipes import record_recipe
-from trimtab.datasets.catalog import load_external
+from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.envs.spec import EnvSpec
@@ -363,7 +363,8 @@ def resolve_dataset(
     if "runs" in recipe:
         return dataset_of_runs(recipe["runs"], env)
     if "name" in recipe:
-        return load_external(recipe["name"])
+        path, hints = find_external(recipe["name"])
+        return open_dataset(path, out, config["stream_above"], progress, **hints)
     if "path" in recipe and is_run(Path(recipe["path"])):
         return dataset_of_runs([recipe["path"]], env)
     folder = Path(recipe["path"]) if "path" in recipe else record_recipe(recipe, out, progress)

@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.rundir import locked, remove_leftovers
 from trimtab.datasets import streaming
-from trimtab.datasets.catalog import is_dataset, load_file
+from trimtab.datasets.catalog import format_of
 from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.registry import Hints
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.envs.spec import EnvSpec
 from trimtab.files import read_json, sha256_json
@@ -34,30 +34,34 @@ def is_run(folder: Path) -> bool:
 
 
 def open_dataset(
-    folder: Path,
+    path: Path,
     out: Path,
     stream_above: int | None,
     progress: Progress = lambda share: None,
+    **hints: Unpack[Hints],
 ) -> Dataset:
-    """Return the dataset in ``folder``, in memory or, where it is too large for that, streamed.
+    """Return the dataset in ``path``, in memory or, where it is too large for that, streamed.
 
     Args:
-        folder: a dataset in Minari's layout, or in any other format; those are read into memory.
+        path: a dataset in any format.
         out: folder of runs, below which a streamed dataset's columns are kept.
-        stream_above: bytes of its file above which it is streamed; None: a quarter of the memory.
+        stream_above: bytes of its files above which it is streamed; None: a quarter of the memory.
         progress: called with the share that is done.
+        hints: what its file does not say.
 
     Raises:
         TrimtabError: if it is missing, damaged or wrong.
     """
     limit = memory_bytes() // 4 if stream_above is None else stream_above
-    if not is_dataset(folder):
-        return load_file(folder)
-    if minari.data_file(folder).stat().st_size <= limit:
-        return minari.load(folder)
+    format = format_of(path)
+    large = sum(file.stat().st_size for file in streaming.stored_files(path)) > limit
+    if large and format.open is None:
+        logger.info("%s: %s data is read whole; convert it to stream it", path, format.name)
+    if not large or format.open is None:
+        return format.load(path, **hints)
     with streams(out) as cache:
-        logger.info("streaming %s from %s", folder, cache)
-        return streaming.load(folder, cache, progress)
+        logger.info("streaming %s from %s", path, cache)
+        return streaming.load(path, cache, progress, **hints)
 
 
 def open_source(

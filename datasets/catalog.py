@@ -16,7 +16,7 @@ import yaml
 import trimtab
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
-from trimtab.datasets.formats.registry import Hints, recognise
+from trimtab.datasets.formats.registry import Format, Hints, recognise
 from trimtab.types import TrimtabError
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "External",
     "external_datasets",
     "find",
+    "find_external",
+    "format_of",
     "is_dataset",
     "list_datasets",
     "load_external",
@@ -88,8 +90,17 @@ def load_external(id: str) -> Dataset:
     """Return a dataset of others from its file.
 
     Raises:
-        TrimtabError: if it is not listed or not on disk (then it says which file is expected), or
-            the file is damaged.
+        TrimtabError: as :func:`find_external`, or if the file is damaged.
+    """
+    path, hints = find_external(id)
+    return load_file(path, **hints)
+
+
+def find_external(id: str) -> tuple[Path, Hints]:
+    """Return where a dataset of others lies, and what is known of it.
+
+    Raises:
+        TrimtabError: if it is not listed or not on disk (then it says which file is expected).
     """
     known = external_datasets()
     if id not in known:
@@ -103,7 +114,7 @@ def load_external(id: str) -> Dataset:
     hints: Hints = {"env": entry.env, "id": id}
     if entry.keys is not None:
         hints["keys"] = entry.keys
-    return load_file(entry.path, **hints)
+    return entry.path, _taken(format_of(entry.path), hints)
 
 
 def load_file(path: str | Path, **hints: Any) -> Dataset:
@@ -112,10 +123,26 @@ def load_file(path: str | Path, **hints: Any) -> Dataset:
     Raises:
         TrimtabError: if no format knows it, or it is damaged.
     """
+    format = format_of(path)
+    return format.load(path, **_taken(format, hints))
+
+
+def format_of(path: str | Path) -> Format:
+    """Return the format that ``path`` has.
+
+    Raises:
+        TrimtabError: if there is nothing (then it names the nearest known dataset), or no format
+            knows it.
+    """
     if not Path(path).exists():
         raise TrimtabError(f"dataset {path}: there is no such file or folder{_nearest(str(path))}")
-    format = recognise(path)
-    return format.load(path, **{k: v for k, v in hints.items() if k in format.hints})
+    return recognise(path)
+
+
+def _taken(format: Format, hints: Mapping[str, Any]) -> Hints:
+    taken: Hints = {}
+    taken.update({key: value for key, value in hints.items() if key in format.hints})  # type: ignore[typeddict-item]
+    return taken
 
 
 def _nearest(id: str) -> str:

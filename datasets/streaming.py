@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -23,20 +23,23 @@ from trimtab.datasets.episodes import (
     check_episode,
     check_limits,
 )
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.apart import spilled_to
+from trimtab.datasets.formats.contents import Contents, action_limits, chosen
+from trimtab.datasets.formats.registry import Hints, recognise
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.steps import step_flags, step_returns
 from trimtab.datasets.weighting import WeightedEpisodes
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
-__all__ = ["StoredEpisodes", "StreamedBuffer", "StreamedDataset", "load"]
+__all__ = ["StoredEpisodes", "StreamedBuffer", "StreamedDataset", "load", "stored_files"]
 
 Progress = Callable[[float], None]
 
 _CORE = ("observations", "actions", "rewards", "terminations", "truncations")
 _FLAGS = "flags"  # of each step, as a buffer stores them
 _EVERY = 50  # episodes between two reports of progress
+_ADVICE = "make the dataset again or fetch a fresh copy"
 _LEAST_SHIFT = 4  # a block of 16 steps takes half a byte of memory a step
 
 
@@ -143,41 +146,51 @@ class StreamedDataset(Dataset):
 
 
 def load(
-    folder: str | Path, cache: str | Path, progress: Progress = lambda share: None
+    path: str | Path,
+    cache: str | Path,
+    progress: Progress = lambda share: None,
+    **hints: Unpack[Hints],
 ) -> StreamedDataset:
-    """Return the dataset in ``folder``, checked as ``minari.load`` does, with its arrays on disk.
+    """Return the dataset in ``path``, checked as its format's ``load`` does, with arrays on disk.
 
     The columns are kept below ``cache`` under the SHA-256 of the dataset's files, and made anew
     where they are missing or damaged. Only one process at a time may do this in one ``cache``.
 
     Args:
-        folder: of a dataset in Minari's layout.
-        cache: where columns are kept; about as large as the dataset.
+        path: of a dataset in a format that can be read an episode at a time.
+        cache: where columns are kept; about as large as the dataset. While they are written, what
+            a process apart has read of a stranger's file needs as much again.
         progress: called with the share that is done.
+        hints: as the format's ``load`` takes them.
 
     Raises:
-        TrimtabError: as ``minari.load``; or if the episodes' infos are not all alike, or the disk
-            refuses.
+        TrimtabError: as the format's ``load``; if it cannot be read an episode at a time, the
+            episodes' infos are not all alike, or the disk refuses.
     """
-    metadata = minari.read_metadata(folder)
-    path = minari.data_file(folder)
-    try:
-        digest = sha256_with_progress(path, lambda share: progress(0.1 * share))
-    except OSError as error:
-        raise TrimtabError(f"dataset {path}: not readable ({error})") from error
-    minari.check_untouched(metadata, path, digest)
-    fields = minari.dataset_fields(metadata, path)
-    place = Path(cache) / sha256_json([digest, metadata])[:16]
+    path, cache = Path(path), Path(cache)
+    format = recognise(path)
+    if format.open is None:
+        raise TrimtabError(
+            f"dataset {path}: {format.name} data is read whole; convert it to minari first, or "
+            "raise stream_above"
+        )
+    digests = _digests(path, lambda share: progress(0.1 * share))
+    place = cache / sha256_json([format.name, path.name, digests, hints])[:16]
     found = open_columns(place, lambda share: progress(0.1 + 0.9 * share))
     if found is None:
-        _convert(metadata, path, fields, place, lambda share: progress(0.1 + 0.8 * share))
+        with spilled_to(cache):
+            contents = format.open(path, **hints)
+        _convert(contents, hints, place, lambda share: progress(0.1 + 0.8 * share))
         found = open_columns(place, lambda share: progress(0.9 + 0.1 * share))
     if found is None:
         raise TrimtabError(f"{place} cannot be read back; check the disk")
     columns, about = found
     episodes = StoredEpisodes(columns, about["lengths"], about["seeds"])
+    low, high = about["limits"]
     return StreamedDataset(
-        **fields,
+        **about["fields"],
+        action_low=tuple(-np.inf if x is None else x for x in low),
+        action_high=tuple(np.inf if x is None else x for x in high),
         episodes=episodes,
         stored=episodes,
         stored_hash=about["content_hash"],
@@ -185,22 +198,54 @@ def load(
     )
 
 
-def _convert(
-    metadata: Mapping[str, Any],
-    path: Path,
-    fields: Mapping[str, Any],
-    place: Path,
-    progress: Progress,
-) -> None:
-    """Check the episodes in ``path`` and write them as columns, one in memory at a time."""
-    where = f"dataset {path}"
-    low, high = fields["action_low"], fields["action_high"]
-    digest = ContentHash(fields["id"], fields["env"], fields["env_options"], low, high)
+def stored_files(path: Path) -> list[Path]:
+    """Return the files of the dataset in ``path``, sorted; videos are not streamed."""
+    if path.is_file():
+        return [path]
+    inside = (file for file in path.rglob("*") if file.is_file())
+    return sorted(file for file in inside if file.relative_to(path).parts[0] != "videos")
+
+
+def _digests(path: Path, progress: Progress) -> dict[str, str]:
+    """Return the SHA-256 of each file of the dataset in ``path``."""
+    found: dict[str, str] = {}
+    try:
+        files = stored_files(path)
+
+        def tell(share: float) -> None:
+            progress((len(found) + share) / len(files))
+
+        for file in files:
+            found[file.relative_to(path).as_posix()] = sha256_with_progress(file, tell)
+    except OSError as error:
+        raise TrimtabError(f"dataset {path}: not readable ({error})") from error
+    return found
+
+
+def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) -> None:
+    """Check the episodes and write them as columns, one in memory at a time."""
+    where, episodes = f"dataset {contents.path}", contents.episodes
+    if not episodes:
+        raise TrimtabError(f"{where}: it has no whole episode; {_ADVICE}")
+    fields = dict(contents.fields)
+    numbers, fields["recipe"] = chosen(fields["recipe"], len(episodes), hints, where)
+    low, high = contents.limits or action_limits(episodes)
+    named: dict[str, Any] = {key: hints[key] for key in ("id", "env") if key in hints}
+    check = contents.check
+    if check is not None and (numbers is not None or named):
+        digest = _digest(fields, low, high)
+        for episode in episodes:
+            digest.add(episode)
+        check(sum(len(episode) for episode in episodes), digest.hexdigest())
+        check = None
+    fields |= named
+    digest = _digest(fields, low, high)
     lengths: list[int] = []
     seeds: list[int | None] = []
     dims: tuple[int, int] | None = None
     with write_columns(place) as writer:
-        for index, episode in enumerate(minari.read_episodes(metadata, path)):
+        wanted = episodes if numbers is None else (episodes[number] for number in numbers)
+        for index, episode in enumerate(wanted):
             dims = check_episode(episode, f"{where}: episode {index}, key", dims)
             if index == 0:
                 check_limits(low, high, dims[1], where)
@@ -215,9 +260,20 @@ def _convert(
             lengths.append(len(episode))
             seeds.append(episode.seed)
             if index % _EVERY == 0:
-                progress(index / metadata["total_episodes"])
-        minari.check_totals(metadata, path, sum(lengths), digest.hexdigest())
-        writer.about = {"lengths": lengths, "seeds": seeds, "content_hash": digest.hexdigest()}
+                progress(index / len(episodes))
+        if check is not None:
+            check(sum(lengths), digest.hexdigest())
+        writer.about = {
+            "fields": fields,
+            "limits": [[x if np.isfinite(x) else None for x in side] for side in (low, high)],
+            "lengths": lengths,
+            "seeds": seeds,
+            "content_hash": digest.hexdigest(),
+        }
+
+
+def _digest(fields: Mapping[str, Any], low: Sequence[float], high: Sequence[float]) -> ContentHash:
+    return ContentHash(fields["id"], fields["env"], fields["env_options"], low, high)
 
 
 class _EpisodeOf:

@@ -1,9 +1,10 @@
 """Measure a dataset on disk against the same one in memory: memory, loading, rates of sampling.
 
 Run it as ``python scripts/streaming.py [transitions] [rounds]``. It makes a dataset of Hopper's
-size in a temporary folder (TMPDIR; about 2 GB for the 10 million transitions that it takes by
+size in a temporary folder (TMPDIR; about 5 GB for the 10 million transitions that it takes by
 itself), loads it as a stream in a process of its own, once to convert it and once more, and then
-draws batches from disk and from memory in turns. Rows are printed as JSON.
+draws batches from disk and from memory in turns. The other formats that are streamed are converted
+once each, as strangers' files: without what Trimtab notes in its own. Rows are printed as JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reading in a process apart: a damaged file can crash or hang a C library, but not the caller.
 
-The child hands its arrays over in shared memory, so that nothing is copied twice; beside them only
-JSON passes, and nothing is unpickled.
+The child hands its arrays over in shared memory, so that nothing is copied twice, or in a file
+where they are too large for that; beside them only JSON passes, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ import os
 import resource
 import select
 import signal
+import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,30 +28,66 @@ import numpy.typing as npt
 
 from trimtab.errors import TrimtabError
 
-__all__ = ["Read", "read_apart"]
+__all__ = ["Blocks", "Read", "Received", "read_apart", "spilled_to"]
 
-Read = tuple[Mapping[str, Any], Mapping[str, npt.NDArray[Any]]]
-"""JSON values and arrays of numbers, each by name."""
+
+@dataclass(frozen=True)
+class Blocks:
+    """An array that is read a part at a time, because all of it may not fit into memory.
+
+    Attributes:
+        dtype: of the numbers.
+        shape: of the whole.
+        read: yields consecutive rows.
+    """
+
+    dtype: npt.DTypeLike
+    shape: tuple[int, ...]
+    read: Callable[[], Iterable[npt.NDArray[Any]]]
+
+
+Read = tuple[Mapping[str, Any], Iterable[tuple[str, npt.NDArray[Any] | Blocks]]]
+"""JSON values, which are complete once all arrays are read, and arrays of numbers with names."""
+Received = tuple[Mapping[str, Any], dict[str, npt.NDArray[Any]]]
+"""The same in the calling process."""
+
+_spill: ContextVar[Path | None] = ContextVar("spill", default=None)
 
 _SECONDS = 20.0  # of processor time, before a reader is taken to hang
 _BYTES_A_SECOND = 1e6  # further time that a large file gets
 _ALIGNMENT = 64
+_NO_ROOM = 3  # the child's exit code
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-def read_apart(path: Path, read: Callable[[], Read]) -> Read:
-    """Return what ``read()`` returns in a child process; the arrays are read-only.
+@contextmanager
+def spilled_to(folder: Path) -> Iterator[None]:
+    """Let arrays that are read meanwhile lie in nameless files in ``folder``, not in memory.
+
+    They go when the last array is let go of.
+    """
+    token = _spill.set(folder)
+    try:
+        yield
+    finally:
+        _spill.reset(token)
+
+
+def read_apart(path: Path, read: Callable[[], AbstractContextManager[Read]]) -> Received:
+    """Return what is read in a child process; the arrays are read-only.
 
     Args:
         path: what is read: named in errors, and its size decides the patience.
-        read: called in the child. It may raise TrimtabError, and nothing it does to memory or
-            files' positions is seen here.
+        read: entered in the child, and left when the arrays are gathered. It may raise
+            TrimtabError, and nothing it does to memory or files' positions is seen here.
 
     Raises:
-        TrimtabError: what ``read`` raised, or that it crashed or came to no end.
+        TrimtabError: what ``read`` raised, that it crashed or came to no end, or that there is no
+            room for its arrays.
     """
-    seconds = _SECONDS + (path.stat().st_size if path.is_file() else 0) / _BYTES_A_SECOND
-    store = os.memfd_create("trimtab")
+    seconds = _SECONDS + _bytes(path) / _BYTES_A_SECOND
+    folder = _spill.get()
+    store = os.memfd_create("trimtab") if folder is None else _nameless(folder)
     ended, alive = os.pipe()
     try:
         with warnings.catch_warnings():
@@ -61,6 +101,9 @@ def read_apart(path: Path, read: Callable[[], Read]) -> Read:
         status = _wait(child, ended, 10 * seconds)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
             return _received(store)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NO_ROOM:
+            place = folder or "memory"
+            raise TrimtabError(f"dataset {path}: there is no room for its arrays in {place}")
         slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
         fault = "its reader came to no end" if slow else "its reader crashed"
         raise TrimtabError(f"dataset {path}: damaged ({fault}); {_ADVICE}")
@@ -68,6 +111,22 @@ def read_apart(path: Path, read: Callable[[], Read]) -> Read:
         for descriptor in (store, ended, alive):
             if descriptor >= 0:
                 os.close(descriptor)
+
+
+def _bytes(path: Path) -> int:
+    """Return the size of a file, or of all files in a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _nameless(folder: Path) -> int:
+    """Return a descriptor of a new file without a name: it goes with its last user."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.dup(file.fileno())
+    except OSError as error:
+        raise TrimtabError(f"cannot write in {folder}: {error.strerror or error}") from error
 
 
 def _wait(child: int, ended: int, seconds: float) -> int:
@@ -82,7 +141,9 @@ def _wait(child: int, ended: int, seconds: float) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def _child(path: Path, store: int, read: Callable[[], Read], seconds: float) -> None:
+def _child(
+    path: Path, store: int, read: Callable[[], AbstractContextManager[Read]], seconds: float
+) -> None:
     """Read, write the answer to ``store`` and leave; nothing of the parent is cleaned up."""
     code = 1
     try:
@@ -91,38 +152,67 @@ def _child(path: Path, store: int, read: Callable[[], Read], seconds: float) -> 
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a crash is told by the parent, in one line
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
-        index: dict[str, Any]
+        index: dict[str, Any] = {}
+        place = 0
         try:
-            values, arrays = read()
+            described: dict[str, Any] = {}
+            with read() as (values, arrays):
+                for name, array in arrays:
+                    place += -place % _ALIGNMENT
+                    described[name] = [np.dtype(array.dtype).str, array.shape, place]
+                    place = _write_array(store, place, array)
+            index = {"values": values, "arrays": described}
         except TrimtabError as error:
-            index, arrays = {"error": str(error)}, {}
+            index = {"error": str(error)}
+        except _NoRoomError:
+            raise
         except Exception as error:
             fault = f"{type(error).__name__}: {error}"
-            index, arrays = {"error": f"dataset {path}: not readable ({fault}); {_ADVICE}"}, {}
-        else:
-            index = {"values": values, "arrays": {}}
-        place = 0
-        for name, array in arrays.items():
-            place += -place % _ALIGNMENT
-            data = np.ascontiguousarray(array)
-            index["arrays"][name] = [data.dtype.str, data.shape, place]
-            _write(store, place, data.reshape(-1).view(np.uint8) if data.size else b"")
-            place += data.nbytes
+            index = {"error": f"dataset {path}: not readable ({fault}); {_ADVICE}"}
         text = json.dumps(index).encode()
+        os.ftruncate(store, place)  # of an array that was not read whole
         _write(store, place, text + len(text).to_bytes(8, "little"))
         code = 0
+    except _NoRoomError:
+        code = _NO_ROOM
     finally:
         os._exit(code)
+
+
+class _NoRoomError(Exception):
+    """What takes the arrays is full; told apart from what a reader raises."""
+
+
+def _write_array(store: int, place: int, array: npt.NDArray[Any] | Blocks) -> int:
+    """Write an array and return the place behind it.
+
+    Raises:
+        ValueError: if blocks do not make up the array that they are of.
+    """
+    parts = array.read() if isinstance(array, Blocks) else [array]
+    end = place + np.dtype(array.dtype).itemsize * int(np.prod(array.shape, dtype=np.int64))
+    for part in parts:
+        data = np.ascontiguousarray(part, dtype=array.dtype)
+        if place + data.nbytes > end:
+            raise ValueError("more rows than it says")
+        _write(store, place, data.reshape(-1).view(np.uint8) if data.size else b"")
+        place += data.nbytes
+    if place != end:
+        raise ValueError("fewer rows than it says")
+    return place
 
 
 def _write(store: int, place: int, data: Any) -> None:
     view = memoryview(data)
     while view:
-        count = os.pwrite(store, view[: 1 << 30], place)
+        try:
+            count = os.pwrite(store, view[: 1 << 30], place)
+        except OSError as error:
+            raise _NoRoomError from error
         view, place = view[count:], place + count
 
 
-def _received(store: int) -> Read:
+def _received(store: int) -> Received:
     size = os.fstat(store).st_size
     memory = mmap.mmap(store, size, access=mmap.ACCESS_READ)
     length = int.from_bytes(memory[size - 8 :], "little")

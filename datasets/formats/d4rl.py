@@ -7,7 +7,6 @@ The layout and what its readers make of it: ``d4rl/offline_env.py`` and ``qlearn
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -16,17 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.apart import Blocks
+from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
 from trimtab.datasets.formats.hdf5 import (
     child,
     children,
     file_image,
-    read_array,
+    in_blocks,
+    joined,
     read_file,
     root_names,
 )
 from trimtab.datasets.formats.own import (
     Own,
-    assemble,
     check_replaceable,
     common_infos,
     flag_ends,
@@ -56,7 +57,7 @@ _TRUNCATIONS = "metadata/trimtab/truncations"
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     """Read a file of D4RL's layout, also one in chunks (``virtual/<int>``).
 
     An episode ends at a terminal or a timeout. Its final observation is ``next_observations`` where
@@ -70,7 +71,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """
     path = Path(path)
     where = f"dataset {path}"
-    _, read = read_file(path, lambda file: ({}, _read(file, where)))
+    _, read = read_file(path, lambda file: ({}, _read(file, where).items()))
     arrays = {name: _column(name, array) for name, array in read.items()}
     for name, dimensions in _DIMENSIONS.items():
         if name in arrays and arrays[name].ndim != dimensions:
@@ -90,41 +91,38 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
             arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
     own = parse(arrays.pop(_TEXT).tobytes(), where) if _TEXT in arrays else None
     if own is not None:
-        episodes = list(_own_episodes(arrays, own, where))
+        episodes = _own_episodes(arrays, own, where)
     else:
-        episodes = list(_episodes(arrays, _ends(arrays, hints.get("horizon"), where)))
-        kept = sum(len(episode) for episode in episodes)
-        if kept < rows:
-            logger.info("%s: %d of %d rows have no successor", where, rows - kept, rows)
-    return assemble(path, episodes, own, hints, recipe={"imported": "d4rl"})
+        episodes = _episodes(arrays, _ends(arrays, hints.get("horizon"), where), where)
+    return contents_of(path, episodes, own, recipe={"imported": "d4rl"})
 
 
-def _read(file: h5py.File, where: str) -> Arrays:
+def _read(file: h5py.File, where: str) -> dict[str, Blocks]:
     chunks: list[h5py.Group] = [file]
     if "virtual" in file:
         inside = child(file, "virtual", where)
         numbers = sorted((name for name in inside if name.isdigit()), key=int)
         chunks = [child(inside, name, where) for name in numbers]
-    found: list[Arrays] = []
+    found: list[dict[str, Blocks]] = []
     for chunk in chunks:
         names = [*_REQUIRED, *(name for name in _OPTIONAL if name in chunk)]
-        arrays = {n: read_array(child(chunk, n, where), f"{where}, key '{n}'") for n in names}
+        arrays = {n: in_blocks(child(chunk, n, where), f"{where}, key '{n}'") for n in names}
         rows = arrays["rewards"].shape[:1]
         if "infos" in chunk and isinstance(infos := child(chunk, "infos", where), h5py.Group):
             for name, member in children(infos, where).items():
                 if member.dtype.kind in "biuf" and member.shape[:1] == rows != ():
-                    arrays[f"infos/{name}"] = read_array(member, f"{where}, key 'infos/{name}'")
+                    arrays[f"infos/{name}"] = in_blocks(member, f"{where}, key 'infos/{name}'")
         found.append(arrays)
     if not found:
         raise TrimtabError(f"{where}: no chunk in 'virtual'; {_ADVICE}")
-    joined = {n: np.concatenate([a[n] for a in found]) for n in found[0]} if found[1:] else found[0]
+    whole = {n: joined([a[n] for a in found], f"{where}, key '{n}'") for n in found[0]}
     if _TEXT.split("/")[0] in file and _TEXT in file:
         for name in (_TEXT, _TRUNCATIONS):
             group: Any = file
             for part in name.split("/"):
                 group = child(group, part, where)
-            joined[name] = read_array(group, f"{where}, key '{name}'")
-    return joined
+            whole[name] = in_blocks(group, f"{where}, key '{name}'")
+    return whole
 
 
 def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -157,36 +155,41 @@ def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.boo
     return ends
 
 
-def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_]) -> Iterator[Episode]:
+def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_], where: str) -> LazyEpisodes:
     observations, terminals = arrays["observations"], arrays["terminals"]
     following = arrays.get("next_observations")
-    stops = np.flatnonzero(ends).tolist()
-    if not stops or stops[-1] != len(ends) - 1:
-        stops.append(len(ends) - 1)
-    begin = 0
-    for last in stops:
+    last = np.flatnonzero(ends)
+    if not len(last) or last[-1] != len(ends) - 1:
+        last = np.append(last, len(ends) - 1)
+    begin = np.append(0, last[:-1] + 1)
+    whole = terminals[last] | (following is not None)
+    stop = last + whole  # the row that the clock ended has no successor
+    if lost := int((~whole).sum()):
+        logger.info("%s: %d of %d rows have no successor", where, lost, len(ends))
+    spans = np.stack([begin, stop, last])[:, stop > begin].T
+
+    def build(number: int) -> Episode:
+        begin, stop, last = spans[number].tolist()
         final = following[last] if following is not None else observations[last]
-        whole = following is not None or terminals[last]
-        stop = last + 1 if whole else last  # the row that the clock ended has no successor
-        if stop > begin:
-            terminated = bool(terminals[last]) if whole else False
-            yield _episode(
-                arrays, begin, stop, final, flag_ends(stop - begin, terminated=terminated)
-            )
-        begin = last + 1
+        flags = flag_ends(stop - begin, terminated=bool(stop > last and terminals[last]))
+        return _episode(arrays, begin, stop, final, flags)
+
+    return LazyEpisodes(len(spans), build)
 
 
-def _own_episodes(arrays: Arrays, own: Own, where: str) -> Iterator[Episode]:
+def _own_episodes(arrays: Arrays, own: Own, where: str) -> LazyEpisodes:
     truncations, following = arrays.pop(_TRUNCATIONS), arrays.get("next_observations")
     if following is None or not sum(own["lengths"]) == len(arrays["rewards"]) == len(truncations):
         raise TrimtabError(f"{where}: not the rows that Trimtab saved; {_ADVICE}")
-    begin = 0
-    for length, seed in zip(own["lengths"], own["seeds"], strict=True):
-        rows = slice(begin, begin + length)
-        flags = (arrays["terminals"][rows], truncations[rows])
-        final = following[begin + length - 1]
-        yield _episode(arrays, begin, begin + length, final, flags, seed)
-        begin += length
+    stops = np.cumsum(own["lengths"], dtype=np.int64).tolist()
+    starts = [0, *stops]
+
+    def build(number: int) -> Episode:
+        begin, stop = starts[number], stops[number]
+        flags = (arrays["terminals"][begin:stop], truncations[begin:stop])
+        return _episode(arrays, begin, stop, following[stop - 1], flags, own["seeds"][number])
+
+    return LazyEpisodes(len(stops), build)
 
 
 def _episode(
@@ -251,7 +254,8 @@ FORMAT = Format(
     name="d4rl",
     description="D4RL's HDF5 of transitions; read by d4rl and CORL",
     suffixes=(".hdf5", ".h5"),
-    load=_load,
+    load=loads(_open),
+    open=_open,
     recognises=_recognises,
     save=_save,
     loses=uneven_infos,

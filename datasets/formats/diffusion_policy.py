@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode
-from trimtab.datasets.formats.own import assemble, flag_ends
+from trimtab.datasets.formats.contents import assemble, contents_of
+from trimtab.datasets.formats.own import flag_ends
 from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.datasets.formats.zarr_store import opened_store
 from trimtab.errors import TrimtabError
@@ -77,13 +78,8 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         actions=actions,
         rewards=np.zeros(len(actions), np.float32) if rewards is None else rewards,
     )
-    return assemble(
-        path,
-        list(_episodes(arrays, ends)),
-        None,
-        hints,
-        recipe={"imported": "diffusion_policy", "observation": chosen},
-    )
+    recipe = {"imported": "diffusion_policy", "observation": chosen}
+    return assemble(contents_of(path, list(_episodes(arrays, ends)), None, recipe=recipe), hints)
 
 
 def _episodes(arrays: Arrays, ends: npt.NDArray[Any]) -> Iterator[Episode]:

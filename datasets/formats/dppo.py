@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.formats.contents import assemble, contents_of
 from trimtab.datasets.formats.npz import array_names, read_npz
-from trimtab.datasets.formats.own import assemble, flag_ends, flags_of, need, no_reward
+from trimtab.datasets.formats.own import flag_ends, flags_of, need, no_reward
 from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.errors import TrimtabError
 
@@ -79,7 +80,8 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 f"and {high.shape} for '{name}' of shape {arrays[name].shape}; {_ADVICE}"
             )
         arrays[name] = _raw(arrays[name], low, high)
-    return assemble(path, list(_episodes(arrays)), None, hints, recipe={"imported": "dppo"})
+    contents = contents_of(path, list(_episodes(arrays)), None, recipe={"imported": "dppo"})
+    return assemble(contents, hints)
 
 
 def _raw(

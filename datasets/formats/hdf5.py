@@ -7,7 +7,7 @@ point into another file. Everything is checked against the file's own size befor
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,21 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.formats.apart import Read, read_apart
+from trimtab.datasets.formats.apart import Blocks, Read, Received, read_apart
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "child", "children", "file_image", "opened", "read_array", "read_file", "root_names",
+    "REOPEN", "child", "children", "file_image", "in_blocks", "joined", "opened", "read_array",
+    "read_file", "root_names",
 ]  # fmt: skip
 
 VERSION = "v110"  # oldest HDF5 that reads it (2016); its metadata is small and checksummed
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SIGNATURE_PLACES = (0, 512, 1024, 2048)  # a user block may come before it
 
+REOPEN = 100
+"""Groups to read before a file is opened anew: HDF5 keeps 40 kB of each until it is closed."""
+_BLOCK_BYTES = 1 << 24
 _MOST_COMPRESSION = 1100  # deflate cannot reach more than about 1032 to 1
 _ADVICE = "make the dataset again or fetch a fresh copy"
 _H5PY_ERRORS = (
@@ -55,16 +59,17 @@ def opened(path: Path) -> Iterator[h5py.File]:
         ) from error
 
 
-def read_file(path: Path, read: Callable[[h5py.File], Read]) -> Read:
+def read_file(path: Path, read: Callable[[h5py.File], Read]) -> Received:
     """Return what ``read`` makes of the open file, in a process apart: damage can crash HDF5.
 
     Raises:
         TrimtabError: as :func:`opened`, what ``read`` raises, or that HDF5 crashed or hung.
     """
 
-    def inside() -> Read:
+    @contextmanager
+    def inside() -> Iterator[Read]:
         with opened(path) as file:
-            return read(file)
+            yield read(file)
 
     if not path.is_file():
         raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
@@ -99,7 +104,7 @@ def root_names(path: Path) -> frozenset[str]:
             start = raw.read(max(_SIGNATURE_PLACES) + len(_SIGNATURE))
         if not any(start[place:].startswith(_SIGNATURE) for place in _SIGNATURE_PLACES):
             return frozenset()
-        values, _ = read_file(path, lambda file: ({"names": _names(file)}, {}))
+        values, _ = read_file(path, lambda file: ({"names": _names(file)}, []))
     except (OSError, TrimtabError):
         return frozenset()
     return frozenset(values["names"])
@@ -157,6 +162,48 @@ def read_array(member: h5py.Group | h5py.Dataset, place: str) -> npt.NDArray[Any
         TrimtabError: if it is no array of numbers, lies outside the file, or claims more values
             than the file can hold.
     """
+    return np.asarray(_checked(member, place)[()])
+
+
+def in_blocks(member: h5py.Group | h5py.Dataset, place: str) -> Blocks:
+    """Return an array that is read some rows at a time.
+
+    Raises:
+        TrimtabError: as :func:`read_array`, before anything is read.
+    """
+    array = _checked(member, place)
+
+    def read() -> Iterator[npt.NDArray[Any]]:
+        if not array.shape:
+            yield np.asarray(array[()])
+            return
+        row = math.prod(array.shape[1:]) * array.dtype.itemsize
+        rows = max(1, _BLOCK_BYTES // max(row, 1))
+        for first in range(0, array.shape[0], rows):
+            yield np.asarray(array[first : first + rows])
+
+    return Blocks(array.dtype, array.shape, read)
+
+
+def joined(parts: Sequence[Blocks], place: str) -> Blocks:
+    """Return arrays end to end as one.
+
+    Raises:
+        TrimtabError: if their rows are of several shapes.
+    """
+    shapes = sorted({part.shape[1:] for part in parts})
+    if len(shapes) > 1 or any(not part.shape for part in parts):
+        raise TrimtabError(f"{place}: parts with rows of shapes {shapes}; {_ADVICE}")
+    rows = sum(part.shape[0] for part in parts)
+    return Blocks(
+        np.result_type(*(np.dtype(part.dtype) for part in parts)),
+        (rows, *shapes[0]),
+        lambda: (block for part in parts for block in part.read()),
+    )
+
+
+def _checked(member: h5py.Group | h5py.Dataset, place: str) -> h5py.Dataset:
+    """Return what is safe to be read."""
     if not isinstance(member, h5py.Dataset) or member.shape is None:
         raise TrimtabError(f"{place}: not an array; {_ADVICE}")
     shape, dtype, storage = member.shape, member.dtype, member.id.get_create_plist()
@@ -171,4 +218,4 @@ def read_array(member: h5py.Group | h5py.Dataset, place: str) -> npt.NDArray[Any
         raise TrimtabError(
             f"{place}: shape {shape} needs {claimed} bytes, {stored} are stored; {_ADVICE}"
         )
-    return np.asarray(member[()])
+    return member

@@ -10,14 +10,15 @@ import base64
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.episodes import Episode
+from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
 from trimtab.datasets.formats.lerobot_writer import (
     ACTION,
     DONE,
@@ -31,7 +32,7 @@ from trimtab.datasets.formats.lerobot_writer import (
     loses,
     save,
 )
-from trimtab.datasets.formats.own import Own, assemble, flag_ends, flags_of, need, no_reward, parse
+from trimtab.datasets.formats.own import Own, flag_ends, flags_of, need, no_reward, parse
 from trimtab.datasets.formats.parquet import read_columns
 from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.errors import TrimtabError
@@ -52,7 +53,7 @@ _MOST_NUMBERS = 1 << 20  # in one row of one feature
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     """Read a folder of LeRobot's layout; images and videos are left out.
 
     In a stranger's folder the observation is ``observation.state``, then
@@ -83,12 +84,12 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     own = parse(own_path.read_bytes(), where) if own_path.is_file() else None
     slices = _slices(arrays, info, where)
     if own is not None:
-        episodes = list(_own_episodes(arrays, slices, own, where))
+        episodes = _own_episodes(arrays, slices, own, where)
     else:
-        episodes = list(_stranger_episodes(arrays, slices, where))
+        episodes = _stranger_episodes(arrays, slices, where)
     robot = info.get("robot_type")
     recipe = {"imported": "lerobot", **({"robot_type": robot} if isinstance(robot, str) else {})}
-    return assemble(path, episodes, own, hints, recipe=recipe, control_rate=float(info["fps"]))
+    return contents_of(path, episodes, own, recipe=recipe, control_rate=float(info["fps"]))
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -157,13 +158,9 @@ def _matrix(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array[:, None] if array.ndim == 1 else array
 
 
-def _stranger_episodes(arrays: Arrays, slices: list[slice], where: str) -> Iterator[Episode]:
+def _stranger_episodes(arrays: Arrays, slices: list[slice], where: str) -> LazyEpisodes:
     below = sorted(name for name in arrays if name.startswith(_OBSERVATION))
     names = [n for n in _FIRST if n in below] + [n for n in below if n not in _FIRST]
-    with np.errstate(over="ignore"):  # infinity is refused afterwards
-        observations = np.concatenate(
-            [_matrix(arrays[name]).astype(np.float32) for name in names], axis=1
-        )
     used = {*names, ACTION, REWARD, *INDICES, DONE, TERMINATED, TRUNCATED}
     infos = {name: array for name, array in arrays.items() if name not in used}
     if SUCCESS in infos:
@@ -172,16 +169,22 @@ def _stranger_episodes(arrays: Arrays, slices: list[slice], where: str) -> Itera
         infos["task_index"] = arrays["task_index"]
     if REWARD not in arrays:
         logger.warning("%s: it has no rewards; they are zero", where)
-    for rows in slices:
-        seen = observations[rows]
+
+    def build(index: int) -> Episode:
+        rows = slices[index]
+        with np.errstate(over="ignore"):  # infinity is refused afterwards
+            parts = [_matrix(arrays[name][rows]).astype(np.float32) for name in names]
+        seen = np.concatenate(parts, axis=1)
         steps = len(seen)
-        yield Episode(
+        return Episode(
             np.concatenate([seen, seen[-1:]]),
             _matrix(arrays[ACTION][rows]),
             arrays[REWARD][rows] if REWARD in arrays else no_reward(steps),
             *flag_ends(steps, terminated=_terminated(arrays, rows.stop - 1)),
             infos={name: array[rows] for name, array in infos.items()},
         )
+
+    return LazyEpisodes(len(slices), build)
 
 
 def _terminated(arrays: Arrays, row: int) -> bool:
@@ -197,7 +200,7 @@ def _terminated(arrays: Arrays, row: int) -> bool:
     return bool(flag(SUCCESS)) and flag(DONE) is not False
 
 
-def _own_episodes(arrays: Arrays, slices: list[slice], own: Own, where: str) -> Iterator[Episode]:
+def _own_episodes(arrays: Arrays, slices: list[slice], own: Own, where: str) -> LazyEpisodes:
     features = filter(None, own["features"].values())
     need(arrays, (STATE, REWARD, TERMINATED, TRUNCATED, *features), where)
     width = math.prod(arrays[STATE].shape[1:])
@@ -205,14 +208,16 @@ def _own_episodes(arrays: Arrays, slices: list[slice], own: Own, where: str) -> 
     if len(final) != len(slices) * width or len(own["seeds"]) != len(slices):
         raise TrimtabError(f"{where}: not the frames that Trimtab saved; {_ADVICE}")
     final = final.reshape(len(slices), width)
-    for index, rows in enumerate(slices):
+
+    def build(index: int) -> Episode:
+        rows = slices[index]
         steps = rows.stop - rows.start
         infos = {}
         for name, feature in own["features"].items():
             dtype, tail = own["kinds"][name]
             flat = arrays[feature][rows] if feature else np.zeros(0)
             infos[name] = flat.astype(dtype).reshape(steps, *tail)
-        yield Episode(
+        return Episode(
             np.concatenate([_matrix(arrays[STATE][rows]), final[index : index + 1]]),
             _matrix(arrays[ACTION][rows]),
             arrays[REWARD][rows],
@@ -221,6 +226,8 @@ def _own_episodes(arrays: Arrays, slices: list[slice], own: Own, where: str) -> 
             infos,
             own["seeds"][index],
         )
+
+    return LazyEpisodes(len(slices), build)
 
 
 def _recognises(path: Path) -> bool:
@@ -235,7 +242,8 @@ FORMAT = Format(
     name="lerobot",
     description="LeRobotDataset v3.0 (v2.1 is read), without images",
     suffixes=("",),
-    load=_load,
+    load=loads(_open),
+    open=_open,
     recognises=_recognises,
     save=save,
     loses=loses,

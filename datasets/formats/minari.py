@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, overload
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
-from trimtab.datasets.formats.apart import Read
+from trimtab.datasets.formats.apart import Read, Received
+from trimtab.datasets.formats.contents import Contents, LazyEpisodes, loads
 from trimtab.datasets.formats.hdf5 import (
+    REOPEN,
     child,
     children,
     file_image,
@@ -37,7 +40,6 @@ from trimtab.datasets.formats.minari_metadata import (
     observation_keys,
     read_metadata,
 )
-from trimtab.datasets.formats.own import apply_hints
 from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, sha256_file, sha256_json
@@ -48,7 +50,6 @@ DATA_FILE = "main_data.hdf5"
 FORMAT_VERSION = "0.5.3"  # of Minari, whose reader refuses versions that it does not know
 _ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d{1,9}", re.ASCII)
 _CHUNK_BYTES = 1 << 20
-_REOPEN = 100  # episodes; HDF5 keeps 40 kB of each that it has read until its file is closed
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -115,11 +116,11 @@ def save(dataset: Dataset, folder: str | Path) -> None:
         _write(data / METADATA_FILE, (json.dumps({**metadata, **own}, indent=2) + "\n").encode())
 
 
-def load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
-    """Read the dataset in the folder ``path``, check it, and return it as float32 episodes.
+def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
+    """Read the dataset in the folder ``path``, of this suite or of the ``minari`` package.
 
-    A file written by ``save`` is compared with its stored SHA-256 before it is opened, and its
-    content hash afterwards; a stranger's is opened in a process apart.
+    A file of ours is compared with its SHA-256 before it is opened, and its content hash
+    afterwards; a stranger's is opened in a process apart.
 
     A Dict observation is concatenated in the order of its space's keys, as Gymnasium flattens it.
     Infos of T+1 rows lose their first (the reset's).
@@ -130,22 +131,27 @@ def load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """
     metadata = read_metadata(path)
     file_path = data_file(path)
-    where = f"dataset {file_path}"
-    fields = dataset_fields(metadata, file_path)
+    limits = action_limits(metadata, file_path.parent)
+    fields = {
+        "id": metadata["dataset_id"],
+        "env": metadata.get("trimtab_env") or env_of_spec(metadata),
+        "env_options": metadata.get("trimtab_env_options") or {},
+        "control_rate": metadata.get("trimtab_control_rate"),
+        "recipe": metadata.get("trimtab_recipe") or {},
+        "fingerprint": metadata.get("trimtab_fingerprint"),
+    }
+    episodes: Sequence[Episode]
     if "trimtab_file_sha256" in metadata:
-        try:
-            check_untouched(metadata, file_path, sha256_file(file_path))
-        except OSError as error:
-            raise TrimtabError(f"{where}: not readable ({error})") from error
-        episodes = tuple(read_episodes(metadata, file_path))
+        _check_untouched(metadata, file_path)
+        episodes = _FileEpisodes(metadata, file_path)
     else:
-        episodes = _unpacked(
-            read_file(file_path, lambda file: _packed(_episodes_of(file, metadata, where)))
-        )
-    dataset = Dataset(**fields, episodes=episodes)
-    validate(dataset, where)
-    check_totals(metadata, file_path, dataset.num_steps, dataset.content_hash)
-    return apply_hints(dataset, hints, where)
+        received = read_file(file_path, lambda file: _packed(file, metadata, file_path))
+        episodes = _unpacked(received)
+    check = partial(_check_totals, metadata, file_path)
+    return Contents(file_path, episodes, fields, limits, check)
+
+
+load = loads(_open)
 
 
 def data_file(folder: str | Path) -> Path:
@@ -160,52 +166,57 @@ def data_file(folder: str | Path) -> Path:
     return path
 
 
-def dataset_fields(metadata: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the fields of the ``Dataset`` in ``path``, but for its episodes.
+class _FileEpisodes(Sequence[Episode]):
+    """The episodes in a file that is known to be whole; in their order they are read fastest.
 
-    Raises:
-        TrimtabError: if the action space is not a flat Box.
+    Args:
+        metadata: of the dataset.
+        path: its file.
     """
-    low, high = action_limits(metadata, path.parent)
-    return {
-        "id": metadata["dataset_id"],
-        "env": metadata.get("trimtab_env") or env_of_spec(metadata),
-        "env_options": metadata.get("trimtab_env_options") or {},
-        "action_low": low,
-        "action_high": high,
-        "control_rate": metadata.get("trimtab_control_rate"),
-        "recipe": metadata.get("trimtab_recipe") or {},
-        "fingerprint": metadata.get("trimtab_fingerprint"),
-    }
+
+    def __init__(self, metadata: Mapping[str, Any], path: Path) -> None:
+        self._metadata, self._path = metadata, path
+
+    def __len__(self) -> int:
+        return int(self._metadata["total_episodes"])
+
+    def __iter__(self) -> Iterator[Episode]:
+        return _read_episodes(self._metadata, self._path, range(len(self)))
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
+
+    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
+        """Return an episode, or a tuple of them."""
+        if isinstance(index, slice):
+            part = range(len(self))[index]
+            return tuple(_read_episodes(self._metadata, self._path, part))
+        number = range(len(self))[index]
+        (episode,) = _read_episodes(self._metadata, self._path, range(number, number + 1))
+        return episode
 
 
-def read_episodes(metadata: Mapping[str, Any], path: Path) -> Iterator[Episode]:
-    """Yield the episodes in ``path`` in their order, one in memory at a time.
+def _read_episodes(metadata: Mapping[str, Any], path: Path, part: range) -> Iterator[Episode]:
+    """Yield some of the episodes in ``path``, one in memory at a time.
 
     Raises:
         TrimtabError: if the file is damaged, or ``metadata`` says another number of episodes.
     """
-    count = metadata["total_episodes"]
-    for first in range(0, count, _REOPEN):
+    where, count, order = f"dataset {path}", len(part), observation_keys(metadata)
+    for first in range(0, count, REOPEN):
         with opened(path) as file:
-            part = range(first, min(first + _REOPEN, count))
-            yield from _episodes_of(file, metadata, f"dataset {path}", part)
+            if len(file) != metadata["total_episodes"]:
+                raise TrimtabError(
+                    f"{where}: {len(file)} episodes, but {METADATA_FILE} says "
+                    f"{metadata['total_episodes']}; {_ADVICE}"
+                )
+            for index in part[first : first + REOPEN]:
+                yield _read_episode(file, index, order, where)
 
 
-def _episodes_of(
-    file: h5py.File, metadata: Mapping[str, Any], where: str, part: range | None = None
-) -> Iterator[Episode]:
-    count = metadata["total_episodes"]
-    if len(file) != count:
-        raise TrimtabError(
-            f"{where}: {len(file)} episodes, but {METADATA_FILE} says {count}; {_ADVICE}"
-        )
-    order = observation_keys(metadata)
-    for index in part or range(count):
-        yield _read_episode(file, index, order, where)
-
-
-def check_totals(
+def _check_totals(
     metadata: Mapping[str, Any], path: Path, num_steps: int, content_hash: str
 ) -> None:
     """Check what was read from ``path`` against what ``metadata`` says of the whole.
@@ -289,32 +300,40 @@ def _write_episodes(file: h5py.File, dataset: Dataset) -> None:
             )
 
 
-def check_untouched(metadata: Mapping[str, Any], path: Path, actual: str) -> None:
-    """Check the SHA-256 of the file ``path`` against the one that ``save`` stored, if it did.
+def _check_untouched(metadata: Mapping[str, Any], path: Path) -> None:
+    """Check the SHA-256 of the file ``path`` against the one that ``save`` stored.
 
     Raises:
-        TrimtabError: if it is another one.
+        TrimtabError: if it is another one, or the file cannot be read.
     """
-    if metadata.get("trimtab_file_sha256", actual) != actual:
+    try:
+        actual = sha256_file(path)
+    except OSError as error:
+        raise TrimtabError(f"dataset {path}: not readable ({error})") from error
+    if metadata["trimtab_file_sha256"] != actual:
         raise TrimtabError(
             f"dataset {path}: truncated or changed (its SHA-256 is not the one in "
             f"{METADATA_FILE}); {_ADVICE}"
         )
 
 
-def _packed(episodes: Iterable[Episode]) -> Read:
+def _packed(file: h5py.File, metadata: Mapping[str, Any], path: Path) -> Read:
     """Return episodes as what a process apart can hand over."""
-    episodes = tuple(episodes)
-    arrays = {
-        f"{index}/{name}": array
-        for index, episode in enumerate(episodes)
-        for name, array in episode.arrays().items()
-    }
-    return {"seeds": [episode.seed for episode in episodes]}, arrays
+    file.close()
+    seeds: list[int | None] = []
+
+    def arrays() -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        part = range(metadata["total_episodes"])
+        for index, episode in enumerate(_read_episodes(metadata, path, part)):
+            seeds.append(episode.seed)
+            for name, array in episode.arrays().items():
+                yield f"{index}/{name}", array
+
+    return {"seeds": seeds}, arrays()
 
 
-def _unpacked(read: Read) -> tuple[Episode, ...]:
-    values, arrays = read
+def _unpacked(received: Received) -> LazyEpisodes:
+    values, arrays = received
     keys: list[dict[str, Any]] = [{"infos": {}, "seed": seed} for seed in values["seeds"]]
     for place, array in arrays.items():
         index, _, name = place.partition("/")
@@ -323,7 +342,7 @@ def _unpacked(read: Read) -> tuple[Episode, ...]:
             keys[int(index)][group][info] = array
         else:
             keys[int(index)][name] = array
-    return tuple(Episode(**arguments) for arguments in keys)
+    return LazyEpisodes(len(keys), lambda index: Episode(**keys[index]))
 
 
 def _read_episode(file: h5py.File, index: int, order: tuple[str, ...], where: str) -> Episode:
@@ -392,6 +411,7 @@ FORMAT = Format(
     description="Minari's folder of HDF5 and JSON; what Trimtab makes and trains on",
     suffixes=("",),
     load=load,
+    open=_open,
     recognises=_recognises,
     save=save,
 )

@@ -16,11 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.contents import apply_hints, assemble, contents_of
 from trimtab.datasets.formats.npz import array_names, read_npz, write_npz
 from trimtab.datasets.formats.own import (
     Own,
-    apply_hints,
-    assemble,
     check_replaceable,
     common_infos,
     flag_ends,
@@ -113,8 +112,8 @@ def _load_one(path: Path) -> tuple[Dataset, Own | None]:
         need(arrays, ["rewards", *_FLAGS, *own["infos"].values()], where)
     elif "rewards" not in arrays:
         logger.warning("%s: it has no rewards; they are zero", where)
-    dataset = assemble(path, list(_episodes(arrays, own)), own, {}, recipe={"imported": "ogbench"})
-    return dataset, own
+    episodes = list(_episodes(arrays, own))
+    return assemble(contents_of(path, episodes, own, recipe={"imported": "ogbench"}), {}), own
 
 
 def _episodes(arrays: Arrays, own: Own | None) -> Iterator[Episode]:

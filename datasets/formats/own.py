@@ -1,4 +1,4 @@
-"""What other layouts have no key for, as one JSON text beside the data, and datasets made of it.
+"""What other layouts have no key for, as one JSON text beside the data.
 
 A layout's own readers pass the text over. Ours rebuild from it exactly what was saved, and check
 it: the text carries its own digest and the content hash.
@@ -8,27 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.episodes import Dataset, Episode, validate
-from trimtab.datasets.formats.registry import Hints
+from trimtab.datasets.episodes import Dataset
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "Own", "apply_hints", "assemble", "check_replaceable", "common_infos", "flag_ends",
-    "flags_of", "need", "no_reward", "parse",
-    "rows_of", "text_of", "uneven_infos", "with_common_infos",
+    "Own", "check_replaceable", "common_infos", "flag_ends", "flags_of", "need", "no_reward",
+    "parse", "rows_of", "text_of", "uneven_infos", "with_common_infos",
 ]  # fmt: skip
-
-logger = logging.getLogger(__name__)
 
 Own = dict[str, Any]
 Infos = dict[str, tuple[str, tuple[int, ...]]]
@@ -122,107 +116,6 @@ def with_common_infos(dataset: Dataset) -> Dataset:
         for e in dataset.episodes
     ]
     return dataclasses.replace(dataset, episodes=tuple(episodes))
-
-
-def _action_limits(
-    episodes: Sequence[Episode],
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return limits for actions whose file names none: -1 and 1, or what was seen beyond them."""
-    shape = episodes[0].actions.shape[1:]
-    if any(e.actions.ndim != 2 or e.actions.shape[1:] != shape or not len(e) for e in episodes):
-        return (), ()  # validate says it better
-    low = np.minimum(np.min([e.actions.min(0) for e in episodes], axis=0), -1.0)
-    high = np.maximum(np.max([e.actions.max(0) for e in episodes], axis=0), 1.0)
-    return tuple(low.tolist()), tuple(high.tolist())
-
-
-def assemble(
-    path: Path,
-    episodes: Sequence[Episode],
-    own: Own | None,
-    hints: Hints,
-    *,
-    env: str = "unknown",
-    recipe: Mapping[str, Any] | None = None,
-    control_rate: float | None = None,
-) -> Dataset:
-    """Return the checked dataset of a file's episodes.
-
-    Args:
-        path: the file, named in errors; a stranger's id is formed of its name.
-        episodes: what was read.
-        own: what Trimtab noted, or None in a stranger's file.
-        hints: what the user says; it overrides the file.
-        env: environment, where a stranger's file names it.
-        recipe: where a stranger's data came from.
-        control_rate: actions a second, where a stranger's file says it.
-
-    Raises:
-        TrimtabError: if the content is not valid or not the one that was saved.
-    """
-    where = f"dataset {path}"
-    if not episodes:
-        raise TrimtabError(f"{where}: it has no whole episode; {_ADVICE}")
-    if own is None:
-        low, high = _action_limits(episodes)
-        dataset = Dataset(
-            id=f"imported/{re.sub(r'[^-_0-9A-Za-z]+', '-', path.stem) or 'data'}-v0",
-            env=env,
-            env_options={},
-            episodes=tuple(episodes),
-            action_low=low,
-            action_high=high,
-            control_rate=control_rate,
-            recipe=recipe or {},
-        )
-        validate(dataset, where)
-        return apply_hints(dataset, hints, where)
-    dataset = Dataset(
-        id=own["id"],
-        env=own["env"],
-        env_options=own["env_options"],
-        episodes=tuple(episodes),
-        action_low=tuple(-np.inf if x is None else x for x in own["action_low"]),
-        action_high=tuple(np.inf if x is None else x for x in own["action_high"]),
-        control_rate=own["control_rate"],
-        recipe=own["recipe"],
-        fingerprint=own["fingerprint"],
-    )
-    validate(dataset, where)
-    if dataset.content_hash != own["content_hash"]:
-        raise TrimtabError(
-            f"{where}: the content differs from what Trimtab saved; {_ADVICE}, or remove what "
-            "Trimtab noted in it if it was meant to change"
-        )
-    return apply_hints(dataset, hints, where)
-
-
-def apply_hints(dataset: Dataset, hints: Hints, where: str) -> Dataset:
-    """Return ``dataset`` with what the user says of it.
-
-    Raises:
-        TrimtabError: if it has no such mask.
-    """
-    env, id = hints.get("env", dataset.env), hints.get("id", dataset.id)
-    if env != dataset.env or id != dataset.id:
-        dataset = dataclasses.replace(dataset, env=env, id=id)
-    if "mask" not in hints:
-        return dataset
-    masks = dataset.recipe.get("masks")
-    masks = masks if isinstance(masks, Mapping) else {}
-    chosen = masks.get(hints["mask"])
-    if (
-        not isinstance(chosen, list)
-        or not chosen
-        or any(type(x) is not int or not 0 <= x < len(dataset) for x in chosen)
-    ):
-        there = f"there are {', '.join(map(str, masks))}" if masks else "it has none"
-        raise TrimtabError(f"{where}: no mask '{hints['mask']}' of its episodes; {there}")
-    return dataclasses.replace(
-        dataset,
-        episodes=tuple(dataset.episodes[index] for index in chosen),
-        recipe={key: value for key, value in dataset.recipe.items() if key != "masks"},
-    )
 
 
 def check_replaceable(path: Path, ours: bool) -> None:

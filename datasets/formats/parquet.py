@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from trimtab.datasets.formats.apart import Read, read_apart
+from trimtab.datasets.formats.apart import Blocks, Read, read_apart
 from trimtab.errors import TrimtabError
 
 __all__ = ["read_columns"]
@@ -42,37 +43,93 @@ def read_columns(
         TrimtabError: if a file is damaged, or a column is not of that many numbers.
     """
 
-    def read() -> Read:
-        tables = [_read_one(path, widths) for path in paths]
-        names = set().union(*tables) if tables else set()
-        for path, table in zip(paths, tables, strict=True):
-            if missing := sorted(names - table.keys()):
-                raise TrimtabError(f"dataset {path}, key '{missing[0]}': missing; {_ADVICE}")
-        return {}, {name: np.concatenate([table[name] for table in tables]) for name in names}
+    @contextmanager
+    def read() -> Iterator[Read]:
+        files = [_Columns(path, widths) for path in paths]
+        names = sorted(set().union(*(file.types for file in files)))
+        for file in files:
+            if missing := sorted(set(names) - file.types.keys()):
+                place = f"dataset {file.path}, key '{missing[0]}'"
+                raise TrimtabError(f"{place}: missing; {_ADVICE}")
+        yield {}, ((name, _joined(name, widths[name], files)) for name in names)
 
-    _, columns = read_apart(folder, read)
-    return dict(columns)
+    return read_apart(folder, read)[1]
 
 
-def _read_one(path: Path, widths: Mapping[str, int]) -> dict[str, npt.NDArray[Any]]:
-    columns = {}
-    name = ""
-    try:
-        size = path.stat().st_size
-        with pq.ParquetFile(path) as file:
-            rows = file.metadata.num_rows
-            present = [column for column in file.schema_arrow.names if column in widths]
-            for name in present:
-                if not 0 <= rows * widths[name] <= size * _MOST_COMPRESSION:
-                    raise ValueError(f"{rows} rows, which the file cannot hold")
-                column = file.read([name], use_threads=False).column(0)
-                columns[name] = _numbers(column.combine_chunks(), rows, widths[name])
-    except _FAULTS as error:
-        key = f", key '{name}'" if name else ""
-        raise TrimtabError(
-            f"dataset {path}{key}: not readable ({type(error).__name__}: {error}); {_ADVICE}"
-        ) from error
-    return columns
+class _Columns:
+    """The columns of numbers of one file, read a row group at a time.
+
+    The file is open only while a column is read: version 2.1 has as many files as episodes.
+
+    Args:
+        path: the file.
+        widths: numbers in a row of each column that is wanted.
+
+    Raises:
+        TrimtabError: if the file is damaged, or a column is none of numbers.
+    """
+
+    def __init__(self, path: Path, widths: Mapping[str, int]) -> None:
+        self.path, self._widths = path, widths
+        self.types: dict[str, np.dtype[Any]] = {}
+        with self._guarded():
+            size = path.stat().st_size
+            with pq.ParquetFile(path) as file:
+                self._metadata = file.metadata
+                fields = [field for field in file.schema_arrow if field.name in widths]
+            self.rows = self._metadata.num_rows
+        for field in fields:
+            with self._guarded(field.name):
+                if not 0 <= self.rows * widths[field.name] <= size * _MOST_COMPRESSION:
+                    raise ValueError(f"{self.rows} rows, which the file cannot hold")
+                self.types[field.name] = _number_type(field.type)
+
+    @contextmanager
+    def _guarded(self, name: str = "") -> Iterator[None]:
+        try:
+            yield
+        except _FAULTS as error:
+            key = f", key '{name}'" if name else ""
+            raise TrimtabError(
+                f"dataset {self.path}{key}: not readable ({type(error).__name__}: {error}); "
+                f"{_ADVICE}"
+            ) from error
+
+    def read(self, name: str) -> Iterator[npt.NDArray[Any]]:
+        """Yield a column's rows ``[n]`` or ``[n, width]``."""
+        found = 0
+        with self._guarded(name), pq.ParquetFile(self.path, metadata=self._metadata) as file:
+            for group in range(file.num_row_groups):
+                table = file.read_row_group(group, [name], use_threads=False)
+                column = table.column(0).combine_chunks()
+                block = _numbers(column, table.num_rows, self._widths[name])
+                found += len(block)
+                yield block
+            if found != self.rows:
+                raise ValueError(f"{found} rows, expected {self.rows}")
+
+
+def _joined(name: str, width: int, files: Sequence[_Columns]) -> Blocks:
+    """Return a column of all files end to end."""
+    return Blocks(
+        np.result_type(*(file.types[name] for file in files)),
+        (sum(file.rows for file in files), *([] if width == 1 else [width])),
+        lambda: (block for file in files for block in file.read(name)),
+    )
+
+
+def _number_type(kind: pa.DataType) -> np.dtype[Any]:
+    """Return the type of the numbers in lists of lists of them."""
+    for _ in range(_DEEPEST):
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        if not isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
+            break
+        kind = kind.value_type
+    dtype = np.dtype(kind.to_pandas_dtype())
+    if dtype.kind not in "biuf":
+        raise ValueError(f"type {kind} is not a number")
+    return dtype
 
 
 def _numbers(column: Any, rows: int, width: int) -> npt.NDArray[Any]:

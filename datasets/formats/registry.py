@@ -8,13 +8,16 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 import trimtab
 from trimtab.datasets.episodes import Dataset
 from trimtab.errors import TrimtabError
 
-__all__ = ["Format", "Hints", "format_for", "get_format", "list_formats", "recognise"]
+if TYPE_CHECKING:
+    from trimtab.datasets.formats.contents import Contents
+
+__all__ = ["Format", "Hints", "Load", "format_for", "get_format", "list_formats", "recognise"]
 
 
 class Hints(TypedDict, total=False):
@@ -62,6 +65,7 @@ class Format:
         loses: what the format cannot hold of a dataset, one line each; nothing where its content
             hash is kept.
         hints: names of the hints that ``load`` takes.
+        open: reads it an episode at a time (``contents.Open``), or None where it is read whole.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Format:
     save: Callable[[Dataset, Path], None] | None = None
     loses: Callable[[Dataset], list[str]] = _nothing
     hints: frozenset[str] = frozenset({"env", "id", "mask"})
+    open: Callable[..., Contents] | None = None
 
 
 @functools.cache

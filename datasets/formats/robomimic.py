@@ -19,17 +19,19 @@ import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats.apart import Read
+from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
 from trimtab.datasets.formats.hdf5 import (
+    REOPEN,
     child,
     children,
     file_image,
+    opened,
     read_array,
     read_file,
     root_names,
 )
 from trimtab.datasets.formats.own import (
     Own,
-    assemble,
     check_replaceable,
     flag_ends,
     flags_of,
@@ -61,7 +63,7 @@ _MOST_NAMES = 1_000_000
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     """Read a file of robomimic's layout.
 
     In a stranger's file the vectors below ``obs`` are concatenated in the order of their names, or
@@ -76,10 +78,10 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """
     path = Path(path)
     where = f"dataset {path}"
-    values, arrays = read_file(path, lambda file: _read(file, where))
+    values, arrays = read_file(path, lambda file: _read(file, path, where))
     own = parse(arrays[_OWN].tobytes(), where) if _OWN in arrays else None
     if values["images"]:
-        logger.warning("%s: images are left out: %s", where, ", ".join(values["images"]))
+        logger.warning("%s: images are left out: %s", where, ", ".join(sorted(values["images"])))
     demos: list[Arrays] = [{} for _ in values["demos"]]
     for name, array in arrays.items():
         index, _, key = name.partition("/")
@@ -93,43 +95,52 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 "which, and in what order", where, ", ".join(sorted(several)),
             )  # fmt: skip
         keys = [key.strip() for key in hints.get("keys", "").split(",") if key.strip()]
-        make = _stranger_episodes(demos, keys, where)
+        episodes = _stranger_episodes(demos, keys, where)
     else:
-        make = _own_episodes(demos, own, where)
+        episodes = _own_episodes(demos, own, where)
     env_args, masks = values["env_args"], values["masks"]
     recipe = {"imported": "robomimic", "env_args": env_args, **({"masks": masks} if masks else {})}
     env = env_args.get("env_name")
     env = env if isinstance(env, str) and env else "unknown"
-    return assemble(path, list(make), own, hints, env=env, recipe=recipe)
+    return contents_of(path, episodes, own, env=env, recipe=recipe)
 
 
-def _read(file: h5py.File, where: str) -> Read:
+def _read(file: h5py.File, path: Path, where: str) -> Read:
     data = child(file, "data", where)
     if not isinstance(data, h5py.Group):
         raise TrimtabError(f"{where}, key 'data': not a group; {_ADVICE}")
     numbered = {name: match for name in data if (match := _DEMO.fullmatch(name))}
     demos = sorted(numbered, key=lambda name: int(numbered[name][1]))
-    arrays: Arrays = {}
-    images: set[str] = set()
-    for index, demo in enumerate(demos):
-        place = f"{where}: {demo}"
-        group = child(data, demo, where)
-        if not isinstance(group, h5py.Group):
-            raise TrimtabError(f"{place}: not a group; {_ADVICE}")
-        for name, member in _wanted(group, place):
-            if member.dtype.kind in "biuf" and (_OWN in name or len(member.shape) <= 2):
-                arrays[f"{index}/{name}"] = read_array(member, f"{place}, key '{name}'")
-            else:
-                images.add(name)
-    if _OWN in data:
-        arrays[_OWN] = read_array(child(data, _OWN, where), f"{where}, key 'data/{_OWN}'")
+    images: list[str] = []
     values = {
         "demos": demos,
-        "images": sorted(images),
+        "images": images,
         "env_args": _env_args(data),
         "masks": _masks(file, demos, where),
     }
-    return values, arrays
+    file.close()
+    return values, _arrays(path, demos, images, where)
+
+
+def _arrays(
+    path: Path, demos: Sequence[str], images: list[str], where: str
+) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    """Yield what is to be read, demonstration by demonstration; name the images."""
+    for first in range(0, len(demos), REOPEN):
+        with opened(path) as file:
+            data = child(file, "data", where)
+            if first == 0 and _OWN in data:
+                yield _OWN, read_array(child(data, _OWN, where), f"{where}, key 'data/{_OWN}'")
+            for index, demo in enumerate(demos[first : first + REOPEN], first):
+                place = f"{where}: {demo}"
+                group = child(data, demo, where)
+                if not isinstance(group, h5py.Group):
+                    raise TrimtabError(f"{place}: not a group; {_ADVICE}")
+                for name, member in _wanted(group, place):
+                    if member.dtype.kind in "biuf" and (_OWN in name or len(member.shape) <= 2):
+                        yield f"{index}/{name}", read_array(member, f"{place}, key '{name}'")
+                    elif name not in images:
+                        images.append(name)
 
 
 def _wanted(group: h5py.Group, place: str) -> Iterator[tuple[str, h5py.Dataset]]:
@@ -198,15 +209,16 @@ def _vectors(demo: Arrays, group: str, keys: Sequence[str], place: str) -> npt.N
     return np.concatenate(parts, axis=1) if parts else None
 
 
-def _stranger_episodes(demos: list[Arrays], keys: Sequence[str], where: str) -> Iterator[Episode]:
+def _stranger_episodes(demos: list[Arrays], keys: Sequence[str], where: str) -> LazyEpisodes:
     seen = [demo["rewards"] for demo in demos if "rewards" in demo]
     sparse = bool(seen) and all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
     if not all(any(key.startswith("next_obs/") for key in demo) for demo in demos):
         logger.warning("%s: no next_obs: the last observation is repeated", where)
     if len(seen) < len(demos):
         logger.warning("%s: missing rewards are zero", where)
-    for index, demo in enumerate(demos):
-        place = f"{where}: demonstration {index}"
+
+    def build(index: int) -> Episode:
+        demo, place = demos[index], f"{where}: demonstration {index}"
         observations = _vectors(demo, "obs", keys, place)
         if "actions" not in demo or observations is None or not len(observations):
             raise TrimtabError(f"{place}: it has no 'actions' or no vectors in 'obs'; {_ADVICE}")
@@ -223,14 +235,18 @@ def _stranger_episodes(demos: list[Arrays], keys: Sequence[str], where: str) -> 
         states = demo.get(_STATES)
         infos = {_STATES: states} if states is not None and len(states) == steps else {}
         with np.errstate(over="ignore"):  # infinity is refused afterwards
-            yield Episode(
+            return Episode(
                 np.concatenate([observations, final]), demo["actions"], rewards, *flags, infos
             )
 
+    return LazyEpisodes(len(demos), build)
 
-def _own_episodes(demos: list[Arrays], own: Own, where: str) -> Iterator[Episode]:
+
+def _own_episodes(demos: list[Arrays], own: Own, where: str) -> LazyEpisodes:
     prefix = f"{_OWN}/infos/"
-    for demo, seed, has_states in zip(demos, own["seeds"], own[_STATES], strict=False):
+
+    def build(index: int) -> Episode:
+        demo, seed, has_states = demos[index], own["seeds"][index], own[_STATES][index]
         need(demo, _OWN_KEYS + (_STATES,) * has_states, where)
         infos = {n.removeprefix(prefix): a for n, a in demo.items() if n.startswith(prefix)}
         if has_states:
@@ -239,7 +255,9 @@ def _own_episodes(demos: list[Arrays], own: Own, where: str) -> Iterator[Episode
         if seen.ndim != 2 or following.shape != seen.shape:
             raise TrimtabError(f"{where}, key 'obs': not what Trimtab saved; {_ADVICE}")
         observations = np.concatenate([seen, following[-1:]])
-        yield Episode(observations, actions, rewards, flags[0], flags[1], infos, seed)
+        return Episode(observations, actions, rewards, flags[0], flags[1], infos, seed)
+
+    return LazyEpisodes(min(len(demos), len(own["seeds"])), build)
 
 
 def _save(dataset: Dataset, path: Path) -> None:
@@ -307,7 +325,8 @@ FORMAT = Format(
     name="robomimic",
     description="robomimic's HDF5 of demonstrations with masks",
     suffixes=(".hdf5", ".h5"),
-    load=_load,
+    load=loads(_open),
+    open=_open,
     recognises=_recognises,
     save=_save,
     hints=frozenset({"env", "id", "mask", "keys"}),

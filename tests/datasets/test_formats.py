@@ -216,5 +216,5 @@ def test_a_reader_that_crashes_hangs_or_fails_is_one_line(
         with pytest.raises(TrimtabError, match=f"^dataset {path}: {message}"):
             hdf5.read_file(path, read)
     assert time.monotonic() - begin < 60
-    values, arrays = hdf5.read_file(path, lambda file: ({"é": [1]}, {"a/b": np.zeros((0, 2))}))
+    values, arrays = hdf5.read_file(path, lambda file: ({"é": [1]}, [("a/b", np.zeros((0, 2)))]))
     assert (values, arrays["a/b"].shape) == ({"é": [1]}, (0, 2))

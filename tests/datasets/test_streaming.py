@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import resource
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,8 @@ import pytest
 import torch
 
 from trimtab.datasets.episodes import Dataset, validate
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats import apart, hdf5, minari
+from trimtab.datasets.formats.registry import get_format, list_formats
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.streaming import StreamedBuffer, StreamedDataset, load
 from trimtab.datasets.weighting import episode_weights
@@ -182,8 +186,116 @@ def test_a_changed_file_is_refused_also_where_columns_are_kept(
     with pytest.raises(TrimtabError, match="truncated or changed"):
         load(folder, tmp_path / "streams")
     shutil.rmtree(folder)
-    with pytest.raises(TrimtabError, match="there is no data"):
+    with pytest.raises(TrimtabError, match="there is no such file"):
         load(folder, tmp_path / "streams")
+
+
+STREAMED = [format.name for format in list_formats() if format.open is not None]
+
+
+def assert_same(streamed: StreamedDataset, whole: Dataset) -> None:
+    for field in dataclasses.fields(Dataset):
+        if field.name != "episodes":
+            assert getattr(streamed, field.name) == getattr(whole, field.name), field.name
+    assert streamed.content_hash == whole.content_hash
+    assert Dataset.content_hash.func(streamed) == whole.content_hash
+    validate(streamed, "here")
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_every_format_of_hdf5_and_parquet_is_streamed(
+    name: str, foreign: Any, make_dataset: Any, tmp_path: Path
+) -> None:
+    """Others' files and our own give on disk what they give in memory, masks and hints included."""
+    format = get_format(name)
+    file_name, write = foreign.WRITERS[name]
+    theirs, ours = tmp_path / "theirs" / file_name, tmp_path / "ours" / file_name
+    for path in (theirs, ours):
+        path.parent.mkdir()
+    write(theirs)
+    masks = {"masks": {"valid": [4, 1]}}
+    assert format.save is not None
+    format.save(dataclasses.replace(make_dataset(LENGTHS), recipe=masks), ours)
+    given: dict[str, str] = {"id": "mine/renamed-v0", "env": "gym/Hopper-v5"}
+    for path, hints in [(theirs, {}), (ours, {}), (theirs, given), (ours, {"mask": "valid"})]:
+        cache = tmp_path / "streams" / f"{path.parent.name}-{len(hints)}"
+        streamed = load(path, cache, **hints)
+        assert_same(streamed, format.load(path, **hints))
+        assert {file.suffix for file in cache.rglob("*") if file.is_file()} == {".bin", ".json"}
+        again = load(path, cache, **hints)  # from the columns alone
+        assert again.folder == streamed.folder
+        assert_same(again, format.load(path, **hints))
+    # Another hint is another dataset, also in the same cache.
+    assert load(ours, cache).content_hash != streamed.content_hash
+    with pytest.raises(TrimtabError, match="no mask 'none' of its episodes; there are valid"):
+        load(ours, cache, mask="none")
+
+
+def test_what_is_read_whole_is_not_streamed(foreign: Any, tmp_path: Path) -> None:
+    file_name, write = foreign.WRITERS["ogbench"]
+    write(tmp_path / file_name)
+    with pytest.raises(TrimtabError, match="ogbench data is read whole; convert it to minari"):
+        load(tmp_path / file_name, tmp_path / "streams")
+
+
+def test_arrays_are_read_in_blocks_and_in_every_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks smaller than an episode, from two chunks of D4RL's, with float64 and flags as ints."""
+    monkeypatch.setattr(hdf5, "_BLOCK_BYTES", 100)
+    generator = np.random.default_rng(0)
+    path = tmp_path / "chunks.hdf5"
+    rows: dict[str, list[Any]] = {"observations": [], "actions": []}
+    with h5py.File(path, "w") as file:
+        for chunk in ("0", "1"):
+            arrays = {
+                "observations": generator.normal(size=(50, 3)),
+                "actions": generator.normal(size=(50, 2)).astype(np.float32),
+                "rewards": generator.normal(size=50),
+                "terminals": np.arange(50) % 10 == 9,
+                "timeouts": np.zeros(50, np.uint8),
+            }
+            for key, array in arrays.items():
+                file[f"virtual/{chunk}/{key}"] = array
+            for key, parts in rows.items():
+                parts.append(arrays[key])
+    streamed = load(path, tmp_path / "streams")
+    assert_same(streamed, get_format("d4rl").load(path))
+    assert [len(episode) for episode in streamed.episodes] == [10] * 10
+    seen = np.concatenate([episode.observations[:-1] for episode in streamed.episodes])
+    np.testing.assert_array_equal(seen, np.concatenate(rows["observations"]).astype(np.float32))
+    acted = np.concatenate([episode.actions for episode in streamed.episodes])
+    np.testing.assert_array_equal(acted, np.concatenate(rows["actions"]))
+    with h5py.File(path, "r+") as file:
+        del file["virtual/1/observations"]
+        file["virtual/1/observations"] = np.zeros((50, 4))
+    with pytest.raises(TrimtabError, match=r"'observations': parts with rows of shapes"):
+        load(path, tmp_path / "streams")
+    assert len([p for p in (tmp_path / "streams").iterdir()]) == 1
+
+
+def test_what_spills_leaves_nothing_and_a_full_disk_is_told(
+    foreign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file_name, write = foreign.WRITERS["d4rl"]
+    write(tmp_path / file_name)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    forked = os.fork
+
+    def fork() -> int:
+        child = forked()
+        if child == 0:  # a file of the child's cannot grow beyond that
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
+        return child
+
+    monkeypatch.setattr("os.fork", fork)
+    with (
+        pytest.raises(TrimtabError, match="there is no room for its arrays in .*streams"),
+        apart.spilled_to(tmp_path / "streams"),
+    ):
+        get_format("d4rl").load(tmp_path / file_name)
+    assert not list((tmp_path / "streams").iterdir())
 
 
 def test_a_full_disk_is_one_line(

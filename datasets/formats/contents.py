@@ -1,0 +1,208 @@
+"""What a reader finds in a file, and the dataset in memory that is made of it.
+
+A reader that does not need a whole file at once gives its episodes as a sequence that builds them
+when they are asked for; ``streaming.py`` brings them to disk without holding more than one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack, overload
+
+import numpy as np
+
+from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.own import Own
+from trimtab.datasets.formats.registry import Hints, Load
+from trimtab.errors import TrimtabError
+
+__all__ = [
+    "Contents", "LazyEpisodes", "Open", "action_limits", "apply_hints", "assemble", "chosen",
+    "contents_of", "loads",
+]  # fmt: skip
+
+Limits = tuple[tuple[float, ...], tuple[float, ...]]
+_ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+class LazyEpisodes(Sequence[Episode]):
+    """Episodes that are built each time they are asked for.
+
+    Args:
+        count: how many there are.
+        build: returns the episode of a number.
+    """
+
+    def __init__(self, count: int, build: Callable[[int], Episode]) -> None:
+        self._numbers, self._build = range(count), build
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
+
+    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
+        """Return an episode, or a tuple of them."""
+        if isinstance(index, slice):
+            return tuple(map(self._build, self._numbers[index]))
+        return self._build(self._numbers[index])
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A file's episodes, not yet checked, and what it says of them.
+
+    Attributes:
+        path: named in errors.
+        episodes: the data; reading them in order is cheapest.
+        fields: of the ``Dataset``, all but its episodes and action limits.
+        limits: of the actions, or None where the file names none.
+        check: raises TrimtabError where the number of steps and the content hash are not what the
+            file notes; None where it notes neither.
+    """
+
+    path: Path
+    episodes: Sequence[Episode]
+    fields: Mapping[str, Any]
+    limits: Limits | None = None
+    check: Callable[[int, str], None] | None = None
+
+
+Open = Callable[..., Contents]
+"""Takes a path and hints as ``Load`` does, and leaves reading the episodes for later."""
+
+
+def contents_of(
+    path: Path,
+    episodes: Sequence[Episode],
+    own: Own | None,
+    *,
+    env: str = "unknown",
+    recipe: Mapping[str, Any] | None = None,
+    control_rate: float | None = None,
+) -> Contents:
+    """Return what was found in ``path``.
+
+    Args:
+        path: the file, named in errors; a stranger's id is formed of its name.
+        episodes: what it holds.
+        own: what Trimtab noted, or None in a stranger's file.
+        env: environment, where a stranger's file names it.
+        recipe: where a stranger's data came from.
+        control_rate: actions a second, where a stranger's file says it.
+    """
+    if own is None:
+        fields = {
+            "id": f"imported/{re.sub(r'[^-_0-9A-Za-z]+', '-', path.stem) or 'data'}-v0",
+            "env": env,
+            "env_options": {},
+            "control_rate": control_rate,
+            "recipe": recipe or {},
+        }
+        return Contents(path, episodes, fields)
+    names = ("id", "env", "env_options", "control_rate", "recipe", "fingerprint")
+    low = tuple(-np.inf if x is None else x for x in own["action_low"])
+    high = tuple(np.inf if x is None else x for x in own["action_high"])
+    check = partial(_check_noted, f"dataset {path}", own["content_hash"])
+    return Contents(path, episodes, {name: own[name] for name in names}, (low, high), check)
+
+
+def _check_noted(where: str, noted: str, steps: int, content_hash: str) -> None:
+    if content_hash != noted:
+        raise TrimtabError(
+            f"{where}: the content differs from what Trimtab saved; {_ADVICE}, or remove what "
+            "Trimtab noted in it if it was meant to change"
+        )
+
+
+def action_limits(episodes: Iterable[Episode]) -> Limits:
+    """Return limits for actions whose file names none: -1 and 1, or what was seen beyond them."""
+    low: Any = -1.0
+    high: Any = 1.0
+    shape: tuple[int, ...] | None = None
+    for episode in episodes:
+        actions = episode.actions
+        shape = actions.shape[1:] if shape is None else shape
+        if actions.ndim != 2 or actions.shape[1:] != shape or not len(actions):
+            return (), ()  # what checks the episodes says it better
+        low, high = np.minimum(actions.min(0), low), np.maximum(actions.max(0), high)
+    return (tuple(low.tolist()), tuple(high.tolist())) if shape is not None else ((), ())
+
+
+def assemble(contents: Contents, hints: Hints) -> Dataset:
+    """Return the checked dataset in memory.
+
+    Args:
+        contents: of a file.
+        hints: what the user says; it overrides the file.
+
+    Raises:
+        TrimtabError: if the content is not valid or not the one that was saved.
+    """
+    where = f"dataset {contents.path}"
+    episodes = tuple(contents.episodes)
+    if not episodes:
+        raise TrimtabError(f"{where}: it has no whole episode; {_ADVICE}")
+    low, high = contents.limits or action_limits(episodes)
+    dataset = Dataset(episodes=episodes, action_low=low, action_high=high, **contents.fields)
+    validate(dataset, where)
+    if contents.check is not None:
+        contents.check(dataset.num_steps, dataset.content_hash)
+    return apply_hints(dataset, hints, where)
+
+
+def loads(open: Open) -> Load:
+    """Return what reads a whole file of which ``open`` returns the contents."""
+
+    def load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+        return assemble(open(path, **hints), hints)
+
+    load.__doc__ = open.__doc__
+    return load
+
+
+def apply_hints(dataset: Dataset, hints: Hints, where: str) -> Dataset:
+    """Return ``dataset`` with what the user says of it.
+
+    Raises:
+        TrimtabError: if it has no such mask.
+    """
+    env, id = hints.get("env", dataset.env), hints.get("id", dataset.id)
+    if env != dataset.env or id != dataset.id:
+        dataset = dataclasses.replace(dataset, env=env, id=id)
+    numbers, recipe = chosen(dataset.recipe, len(dataset), hints, where)
+    if numbers is None:
+        return dataset
+    episodes = tuple(dataset.episodes[index] for index in numbers)
+    return dataclasses.replace(dataset, episodes=episodes, recipe=recipe)
+
+
+def chosen(
+    recipe: Mapping[str, Any], count: int, hints: Hints, where: str
+) -> tuple[list[int] | None, Mapping[str, Any]]:
+    """Return the episodes of the mask that ``hints`` name, None for all, and the recipe then.
+
+    Raises:
+        TrimtabError: if there is no such mask of ``count`` episodes.
+    """
+    if "mask" not in hints:
+        return None, recipe
+    masks = recipe.get("masks")
+    masks = masks if isinstance(masks, Mapping) else {}
+    numbers = masks.get(hints["mask"])
+    if (
+        not isinstance(numbers, list)
+        or not numbers
+        or any(type(x) is not int or not 0 <= x < count for x in numbers)
+    ):
+        there = f"there are {', '.join(map(str, masks))}" if masks else "it has none"
+        raise TrimtabError(f"{where}: no mask '{hints['mask']}' of its episodes; {there}")
+    return numbers, {key: value for key, value in recipe.items() if key != "masks"}
