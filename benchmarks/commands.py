@@ -14,7 +14,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.benchmarks import build, config, rundir
+from trimtab.benchmarks import build, config, provenance, rundir
 from trimtab.benchmarks.catalog import describe_algorithm
 from trimtab.benchmarks.evaluate import Act, Scores
 from trimtab.benchmarks.screen import print_json, print_result, print_rows, progress_bar
@@ -74,7 +74,7 @@ def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str
             table,
             baselines=loaded.baselines or None,
             command=f"trimtab bench suite={suite}",
-            versions=rundir.provenance()["packages"],
+            versions=provenance.versions(),
             title=loaded.title,
         )
         paths = boards.write(board, folder)
@@ -254,7 +254,7 @@ def leaderboard(runs: str, out: str, baseline: str, metric: str, format: str) ->
         collect_episodes(runs),
         baselines=baseline or None,
         command=command,
-        versions=rundir.provenance()["packages"],
+        versions=provenance.versions(),
         **options,
     )
     if out:

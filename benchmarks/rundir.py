@@ -1,22 +1,17 @@
-"""The folder of a run: who may write in it, what it says about itself, and its log of metrics."""
+"""The folder of a run: who may write in it, and its log of metrics."""
 
 from __future__ import annotations
 
 import fcntl
-import importlib.metadata
 import json
 import os
-import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import trimtab
 from trimtab.types import TrimtabError
-
-_PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "diffusers", "onnxruntime")
 
 
 @contextmanager
@@ -60,18 +55,6 @@ def remove_leftovers(folder: Path) -> None:
             shutil.rmtree(beside, ignore_errors=True)
         else:
             beside.unlink(missing_ok=True)
-
-
-def provenance() -> dict[str, Any]:
-    """Return what the numbers of this process depend on besides the settings."""
-    versions = {"trimtab": trimtab.__version__}
-    for package in _PACKAGES:
-        versions[package] = importlib.metadata.version(package)
-    return {
-        "python": platform.python_version(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "packages": versions,
-    }
 
 
 class MetricsLog:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.rundir import provenance
+from trimtab.benchmarks.provenance import versions as own_versions
 from trimtab.benchmarks.speed import Row, cores
 from trimtab.files import atomic_write_json, atomic_write_text
 
@@ -56,8 +56,7 @@ def three_digits(value: float) -> str:
 
 def machine(rounds: int, scale: float) -> dict[str, Any]:
     """Return what the numbers depend on besides the code: processor, cores, load, versions."""
-    known = provenance()
-    versions: dict[str, str | None] = dict(known["packages"])
+    versions: dict[str, str | None] = dict(own_versions())
     for package in _PEERS:
         try:
             versions[package] = importlib.metadata.version(package)
@@ -68,7 +67,7 @@ def machine(rounds: int, scale: float) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "cores_usable": cores(),
         "system": platform.platform(),
-        "python": known["python"],
+        "python": platform.python_version(),
         "packages": versions,
         # Above 0 the machine was at work with something else when the measurement began.
         "load_average_at_start": [round(load, 2) for load in os.getloadavg()],

@@ -9,7 +9,6 @@ and the counters of this file are all that changes, and all of it is saved.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
@@ -28,13 +27,14 @@ from trimtab.benchmarks.collector import Collector
 from trimtab.benchmarks.config import RunConfig
 from trimtab.benchmarks.evaluate import Evaluator, Scores, torch_act
 from trimtab.benchmarks.experience import Experience, make_dataset_source, make_experience
+from trimtab.benchmarks.provenance import check_same_base, write_provenance
 from trimtab.benchmarks.rows import EpisodeRow, write_episodes
-from trimtab.benchmarks.rundir import MetricsLog, locked, provenance, remove_leftovers
+from trimtab.benchmarks.rundir import MetricsLog, locked, remove_leftovers
 from trimtab.benchmarks.signals import sigterm_as_event
 from trimtab.envs.vector import make_vec
 from trimtab.errors import Stopped
-from trimtab.files import atomic_write_json, atomic_write_text, read_json
-from trimtab.policies.bundle import bundle_hash, save_bundle
+from trimtab.files import atomic_write_json, read_json
+from trimtab.policies.bundle import save_bundle
 from trimtab.types import Batch, Metrics, Rollout, TrimtabError
 
 logger = logging.getLogger(__name__)
@@ -130,9 +130,9 @@ def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
             return done
         remove_leftovers(folder)
         if (folder / "provenance.json").is_file():
-            _check_same_base(folder, parts)
+            check_same_base(folder, parts)
         else:
-            _write_provenance(folder, config, parts)
+            write_provenance(folder, config, parts)
         with sigterm_as_event() as stop:
             run = Run(config, parts, folder, progress, stop)
             try:
@@ -145,7 +145,7 @@ def _finished(folder: Path, parts: build.Components) -> Result | None:
     """Return what a run that is done has found, or None while it is not."""
     if not (folder / "result.json").is_file():
         return None
-    _check_same_base(folder, parts)
+    check_same_base(folder, parts)
     return Result(folder, read_json(folder / "result.json", "result"), already_done=True)
 
 
@@ -456,48 +456,3 @@ class Run:
         self.evaluator.close()
         if self.collector is not None:
             self.collector.envs.close()
-
-
-def _write_provenance(folder: Path, config: RunConfig, parts: build.Components) -> None:
-    from omegaconf import OmegaConf
-
-    atomic_write_text(folder / "config.yaml", OmegaConf.to_yaml(dict(config.settings)))
-    document = {
-        **provenance(),
-        "config_hash": parts.config_hash,
-        "seed": config["seed"],
-        "env": {
-            "id": parts.env.id,
-            "options": dict(parts.env.options),
-            "physics": dict(parts.env.physics),
-            "fingerprint": parts.env.fingerprint,
-        },
-        "dataset": _dataset_identity(parts),
-        "base": _base_identity(parts),
-    }
-    atomic_write_text(folder / "provenance.json", json.dumps(document, indent=2) + "\n")
-
-
-def _dataset_identity(parts: build.Components) -> dict[str, Any] | None:
-    dataset = parts.dataset
-    if dataset is None:
-        return None
-    return {
-        "id": dataset.id,
-        "content_hash": dataset.content_hash,
-        "recipe": dict(dataset.recipe),
-    }
-
-
-def _base_identity(parts: build.Components) -> str | None:
-    return bundle_hash(parts.base.folder) if parts.base is not None else None
-
-
-def _check_same_base(folder: Path, parts: build.Components) -> None:
-    """A run that follows its seed's base must not go on from another one of the same settings."""
-    started_from = read_json(folder / "provenance.json", "provenance").get("base")
-    if started_from != _base_identity(parts):
-        raise TrimtabError(
-            f"{folder} was started from another base of the same configuration; "
-            "give that one, or choose another out="
-        )

@@ -24,9 +24,9 @@ import torch
 from trimtab.benchmarks.behaviour import BehaviourPolicy, behaviour_folder
 from trimtab.benchmarks.config import group_options, load_group
 from trimtab.benchmarks.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.provenance import versions
 from trimtab.benchmarks.recipes import make_dataset
 from trimtab.benchmarks.recording import Stage, dataset_of
-from trimtab.benchmarks.rundir import provenance
 from trimtab.benchmarks.stats import two_level_interval
 from trimtab.envs.registry import get_spec, list_tasks
 from trimtab.files import atomic_write_json, atomic_write_text
@@ -152,10 +152,9 @@ def main() -> int:
             elif name.endswith("_expert") and "controller" in recipe:
                 score["expert"] = judged(recipe)
         fingerprints = {env: get_spec(env).fingerprint for env in references}
-        packages = provenance()["packages"]
         document = {
             "command": "python scripts/tiers.py --write",
-            "packages": packages,
+            "packages": versions(),
             "fingerprints": fingerprints,
             "references": references,
             "tiers": rows,
