@@ -14,21 +14,27 @@ import logging
 import multiprocessing
 import os
 import platform
+import resource
+import shutil
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from trimtab.benchmarks.speed import check_rounds
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats import minari
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.streaming import StreamedBuffer, load
+from trimtab.files import atomic_write_json
 from trimtab.types import TrimtabError
 
 logger = logging.getLogger("streaming")
@@ -38,13 +44,12 @@ BATCH, DRAWN, WARM_UP = 256, 4_000, 40_000  # batches of a turn, and before the 
 SETTINGS: dict[str, Any] = {"discount": 0.99, "chunked": True}
 
 
-def make(folder: Path, transitions: int) -> None:
-    """Write a dataset of random numbers in episodes of 1000 steps."""
+def episodes(transitions: int) -> Iterator[Episode]:
+    """Yield episodes of 1000 steps of random numbers, the same each time."""
     generator = np.random.default_rng(0)
     last = np.arange(LENGTH) == LENGTH - 1
-
-    def episode() -> Episode:
-        return Episode(
+    for _ in range(transitions // LENGTH):
+        yield Episode(
             observations=generator.standard_normal((LENGTH + 1, OBS_DIM), dtype=np.float32),
             actions=generator.random((LENGTH, ACTION_DIM), dtype=np.float32),
             rewards=generator.random(LENGTH, dtype=np.float32),
@@ -52,17 +57,78 @@ def make(folder: Path, transitions: int) -> None:
             truncations=last,
         )
 
+
+def make(path: Path, transitions: int) -> None:
+    """Write a dataset as Trimtab does."""
     minari.save(
         Dataset(
             id="trimtab/streaming-v0",
             env="gym/Hopper-v5",
             env_options={},
-            episodes=[episode() for _ in range(transitions // LENGTH)],
+            episodes=list(episodes(transitions)),
             action_low=(-1.0,) * ACTION_DIM,
             action_high=(1.0,) * ACTION_DIM,
         ),
-        folder,
+        path,
     )
+
+
+def make_d4rl(path: Path, transitions: int) -> None:
+    """Write the episodes as D4RL lays them out."""
+    widths = {"observations": OBS_DIM, "next_observations": OBS_DIM, "actions": ACTION_DIM}
+    with h5py.File(path, "w") as file:
+        for name, width in widths.items():
+            file.create_dataset(name, (transitions, width), np.float32, chunks=(LENGTH, width))
+        file.create_dataset("rewards", (transitions,), np.float32, chunks=(LENGTH,))
+        for name in ("terminals", "timeouts"):
+            file.create_dataset(name, (transitions,), np.bool_, chunks=(LENGTH,))
+        for index, episode in enumerate(episodes(transitions)):
+            rows = slice(index * LENGTH, (index + 1) * LENGTH)
+            file["observations"][rows] = episode.observations[:-1]
+            file["next_observations"][rows] = episode.observations[1:]
+            file["actions"][rows], file["rewards"][rows] = episode.actions, episode.rewards
+            file["terminals"][rows] = episode.terminations
+            file["timeouts"][rows] = episode.truncations
+
+
+def make_robomimic(path: Path, transitions: int) -> None:
+    """Write the episodes as robomimic lays them out."""
+    with h5py.File(path, "w") as file:
+        for index, episode in enumerate(episodes(transitions)):
+            demo = file.create_group(f"data/demo_{index}")
+            demo["obs/flat"] = episode.observations[:-1]
+            demo["next_obs/flat"] = episode.observations[1:]
+            demo["actions"], demo["rewards"] = episode.actions, episode.rewards
+            demo["dones"] = episode.truncations.astype(np.int64)
+
+
+def make_lerobot(path: Path, transitions: int) -> None:
+    """Write the episodes as version 3.0 of LeRobot lays them out, but for the last observations."""
+    file = path / "data" / "chunk-000" / "file-000.parquet"
+    file.parent.mkdir(parents=True)
+    widths = {"observation.state": OBS_DIM, "action": ACTION_DIM}
+    kinds = {name: pa.list_(pa.float32(), width) for name, width in widths.items()}
+    numbers = {"next.reward": pa.float32(), "episode_index": pa.int64(), "frame_index": pa.int64()}
+    with pq.ParquetWriter(file, pa.schema({**kinds, **numbers})) as writer:
+        for index, episode in enumerate(episodes(transitions)):
+            vectors = (episode.observations[:-1], episode.actions)
+            lists = [
+                pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
+                for rows in vectors
+            ]
+            frames = np.arange(LENGTH)
+            rows = [pa.array(x) for x in (episode.rewards, np.full(LENGTH, index), frames)]
+            writer.write_table(pa.table([*lists, *rows], schema=writer.schema))
+    shapes = {name: {"dtype": "float32", "shape": [width]} for name, width in widths.items()}
+    shapes |= {name: {"dtype": str(kind), "shape": [1]} for name, kind in numbers.items()}
+    shapes["next.reward"]["dtype"] = "float32"
+    info = {
+        "codebase_version": "v3.0", "fps": 125, "features": shapes, "total_frames": transitions,
+    }  # fmt: skip
+    atomic_write_json(path / "meta" / "info.json", info)
+
+
+STRANGERS = {"d4rl.hdf5": make_d4rl, "robomimic.hdf5": make_robomimic, "lerobot": make_lerobot}
 
 
 def memory(key: str) -> float:
@@ -91,6 +157,7 @@ def loading(name: str, folder: Path, cache: Path) -> dict[str, Any]:
         "gb_before": round(before, 3),
         "peak_gb_loaded": round(loaded, 3),
         "peak_gb_after_statistics_and_sampling": round(memory("VmHWM"), 3),
+        "peak_gb_apart": round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6, 3),
         "own_gb_after": round(memory("RssAnon"), 3),
         "gb_on_disk": round(sum(p.stat().st_size for p in cache.rglob("*.bin")) / 1e9, 3),
     }
@@ -146,6 +213,13 @@ def measured(transitions: int, rounds: int) -> list[dict[str, Any]]:
         apart(make, folder, transitions)
         rows = [apart(loading, name, folder, cache) for name in ("first_load", "later_load")]
         rows += apart(sampling, folder, cache, rounds)
+        for name, writes in STRANGERS.items():
+            logger.info("making the same as %s", name)
+            path, cache = Path(temporary) / name, Path(temporary) / f"streams-{name}"
+            apart(writes, path, transitions)
+            rows.append(apart(loading, f"first_load_{path.stem}", path, cache))
+            shutil.rmtree(cache)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     machine = {
         "name": "machine",
         "python": platform.python_version(),

@@ -31,6 +31,7 @@ _SIGNATURE_PLACES = (0, 512, 1024, 2048)  # a user block may come before it
 REOPEN = 100
 """Groups to read before a file is opened anew: HDF5 keeps 40 kB of each until it is closed."""
 _BLOCK_BYTES = 1 << 24
+_MOST_EMPTY_BYTES = 1 << 24  # of an array of which hardly anything is stored
 _MOST_COMPRESSION = 1100  # deflate cannot reach more than about 1032 to 1
 _ADVICE = "make the dataset again or fetch a fresh copy"
 _H5PY_ERRORS = (
@@ -214,7 +215,9 @@ def _checked(member: h5py.Group | h5py.Dataset, place: str) -> h5py.Dataset:
     file_bytes = int(h5py.h5i.get_file_id(member.id).get_filesize())
     stored = min(int(member.id.get_storage_size()), file_bytes)
     claimed = math.prod(shape) * dtype.itemsize
-    if claimed > stored * (_MOST_COMPRESSION if storage.get_nfilters() else 1):
+    chunked = storage.get_layout() == h5py.h5d.CHUNKED  # chunks never written are not stored
+    most = stored * (_MOST_COMPRESSION if storage.get_nfilters() else 1)
+    if claimed > most + (_MOST_EMPTY_BYTES if chunked else 0):
         raise TrimtabError(
             f"{place}: shape {shape} needs {claimed} bytes, {stored} are stored; {_ADVICE}"
         )
