@@ -134,9 +134,9 @@ def _device(jax: Any, kind: str) -> Any:
         ) from error
 
 
-@functools.cache
+@functools.lru_cache(maxsize=4)  # of a task they take up to 0.2 GB
 def programs(task: str, device: str) -> Programs:
-    """Return a task's functions on ``"cpu"`` or ``"cuda"``, the same in all of the process.
+    """Return a task's functions on ``"cpu"`` or ``"cuda"``; those used last are kept.
 
     Raises:
         TrimtabError: if JAX has no such device.

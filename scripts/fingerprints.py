@@ -4,9 +4,10 @@
 metaworld gym/Ant-v5`` those of some families or ids, and keeps the other entries. Every family is
 measured in a process of its own, and once more with the older instructions that another processor
 would use. Where the two differ, a last bit decides a contact: the id is entered as unsteady, with
-means of an episode that a test compares instead. ``--other-machine`` enters those as unsteady too
-whose fingerprint here differs from the table's, which then stays: for packages that are the same
-on a machine that is not.
+means of an episode that a test compares instead. Beside the fingerprint stand the horizon, the
+time step, the frame skip, the integrator and the key of success. ``--other-machine`` enters those
+as unsteady too whose fingerprint here differs from the table's, which then stays: for packages that
+are the same on a machine that is not.
 
 What cannot be measured keeps the entry that it has, and is told at the end with exit code 1. A
 changed fingerprint means that scores from before are of another environment: say in the changelog
@@ -33,6 +34,7 @@ import gymnasium
 import numpy as np
 
 from trimtab.envs.registry import get_spec, list_envs, list_families, make
+from trimtab.envs.spec import EnvSpec
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_json
 
@@ -87,7 +89,7 @@ def measure(ids: Sequence[str]) -> Iterable[Row]:
     for id in ids:
         before, started = open_things(), time.perf_counter()
         try:
-            found = get_spec(id).fingerprint
+            spec = get_spec(id)
         except Exception as error:  # simulators raise anything, and the others are still wanted
             yield {"id": id, "error": " ".join(f"{type(error).__name__}: {error}".split())}
             continue
@@ -97,10 +99,23 @@ def measure(ids: Sequence[str]) -> Iterable[Row]:
             before = open_things()
             make_and_close(id)
             left = {name: count - before[name] for name, count in open_things().items()}
-        row = {"id": id, "fingerprint": found, "left_open": left, "seconds": round(seconds, 3)}
-        if found != table["fingerprints"].get(id):
+        row = {
+            "id": id, "fingerprint": spec.fingerprint, "settings": settings_of(spec),
+            "left_open": left, "seconds": round(seconds, 3),
+        }  # fmt: skip
+        if spec.fingerprint != table["fingerprints"].get(id):
             row["means"] = episode_means(id)
         yield row
+
+
+def settings_of(spec: EnvSpec) -> Row:
+    """Return what decides scores beside the physics, and what the physics is computed by."""
+    names = ("timestep", "frame_skip", "integrator")
+    return {
+        "horizon": spec.horizon,
+        **{name: spec.physics[name] for name in names},
+        "success_key": spec.success_key,
+    }
 
 
 def make_and_close(id: str) -> None:
@@ -174,6 +189,17 @@ def complaint(table: Mapping[str, Any], row: Row, versions: Mapping[str, str]) -
             f"{id}: the expected fingerprint holds for {held}, installed is {dict(versions)}; "
             "install requirements.lock, or measure all anew"
         )
+    before = table["settings"].get(id, {})
+    changed = [
+        f"{name} {before.get(name)} before, {value} now"
+        for name, value in row["settings"].items()
+        if before.get(name) != value
+    ]
+    if changed:
+        return (
+            f"{id} is another task than expected: {', '.join(changed)}; scores from before cannot "
+            f"stand beside new ones: give it another name, or run `{command}` and say why"
+        )
     expected, unsteady = table["fingerprints"][id], table["unsteady"].get(id)
     if unsteady is not None and row["fingerprint"] not in unsteady["fingerprints"]:
         held_means, means = unsteady["means"], row["means"]
@@ -207,6 +233,7 @@ def enter(
     if new != old:
         told = f"{old} stays, {new} here" if keep else f"{old} -> {new}"
         sys.stderr.write(f"fingerprints: {id}: {told}\n")
+    table["settings"][id] = here["settings"]
     all_of_them = {new, older["fingerprint"], *([old] if keep else [])}
     table["fingerprints"][id] = old if keep else new
     if len(all_of_them) == 1:
@@ -220,7 +247,7 @@ def enter(
 def read_table() -> dict[str, dict[str, Any]]:
     """Return what the file holds; an empty table where there is none."""
     if not TABLE.is_file():
-        return {"versions": {}, "fingerprints": {}, "unsteady": {}}
+        return {"versions": {}, "fingerprints": {}, "settings": {}, "unsteady": {}}
     table: dict[str, dict[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))
     return table
 
@@ -246,10 +273,10 @@ def main() -> int:
         "--other-machine", action="store_true", help="keep the table's where this machine differs"
     )
     parser.add_argument("--workers", type=int, default=1, help="families measured side by side")
-    settings = parser.parse_args()
-    ids = chosen(settings.words)
-    if settings.measure:
-        asked = {word: n for n, word in enumerate(settings.words)}
+    words = parser.parse_args()
+    ids = chosen(words.words)
+    if words.measure:
+        asked = {word: n for n, word in enumerate(words.words)}
         for row in measure(sorted(ids, key=lambda id: asked.get(id, 0))):
             sys.stdout.write(json.dumps(row) + "\n")
             sys.stdout.flush()
@@ -259,7 +286,7 @@ def main() -> int:
     families: dict[str, list[str]] = {}
     for id in ids:
         families.setdefault(id.split("/", 1)[0], []).append(id)
-    with ThreadPoolExecutor(settings.workers) as pool:
+    with ThreadPoolExecutor(words.workers) as pool:
         here = pool.map(measure_elsewhere, families.values())
         older = pool.map(lambda ids: measure_elsewhere(ids, OLDER_PROCESSOR), families.values())
         for family, rows, others in zip(families, here, older, strict=True):
@@ -269,11 +296,12 @@ def main() -> int:
                     failed += 1
                     sys.stderr.write(f"fingerprints: {id}: {error}\n")
                     continue
-                enter(table, row, others[id], other_machine=settings.other_machine)
+                enter(table, row, others[id], other_machine=words.other_machine)
                 table["versions"][family] = installed_versions(family)
             seconds = sum(row.get("seconds", 0.0) for row in rows.values())
             sys.stderr.write(f"fingerprints: {family}: {len(rows)} in {seconds:.1f} s\n")
     known = {id: value for id, value in table["fingerprints"].items() if id in list_envs()}
+    settings = {id: value for id, value in table["settings"].items() if id in list_envs()}
     unsteady = {id: value for id, value in table["unsteady"].items() if id in list_envs()}
     names = {family.name for family in list_families()}
     held = {family: value for family, value in table["versions"].items() if family in names}
@@ -282,6 +310,7 @@ def main() -> int:
         {
             "versions": dict(sorted(held.items())),
             "fingerprints": dict(sorted(known.items())),
+            "settings": dict(sorted(settings.items())),
             "unsteady": dict(sorted(unsteady.items())),
         },
     )

@@ -65,6 +65,7 @@ def test_closing_leaves_nothing_open(id: str) -> None:
 
 def test_the_table_is_of_the_tasks_there_are() -> None:
     assert TABLE["fingerprints"].keys() == set(list_envs())
+    assert TABLE["settings"].keys() == set(list_envs())
     assert TABLE["versions"].keys() == {id.split("/")[0] for id in list_envs()}
     values = list(TABLE["fingerprints"].values())
     assert len(set(values)) == len(values)
@@ -86,18 +87,22 @@ def test_what_is_wrong_is_told() -> None:
     table = {
         "versions": {"gym": versions},
         "fingerprints": {"gym/A": "aaaa", "gym/B": "bbbb", "gym/U": "uuuu"},
+        "settings": {id: {"horizon": 1000, "frame_skip": 5} for id in ("gym/A", "gym/B", "gym/U")},
         "unsteady": {"gym/U": {"fingerprints": ["uuuu", "vvvv"], "means": means}},
     }
-    good = {"id": "gym/A", "fingerprint": "aaaa"}
+    as_before = {"settings": {"horizon": 1000, "frame_skip": 5}}
+    good: dict[str, Any] = {"id": "gym/A", "fingerprint": "aaaa", **as_before}
     assert SCRIPT.complaint(table, good, versions) == ""
     for fine in (
-        {"id": "gym/U", "fingerprint": "vvvv"},
-        {"id": "gym/U", "fingerprint": "wwww", "means": means | {"reward": 0.5002}},
+        {"id": "gym/U", "fingerprint": "vvvv", **as_before},
+        {"id": "gym/U", "fingerprint": "wwww", "means": means | {"reward": 0.5002}, **as_before},
     ):
         assert SCRIPT.complaint(table, fine, versions) == ""
-    other = {"id": "gym/U", "fingerprint": "wwww", "means": means | {"reward": 0.51}}
+    other = good | {"id": "gym/U", "fingerprint": "wwww", "means": means | {"reward": 0.51}}
+    shorter = good | {"settings": {"horizon": 500, "frame_skip": 5}}
     for row, have, words in (
         (other, versions, ("gym/U", "wwww now", "(0.5, 0.51)")),
+        (shorter, versions, ("gym/A", "horizon 1000 before, 500 now", "another name")),
         (good | {"fingerprint": "cccc"}, versions, ("gym/A", "aaaa before", "cccc now")),
         (good | {"id": "gym/C"}, versions, ("`python scripts/fingerprints.py gym/C`",)),
         (good, {"mujoco": "3.4.0"}, ("3.3.0", "3.4.0")),
@@ -108,13 +113,16 @@ def test_what_is_wrong_is_told() -> None:
 
 
 def test_an_entry_is_made_of_two_processors() -> None:
-    table: dict[str, Any] = {"versions": {}, "fingerprints": {}, "unsteady": {}}
+    parts = ("versions", "fingerprints", "settings", "unsteady")
+    table: dict[str, Any] = {part: {} for part in parts}
 
     def row(fingerprint: str) -> dict[str, Any]:
-        return {"id": "gym/A", "fingerprint": fingerprint, "means": {"reward": 1.0}}
+        held = {"fingerprint": fingerprint, "settings": {"horizon": 9}}
+        return {"id": "gym/A", "means": {"reward": 1.0}, **held}
 
     SCRIPT.enter(table, row("a"), row("a"))
     assert table["fingerprints"] == {"gym/A": "a"} and table["unsteady"] == {}
+    assert table["settings"] == {"gym/A": {"horizon": 9}}
     SCRIPT.enter(table, row("c"), row("c"), other_machine=True)
     assert table["fingerprints"] == {"gym/A": "a"}
     unsteady = {"fingerprints": ["a", "c"], "means": {"reward": 1.0}}
