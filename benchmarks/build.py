@@ -17,6 +17,7 @@ from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_datase
 from trimtab.benchmarks.recipes import record_recipe
 from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF, numbered
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.envs.spec import EnvSpec
 from trimtab.files import read_json, sha256_file, sha256_json
@@ -82,6 +83,7 @@ def components(
             check_recipe_fits(config["dataset"], env)
         dataset = resolve_dataset(config, env, progress)
         check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
+        check_rewards_fit(dataset, env)
         if dataset.fingerprint is None and dataset.env not in {_UNKNOWN, env.id}:
             logger.warning(
                 "dataset %s says that it is of %s, this run is in %s: its numbers may mean "
@@ -336,6 +338,20 @@ def check_dataset_fits(id: str, made_in: str, obs_dim: int, action_dim: int, env
         )
 
 
+def check_rewards_fit(dataset: Dataset, env: EnvSpec) -> None:
+    """Check that rewards which were told from states for one task are used for that task.
+
+    Raises:
+        TrimtabError: naming both tasks.
+    """
+    task = dataset.recipe.get(REWARDS_OF)
+    if task is not None and task != numbered(env.id):
+        raise TrimtabError(
+            f"dataset {dataset.id} has the rewards of {task}, not of {env.id}; convert the file "
+            f"that it comes from with env={env.id}"
+        )
+
+
 def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec) -> None:
     """Check that a recipe's dataset would have the shapes of the task.
 
@@ -363,9 +379,9 @@ def resolve_dataset(
     if "runs" in recipe:
         return dataset_of_runs(recipe["runs"], env)
     if "name" in recipe:
-        path, hints = find_external(recipe["name"])
+        path, hints = find_external(recipe["name"], env.id)
         return open_dataset(path, out, config["stream_above"], progress, **hints)
     if "path" in recipe and is_run(Path(recipe["path"])):
         return dataset_of_runs([recipe["path"]], env)
     folder = Path(recipe["path"]) if "path" in recipe else record_recipe(recipe, out, progress)
-    return open_dataset(folder, out, config["stream_above"], progress)
+    return open_dataset(folder, out, config["stream_above"], progress, task=env.id)

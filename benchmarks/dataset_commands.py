@@ -33,6 +33,7 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
     if action == "check":
         return _check(place, loaded, format)
     summary = {"path": str(place), "format": kind, **catalog.summary(loaded)}
+    summary["left_out"] = _left_out(loaded)
     if words["figure"]:
         from trimtab.benchmarks.dataset_figure import draw
 
@@ -42,10 +43,12 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
         print_json(summary)
     else:
         apart = ("obs_min", "obs_max", "action_min", "action_max", "action_low", "action_high")
-        rows = [{"what": k, "value": v} for k, v in summary.items() if k not in apart]
+        hidden = (*apart, "left_out")
+        rows = [{"what": k, "value": v} for k, v in summary.items() if k not in hidden]
         print_rows(loaded.id, rows)
         print_rows("observations", _per_dimension(summary, "obs_min", "obs_max"))
         print_rows("actions", _per_dimension(summary, *apart[2:]))
+        _print_lines(_left_out_lines(loaded))
     return 0
 
 
@@ -157,14 +160,35 @@ def _convert(words: dict[str, Any], format: str) -> int:
         "content_hash_before": loaded.content_hash,
         "content_hash": written.content_hash,
         "lost": writer.loses(loaded),
+        "left_out": _left_out(loaded),
     }
     if format == "json":
         print_json(result)
     else:
-        lines = [f"lost: {line}" for line in result.pop("lost")] or ["nothing is lost"]
+        lost = [f"lost: {line}" for line in result.pop("lost")]
+        del result["left_out"]
         print_rows(f"written: {target}", [{"what": k, "value": v} for k, v in result.items()])
-        Console(soft_wrap=True, highlight=False).print("\n".join(lines), markup=False)
+        _print_lines([*_left_out_lines(loaded), *lost] or ["nothing is lost"])
     return 0
+
+
+def _left_out(loaded: Dataset) -> list[str]:
+    """Return the names of what was not read of the strangers' file that the data comes from."""
+    names = loaded.recipe.get("left_out")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _left_out_lines(loaded: Dataset) -> list[str]:
+    source = loaded.recipe.get("imported", "first")  # it may have been converted since
+    return [
+        f"left out: {name}: not read of the {source} data, the schema holds vectors"
+        for name in _left_out(loaded)
+    ]
+
+
+def _print_lines(lines: list[str]) -> None:
+    if lines:
+        Console(soft_wrap=True, highlight=False).print("\n".join(lines), markup=False)
 
 
 def _check(place: Path, loaded: Dataset, format: str) -> int:

@@ -47,13 +47,15 @@ def open_dataset(
         out: folder of runs, below which a streamed dataset's columns are kept.
         stream_above: bytes of its files above which it is streamed; None: a quarter of the memory.
         progress: called with the share that is done.
-        hints: what its file does not say.
+        hints: what its file does not say; ``task`` need not be one that its format takes.
 
     Raises:
         TrimtabError: if it is missing, damaged or wrong.
     """
     limit = memory_bytes() // 4 if stream_above is None else stream_above
     format = format_of(path)
+    if "task" not in format.hints:
+        hints.pop("task", None)
     large = sum(file.stat().st_size for file in streaming.stored_files(path)) > limit
     if large and format.open is None:
         logger.info("%s: %s data is read whole; convert it to stream it", path, format.name)

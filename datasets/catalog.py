@@ -16,6 +16,7 @@ import yaml
 import trimtab
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.ogbench_rewards import same_scene
 from trimtab.datasets.formats.registry import Format, Hints, recognise
 from trimtab.types import TrimtabError
 
@@ -86,18 +87,27 @@ def external_datasets() -> Mapping[str, External]:
     return {id: External(id, **fields) for id, fields in _listed("external.yaml").items()}
 
 
-def load_external(id: str) -> Dataset:
+def load_external(id: str, task: str = "") -> Dataset:
     """Return a dataset of others from its file.
+
+    Args:
+        id: its id here.
+        task: see :func:`find_external`.
 
     Raises:
         TrimtabError: as :func:`find_external`, or if the file is damaged.
     """
-    path, hints = find_external(id)
+    path, hints = find_external(id, task)
     return load_file(path, **hints)
 
 
-def find_external(id: str) -> tuple[Path, Hints]:
+def find_external(id: str, task: str = "") -> tuple[Path, Hints]:
     """Return where a dataset of others lies, and what is known of it.
+
+    Args:
+        id: its id here.
+        task: id of the task that it is wanted for: an OGBench file serves all single tasks of its
+            scene. Otherwise the dataset is one of the task that the catalogue names.
 
     Raises:
         TrimtabError: if it is not listed or not on disk (then it says which file is expected).
@@ -111,7 +121,7 @@ def find_external(id: str) -> tuple[Path, Hints]:
             f"dataset {id} is not on disk, and nothing is fetched: it is expected as {entry.path} "
             f"(get it from {entry.source}, or let {PLACE} name another folder)"
         )
-    hints: Hints = {"env": entry.env, "id": id}
+    hints: Hints = {"env": task if same_scene(task, entry.env) else entry.env, "id": id}
     if entry.keys is not None:
         hints["keys"] = entry.keys
     return entry.path, _taken(format_of(entry.path), hints)

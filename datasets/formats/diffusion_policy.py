@@ -37,9 +37,10 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """Read a folder or zip of Diffusion Policy's layout.
 
     The observation is ``obs``, else ``state``, else every other vector, concatenated in the order
-    of their names. Vectors beside it become infos; images are left out. No final observation is
-    stored: the last one is repeated. Rewards are zero unless stored, and every episode is
-    truncated: a demonstration does not say that its task ended.
+    of their names. Vectors beside it become infos. Points, such as Push-T's ``keypoint``
+    ``[N, 9, 2]``, are vectors too, their coordinates end to end; images are left out. No final
+    observation is stored: the last one is repeated. Rewards are zero unless stored, and every
+    episode is truncated: a demonstration does not say that its task ended.
 
     Raises:
         TrimtabError: if anything is missing, damaged, of a wrong shape, or compressed in a way
@@ -48,9 +49,9 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     path = Path(path)
     where = f"dataset {path}"
     with opened_store(path) as store:
-        shapes = store.arrays("data")
-        images = sorted(name for name, shape in shapes.items() if len(shape) > 2)
-        arrays = {name: store.read(f"data/{name}") for name in shapes if name not in images}
+        there = store.arrays("data")
+        images = sorted(name for name, described in there.items() if _is_image(*described))
+        arrays = {name: store.read(f"data/{name}") for name in there if name not in images}
         ends = store.read(_ENDS)
     if images:
         logger.warning("%s: images are left out: %s", where, ", ".join(images))
@@ -60,12 +61,12 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     if not whole or (np.diff(ends.astype(np.int64), prepend=0) < 1).any():
         raise TrimtabError(f"{where}, key '{_ENDS}': not growing whole numbers; {_ADVICE}")
     for name, array in arrays.items():
-        if array.shape[:1] != (int(ends[-1]),):
+        if array.shape[:1] != (int(ends[-1]),) or not array.size:
             raise TrimtabError(
                 f"{where}, key 'data/{name}': shape {array.shape}, expected {ends[-1]} rows; "
                 f"{_ADVICE}"
             )
-    arrays = {name: a[:, None] if a.ndim == 1 else a for name, a in arrays.items()}
+    arrays = {name: a.reshape(len(a), -1) for name, a in arrays.items()}
     actions = arrays.pop(_ACTION)
     rewards = next((arrays.pop(name)[:, 0] for name in _REWARDS if name in arrays), None)
     chosen = next(([name] for name in _OBSERVATIONS if name in arrays), sorted(arrays))
@@ -78,8 +79,15 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         actions=actions,
         rewards=np.zeros(len(actions), np.float32) if rewards is None else rewards,
     )
-    recipe = {"imported": "diffusion_policy", "observation": chosen}
+    recipe: dict[str, Any] = {"imported": "diffusion_policy", "observation": chosen}
+    if images:
+        recipe["left_out"] = images
     return assemble(contents_of(path, list(_episodes(arrays, ends)), None, recipe=recipe), hints)
+
+
+def _is_image(shape: tuple[int, ...], floats: bool) -> bool:
+    """Tell pictures from points: only floats can be a table of coordinates."""
+    return len(shape) > 3 or (len(shape) == 3 and not floats)
 
 
 def _episodes(arrays: Arrays, ends: npt.NDArray[Any]) -> Iterator[Episode]:

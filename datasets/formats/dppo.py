@@ -29,6 +29,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 _REQUIRED = ("states", "actions", "traj_lengths")
 _OPTIONAL = ("rewards", "terminals")
 _LIMITS = ("obs_min", "obs_max", "action_min", "action_max")
+_IMAGES = "images"
 _LIMITS_FILE = "normalization.npz"
 _EPSILON = 1e-6  # DPPO adds it to the range that it divides by
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -56,8 +57,10 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     limits = read_npz(limits_path, lambda name: name in _LIMITS)
     need(arrays, _REQUIRED, where)
     need(limits, _LIMITS, f"dataset {limits_path}")
-    if "images" in array_names(path):
+    recipe: dict[str, Any] = {"imported": "dppo"}
+    if _IMAGES in array_names(path):
         logger.warning("%s: images are left out", where)
+        recipe["left_out"] = [_IMAGES]
     lengths = arrays["traj_lengths"]
     rows = len(arrays["states"]) if arrays["states"].ndim == 2 else -1
     if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or (lengths < 1).any():
@@ -80,8 +83,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 f"and {high.shape} for '{name}' of shape {arrays[name].shape}; {_ADVICE}"
             )
         arrays[name] = _raw(arrays[name], low, high)
-    contents = contents_of(path, list(_episodes(arrays)), None, recipe={"imported": "dppo"})
-    return assemble(contents, hints)
+    return assemble(contents_of(path, list(_episodes(arrays)), None, recipe=recipe), hints)
 
 
 def _raw(

@@ -88,7 +88,9 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     else:
         episodes = _stranger_episodes(arrays, slices, where)
     robot = info.get("robot_type")
-    recipe = {"imported": "lerobot", **({"robot_type": robot} if isinstance(robot, str) else {})}
+    recipe: dict[str, Any] = {"imported": "lerobot"}
+    recipe.update({"robot_type": robot} if isinstance(robot, str) else {})
+    recipe.update({"left_out": left_out} if left_out else {})
     return contents_of(path, episodes, own, recipe=recipe, control_rate=float(info["fps"]))
 
 

@@ -2,6 +2,16 @@
 
 The layout: ``ogbench/utils.py`` of OGBench, whose reader passes over arrays that it does not know;
 ours begin with ``trimtab``. ``terminals`` marks where a trajectory ends, not that its task did.
+
+A stranger's file has no rewards. With ``env=`` naming one of OGBench's single tasks they are told
+from the stored states, as OGBench's own loader does (``ogbench/relabel_utils.py``): 0 less 1 for
+each part of the task that the state acted in leaves unsolved, and a bootstrapping mask of 0 where
+all are solved. The mask becomes ``terminations``, in the midst of a trajectory too, because a
+trajectory does not stop at a goal that only this task has. Learners bootstrap by ``terminations``
+alone, so that every transition has the target that it has in OGBench. They also end windows and
+returns there, as the task itself would have. Cutting the trajectories there would give the same
+transitions, but an episode of one step for every further row that stays at the goal, and returns,
+lengths and shares that are no longer those of what was recorded.
 """
 
 from __future__ import annotations
@@ -18,6 +28,7 @@ import numpy.typing as npt
 from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats.contents import apply_hints, assemble, contents_of
 from trimtab.datasets.formats.npz import array_names, read_npz, write_npz
+from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF, numbered, solved_parts
 from trimtab.datasets.formats.own import (
     Own,
     check_replaceable,
@@ -56,22 +67,32 @@ def _validation_path(path: Path) -> Path:
 def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """Read a file of OGBench's layout, and the ``-val.npz`` beside it where there is one.
 
-    The episodes of the two files are the masks ``train`` and ``valid`` of the recipe. A stranger's
-    trajectory has no rewards (its tasks are set at loading): they are zero unless stored; it is
-    never terminated; a stored ``masks`` becomes the info ``mask``.
+    The episodes of the two files are the masks ``train`` and ``valid`` of the recipe. Where a
+    stranger's file has no rewards, and ``env`` (or else ``task``) names a single task whose states
+    it holds, rewards, terminations and the info ``success`` are those of that task, which the
+    recipe's ``rewards_of`` names. Otherwise rewards are zero unless stored, and nothing is
+    terminated; a stored ``masks`` becomes the info ``mask``.
 
     Raises:
         TrimtabError: if anything is missing, damaged or of a wrong shape.
     """
     path = Path(path)
     where = f"dataset {path}"
-    train, own = _load_one(path)
+    env = hints.get("env") or hints.get("task", "")
+    train, own = _load_one(path, env)
+    if own is None and REWARDS_OF in train.recipe:
+        hints["env"] = env
     beside = _validation_path(path)
     if own is not None and own["order"] is None:
         return apply_hints(train, hints, where)
     if own is None and not beside.is_file():
         return apply_hints(train, hints, where)
-    valid, _ = _load_one(beside)
+    valid, _ = _load_one(beside, env)
+    if train.recipe.get(REWARDS_OF) != valid.recipe.get(REWARDS_OF):
+        raise TrimtabError(
+            f"{where}: rewards can be told from the states of one of it and {beside.name} alone; "
+            f"{_ADVICE}"
+        )
     episodes = [*train.episodes, *valid.episodes]
     order: Sequence[int] = own["order"] if own is not None else range(len(episodes))
     if sorted(order) != list(range(len(episodes))):
@@ -94,7 +115,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     return apply_hints(joined, hints, where)
 
 
-def _load_one(path: Path) -> tuple[Dataset, Own | None]:
+def _load_one(path: Path, env: str) -> tuple[Dataset, Own | None]:
     where = f"dataset {path}"
     arrays = read_npz(path)
     need(arrays, _REQUIRED, where)
@@ -110,19 +131,34 @@ def _load_one(path: Path) -> tuple[Dataset, Own | None]:
     own = parse(arrays.pop(_TEXT).tobytes(), where) if _TEXT in arrays else None
     if own is not None:
         need(arrays, ["rewards", *_FLAGS, *own["infos"].values()], where)
-    elif "rewards" not in arrays:
-        logger.warning("%s: it has no rewards; they are zero", where)
-    episodes = list(_episodes(arrays, own))
-    return assemble(contents_of(path, episodes, own, recipe={"imported": "ogbench"}), {}), own
+    recipe: dict[str, Any] = {"imported": "ogbench"}
+    solved = None
+    if own is None and "rewards" not in arrays:
+        try:
+            parts = solved_parts(env, arrays)
+        except ValueError as error:
+            why = error if env else "read it with env=<a single task> to have that task's"
+            logger.warning("%s: it has no rewards; they are zero (%s)", where, why)
+        else:
+            recipe[REWARDS_OF] = numbered(env)
+            arrays["rewards"] = parts.sum(axis=1) - parts.shape[1]
+            solved = parts.all(axis=1)
+    episodes = list(_episodes(arrays, own, solved))
+    return assemble(contents_of(path, episodes, own, recipe=recipe), {}), own
 
 
-def _episodes(arrays: Arrays, own: Own | None) -> Iterator[Episode]:
+def _episodes(
+    arrays: Arrays, own: Own | None, solved: npt.NDArray[np.bool_] | None
+) -> Iterator[Episode]:
     begin = 0
     for index, last in enumerate(np.flatnonzero(arrays["terminals"]).tolist()):
         rows, steps = slice(begin, last), last - begin  # the last row has no action
         flags = flag_ends(steps, terminated=False)
         infos = {name: arrays[name][rows] for name in _INFOS if name in arrays}
-        if own is not None:
+        if solved is not None:
+            flags = (solved[rows], flags[1] & ~solved[rows])
+            infos["success"] = solved[rows]
+        elif own is not None:
             flags = (arrays[_FLAGS[0]][rows], arrays[_FLAGS[1]][rows])
             infos = {name: arrays[key][rows] for name, key in own["infos"].items()}
         elif "masks" in arrays:
@@ -210,4 +246,5 @@ FORMAT = Format(
     recognises=_recognises,
     save=_save,
     loses=uneven_infos,
+    hints=frozenset({"env", "id", "mask", "task"}),
 )

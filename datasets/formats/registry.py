@@ -29,6 +29,7 @@ class Hints(TypedDict, total=False):
         mask: name of a part, such as ``train``; only its episodes are kept.
         horizon: length of an episode that the clock ended, where the file does not mark it.
         keys: names of observation keys after commas; these alone are concatenated, in this order.
+        task: id of the task that a run wants it for, where a file serves several.
     """
 
     env: str
@@ -36,6 +37,7 @@ class Hints(TypedDict, total=False):
     mask: str
     horizon: int
     keys: str
+    task: str
 
 
 class Load(Protocol):

@@ -99,7 +99,12 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     else:
         episodes = _own_episodes(demos, own, where)
     env_args, masks = values["env_args"], values["masks"]
-    recipe = {"imported": "robomimic", "env_args": env_args, **({"masks": masks} if masks else {})}
+    optional = {"masks": masks, "left_out": sorted(values["images"])}
+    recipe = {
+        "imported": "robomimic",
+        "env_args": env_args,
+        **{name: value for name, value in optional.items() if value},
+    }
     env = env_args.get("env_name")
     env = env if isinstance(env, str) and env else "unknown"
     return contents_of(path, episodes, own, env=env, recipe=recipe)

@@ -1,4 +1,4 @@
-"""Guarded reading of arrays from a Zarr v2 folder or zip, with the standard library alone.
+"""Guarded reading of arrays from a Zarr v2 folder or zip, without the zarr package.
 
 The layout: the Zarr storage specification, version 2: ``<array>/.zarray`` (JSON) and one file a
 chunk, named by its place in the grid.
@@ -6,7 +6,6 @@ chunk, named by its place in the grid.
 
 from __future__ import annotations
 
-import bz2
 import functools
 import json
 import lzma
@@ -14,7 +13,7 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,32 +21,25 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.formats.apart import Read, read_apart
+from trimtab.datasets.formats.chunk_codecs import (
+    IN_NUMCODECS,
+    STANDARD,
+    Decoder,
+    numcodecs_decoder,
+)
 from trimtab.errors import TrimtabError
 
 __all__ = ["Store", "opened_store"]
 
 _MOST_COMPRESSION = 1100  # of deflate; chunks that are nothing but the fill value need more
 _MOST_EMPTY_BYTES = 1 << 24  # of an array of which hardly anything is stored
-_LZMA_BYTES = 1 << 30  # of memory that a damaged header may ask for
 _FAULTS = (
     OSError, ValueError, KeyError, EOFError, TypeError, OverflowError, MemoryError, zlib.error,
     lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError, RecursionError,
     IndexError, AttributeError, struct.error,
 )  # fmt: skip
 _ADVICE = "make the dataset again or fetch a fresh copy"
-
-
-def _inflate(bits: int) -> Callable[[bytes, int], bytes]:
-    return lambda data, size: zlib.decompressobj(wbits=bits).decompress(data, size)
-
-
-_DECODERS: dict[str, Callable[[bytes, int], bytes]] = {
-    "zlib": _inflate(zlib.MAX_WBITS),
-    "gzip": _inflate(16 + zlib.MAX_WBITS),
-    "bz2": lambda data, size: bz2.BZ2Decompressor().decompress(data, size),
-    "lzma": lambda data, size: lzma.LZMADecompressor(memlimit=_LZMA_BYTES).decompress(data, size),
-}
-"""By the name of the compressor: at most ``size`` bytes of what was compressed."""
 
 
 class Store:
@@ -67,32 +59,57 @@ class Store:
     def __contains__(self, name: str) -> bool:
         return f"{name}/.zarray" in self._names
 
-    def arrays(self, group: str) -> dict[str, tuple[int, ...]]:
-        """Return the names and shapes of the arrays directly below ``group``.
+    def arrays(self, group: str) -> dict[str, tuple[tuple[int, ...], bool]]:
+        """Return shapes of the arrays directly below ``group``, and whether they hold floats.
 
         Raises:
             TrimtabError: if a description is damaged.
         """
         prefix, end = f"{group}/", "/.zarray"
-        shapes = {}
+        found = {}
         for file in sorted(self._names):
             below = file.removeprefix(prefix).removesuffix(end)
             if file == prefix + below + end and "/" not in below:
                 describe = functools.partial(self._describe, prefix + below)
-                shapes[below] = self._guarded(prefix + below, describe)[0]
-        return shapes
+                shape, _, values = self._guarded(prefix + below, describe)
+                found[below] = shape, str(values.get("dtype")).startswith(("<f", ">f"))
+        return found
 
     def read(self, name: str) -> npt.NDArray[Any]:
         """Return the array ``name``; chunks that are not stored have its fill value.
 
         Raises:
             TrimtabError: if it is missing, damaged, no array of numbers, or compressed in a way
-                that the standard library cannot undo.
+                that neither the standard library nor numcodecs can undo.
         """
         if name not in self:
             raise TrimtabError(f"dataset {self.path}, key '{name}': missing; {_ADVICE}")
-        array: npt.NDArray[Any] = self._guarded(name, lambda: self._assemble(name))
+        array: npt.NDArray[Any] = self._guarded(name, lambda: self._decoded(name))
         return array
+
+    def _decoded(self, name: str) -> npt.NDArray[Any]:
+        shape, chunks, values = self._describe(name)
+        compressor = values.get("compressor")
+        codec = None if compressor is None else compressor["id"]
+        place = f"dataset {self.path}, key '{name}'"
+        if codec not in (None, *STANDARD, *IN_NUMCODECS):
+            raise TrimtabError(
+                f"{place}: compressed with {codec!r:.40}; save it again with one of none, "
+                f"{', '.join([*STANDARD, *IN_NUMCODECS])}"
+            )
+        # All is read before there is a process apart: a file's position would be shared with it.
+        stored = {n: self._read(n) for n in self._names if n.startswith(f"{name}/")}
+        if codec not in IN_NUMCODECS:
+            decode = STANDARD[codec] if codec else _as_stored
+            return _assemble(name, shape, chunks, values, stored, decode)
+        decode = numcodecs_decoder(codec, place)
+
+        @contextmanager
+        def read() -> Iterator[Read]:
+            assemble = functools.partial(_assemble, name, shape, chunks, values, stored, decode)
+            yield {}, [(name, self._guarded(name, assemble))]
+
+        return read_apart(self.path, read)[1][name]
 
     def _guarded(self, name: str, action: Callable[[], Any]) -> Any:
         try:
@@ -114,49 +131,49 @@ class Store:
             raise ValueError(f"shape {shape} in chunks of {chunks}")
         return shape, chunks, values
 
-    def _assemble(self, name: str) -> npt.NDArray[Any]:
-        shape, chunks, values = self._describe(name)
-        dtype = np.dtype(str(values["dtype"]))
-        if dtype.kind not in "biuf" or not shape:
-            raise ValueError(f"shape {shape} and type {dtype} are not rows of numbers")
-        if values.get("filters"):
-            raise ValueError("filters are not undone here; save it without")
-        decode = self._decoder(name, values.get("compressor"))
-        column_major = {"C": False, "F": True}[values.get("order", "C")]
-        separator = values.get("dimension_separator", ".")
-        claimed = math.prod(shape) * dtype.itemsize
-        stored = {n: self._read(n) for n in self._names if n.startswith(f"{name}/")}
-        if claimed > _MOST_COMPRESSION * sum(map(len, stored.values())) + _MOST_EMPTY_BYTES:
-            raise ValueError(f"shape {shape} needs {claimed} bytes, which the files cannot hold")
-        fill = values.get("fill_value")
-        array = np.full(shape, 0 if fill is None else _number(fill), dtype)
-        size = math.prod(chunks) * dtype.itemsize
-        for file, data in stored.items():
-            parts = file.removeprefix(f"{name}/").split(separator)
-            place = tuple(int(part) for part in parts if part.isdecimal())
-            begins = tuple(i * c for i, c in zip(place, chunks, strict=False))
-            outside = any(b >= s for b, s in zip(begins, shape, strict=False))
-            if len(place) != len(shape) or len(parts) != len(shape) or outside:
-                continue  # such as .zarray
-            raw = decode(data, size + 1)
-            if len(raw) != size:
-                raise ValueError(f"chunk {place} has {len(raw)} bytes, expected {size}")
-            chunk = np.frombuffer(raw, dtype).reshape(chunks, order="F" if column_major else "C")
-            target = tuple(slice(b, b + c) for b, c in zip(begins, chunks, strict=True))
-            inside = tuple(slice(0, s - b) for s, b in zip(shape, begins, strict=True))
-            array[target] = chunk[inside]
-        return array
 
-    def _decoder(self, name: str, compressor: Any) -> Callable[[bytes, int], bytes]:
-        if compressor is None:
-            return lambda data, size: data
-        codec = compressor["id"]
-        if codec not in _DECODERS:
-            raise TrimtabError(
-                f"dataset {self.path}, key '{name}': compressed with {codec}, which needs the "
-                f"zarr package; save it again with one of none, {', '.join(_DECODERS)}"
-            )
-        return _DECODERS[codec]
+def _assemble(
+    name: str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    values: Mapping[str, Any],
+    stored: Mapping[str, bytes],
+    decode: Decoder,
+) -> npt.NDArray[Any]:
+    """Return the array of a description and of its files' bytes."""
+    dtype = np.dtype(str(values["dtype"]))
+    if dtype.kind not in "biuf" or not shape:
+        raise ValueError(f"shape {shape} and type {dtype} are not rows of numbers")
+    if values.get("filters"):
+        raise ValueError("filters are not undone here; save it without")
+    column_major = {"C": False, "F": True}[values.get("order", "C")]
+    separator = values.get("dimension_separator", ".")
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > _MOST_COMPRESSION * sum(map(len, stored.values())) + _MOST_EMPTY_BYTES:
+        raise ValueError(f"shape {shape} needs {claimed} bytes, which the files cannot hold")
+    fill = values.get("fill_value")
+    array = np.full(shape, 0 if fill is None else _number(fill), dtype)
+    size = math.prod(chunks) * dtype.itemsize
+    for file, data in stored.items():
+        parts = file.removeprefix(f"{name}/").split(separator)
+        place = tuple(int(part) for part in parts if part.isdecimal())
+        begins = tuple(i * c for i, c in zip(place, chunks, strict=False))
+        outside = any(b >= s for b, s in zip(begins, shape, strict=False))
+        if len(place) != len(shape) or len(parts) != len(shape) or outside:
+            continue  # such as .zarray
+        raw = decode(data, size)
+        if len(raw) != size:
+            raise ValueError(f"chunk {place} has {len(raw)} bytes, expected {size}")
+        chunk = np.frombuffer(raw, dtype).reshape(chunks, order="F" if column_major else "C")
+        target = tuple(slice(b, b + c) for b, c in zip(begins, chunks, strict=True))
+        inside = tuple(slice(0, s - b) for s, b in zip(shape, begins, strict=True))
+        array[target] = chunk[inside]
+    return array
+
+
+def _as_stored(data: bytes, size: int) -> bytes:
+    """Stand for the decoder of what is not compressed."""
+    return data
 
 
 def _number(fill: Any) -> float:

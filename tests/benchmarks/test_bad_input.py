@@ -19,6 +19,7 @@ from trimtab.benchmarks.build import policy_folder
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rundir import locked, remove_leftovers
 from trimtab.benchmarks.train import train
+from trimtab.datasets.formats.registry import get_format
 from trimtab.files import sha256_file
 from trimtab.types import TrimtabError
 
@@ -161,6 +162,24 @@ def test_a_dataset_of_another_task(tiny: Any, tmp_path: Path) -> None:
     words = [*tiny.cloning(tmp_path), "env=gym/Hopper-v5"]
     message = refused(words, tmp_path)
     assert "does not fit gym/Hopper-v5" in message and "was made in robotics/" in message
+
+
+def test_rewards_of_another_single_task(tiny: Any, tmp_path: Path) -> None:
+    tasks = [f"ogbench/pointmaze-medium-singletask{number}-v0" for number in ("", "-task2")]
+    places = np.array([[0, 0], [10, 10], [20, 20], [20, 19]], np.float32)
+    np.savez(
+        tmp_path / "theirs.npz", observations=places, actions=places / 20, qpos=places,
+        terminals=np.array([0, 0, 0, 1.0]),
+    )  # fmt: skip
+    format = get_format("ogbench")
+    assert format.save is not None
+    format.save(format.load(tmp_path / "theirs.npz", env=tasks[0]), tmp_path / "ours.npz")
+    words = [*tiny.cloning(tmp_path / "out"), f"dataset={tmp_path / 'ours.npz'}", "offline_steps=2"]
+    assert train(compose_run([*words, f"env={tasks[0]}"])).summary["updates"] == 2
+    words.append(f"out={tmp_path / 'other'}")
+    message = refused([*words, f"env={tasks[1]}"], tmp_path / "other")
+    assert "has the rewards of ogbench/pointmaze-medium-singletask-task1-v0, not of" in message
+    assert message.endswith(f"with env={tasks[1]}")
 
 
 # ---- bases ---------------------------------------------------------------------------------------

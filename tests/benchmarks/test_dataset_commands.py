@@ -90,6 +90,38 @@ def test_tables_say_what_was_written_and_lost(
     assert get_format("ogbench").load(to).content_hash == recorded.content_hash
 
 
+def test_what_a_strangers_file_lost_is_told_on_the_whole_way(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, ours, again = (tmp_path / name for name in ("x.npz", "ours.hdf5", "again.npz"))
+    generator = np.random.default_rng(0)
+    limits = {"obs": 3, "action": 2}
+    np.savez(
+        source,
+        states=generator.uniform(-1, 1, size=(5, 3)),
+        actions=generator.uniform(-1, 1, size=(5, 2)),
+        traj_lengths=[3, 2],
+        images=np.zeros((5, 3, 4, 4), np.uint8),
+    )
+    np.savez(
+        tmp_path / "normalization.npz",
+        **{f"{name}_min": -np.ones(size) for name, size in limits.items()},
+        **{f"{name}_max": np.ones(size) for name, size in limits.items()},
+    )
+    line = "left out: images: not read of the dppo data, the schema holds vectors"
+    for words in (
+        ["convert", f"from={source}", f"to={ours}", "as=robomimic"],
+        ["convert", f"from={ours}", f"to={again}"],
+        ["info", f"path={again}"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["dataset", *words])
+        shown = capfd.readouterr().out
+        assert ended.value.code == 0
+        assert line in shown.splitlines() and "nothing is lost" not in shown
+    assert answer(capfd, "info", f"path={again}")["left_out"] == ["images"]
+
+
 def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "x"
     minari.save(recorded, folder)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numcodecs
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -139,8 +142,10 @@ def diffusion_policy(
     folder: Path,
     compressor: Mapping[str, Any] | None = None,
     encode: Callable[[bytes], bytes] = lambda data: data,
+    rows: int = 1,
     **further: Any,
 ) -> Arrays:
+    """The chunks hold ``rows`` times the rows of the smallest ones."""
     arrays = frames()
     given = (compressor, encode)
     (folder / "data").mkdir(parents=True)
@@ -148,16 +153,37 @@ def diffusion_policy(
     for group in (folder, folder / "data", folder / "meta"):
         (group / ".zgroup").write_text('{"zarr_format": 2}')
     state = arrays["observations"].astype(np.float64)
-    zarr_array(folder / "data/state", state, (2, 2), *given, **further)
-    zarr_array(folder / "data/action", arrays["actions"] * 512, (4, 2), *given, **further)
-    zarr_array(folder / "data/n_contacts", np.arange(5.0)[:, None], (5, 1), *given, **further)
+    zarr_array(folder / "data/state", state, (2 * rows, 2), *given, **further)
+    zarr_array(folder / "data/action", arrays["actions"] * 512, (4 * rows, 2), *given, **further)
+    zarr_array(
+        folder / "data/n_contacts", np.arange(5.0)[:, None], (5 * rows, 1), *given, **further
+    )
+    points = np.arange(90.0, dtype=np.float32).reshape(5, 9, 2)
+    zarr_array(folder / "data/keypoint", points, (3 * rows, 9, 2), *given, **further)
     zarr_array(folder / "data/img", np.zeros((5, 4, 4, 3), np.uint8), (5, 4, 4, 3), None, bytes)
-    zarr_array(folder / "meta/episode_ends", np.cumsum(LENGTHS), (2,), *given, **further)
+    zarr_array(folder / "meta/episode_ends", np.cumsum(LENGTHS), (2 * rows,), *given, **further)
     return arrays
 
 
 def zlib_diffusion_policy(folder: Path) -> Arrays:
     return diffusion_policy(folder, {"id": "zlib", "level": 1}, zlib.compress)
+
+
+def blosc_diffusion_policy(folder: Path, *, cname: str = "lz4") -> Arrays:
+    """Chunks so large that Blosc does compress them, shuffled as Zarr's own default is."""
+    codec = numcodecs.Blosc(cname=cname, clevel=5, shuffle=numcodecs.Blosc.SHUFFLE)
+
+    def encode(data: bytes) -> bytes:
+        return bytes(codec.encode(data))
+
+    return diffusion_policy(folder, codec.get_config(), encode, rows=40)
+
+
+def zipped_diffusion_policy(path: Path) -> Arrays:
+    with tempfile.TemporaryDirectory() as folder:
+        arrays = blosc_diffusion_policy(Path(folder) / "x", cname="zstd")
+        shutil.make_archive(str(path.with_suffix("")), "zip", Path(folder) / "x")
+    return arrays
 
 
 def lerobot(folder: Path, version: str = "v3.0", **more: Any) -> Arrays:
@@ -242,3 +268,9 @@ WRITERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "robomimic": ("x.hdf5", robomimic),
 }
 """The name of a file or folder of each format, and what writes it."""
+
+VARIANTS: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "blosc diffusion_policy": ("x.zarr", blosc_diffusion_policy),
+    "zipped diffusion_policy": ("x.zip", zipped_diffusion_policy),
+}
+"""The same for what a format's files may also be like; a name ends with the format's."""

@@ -152,6 +152,7 @@ def test_robomimic(foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert "images are left out: next_obs/agentview_image, obs/agentview_image" in caplog.text
     assert dataset.env == "Lift"
     assert dataset.recipe["masks"] == {"20_percent": [0, 1], "train": [1]}
+    assert dataset.recipe["left_out"] == ["next_obs/agentview_image", "obs/agentview_image"]
     assert dataset.recipe["env_args"]["env_kwargs"] == {"robots": ["Panda"]}
     # Both demonstrations are done; only the first one's last reward says that it succeeded.
     assert ends(dataset) == [(3, True, False), (2, False, True)]
@@ -258,6 +259,7 @@ def test_dppo_is_brought_back_to_raw_units(foreign: Any, tmp_path: Path) -> None
     path = tmp_path / "train.npz"
     raw = foreign.dppo(path, terminals=np.array([0, 0, 1, 0, 0], bool), rewards=np.arange(5.0))
     dataset = get_format("dppo").load(path)
+    assert dataset.recipe["left_out"] == ["images"]
     assert ends(dataset) == [(3, True, False), (2, False, True)]
     one = dataset.episodes[0]
     np.testing.assert_allclose(one.observations[:-1], raw["observations"][:3], atol=2e-6)
@@ -292,8 +294,39 @@ def test_diffusion_policy(case: Any, foreign: Any, tmp_path: Path) -> None:
         equal(two.observations, arrays["observations"][[3, 4, 4]])
         equal(two.actions, arrays["actions"][3:] * 512)
         equal(two.infos["n_contacts"], np.array([[3.0], [4.0]]))
-        assert set(two.infos) == {"n_contacts"}  # and no image
+        equal(two.infos["keypoint"], np.arange(54.0, 90.0).reshape(2, 18))
+        assert set(two.infos) == {"n_contacts", "keypoint"}  # and no image
         assert dataset.action_high[0] > 1  # raw units
+
+
+def test_points_are_vectors_and_pictures_are_not(
+    foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "x"
+    foreign.diffusion_policy(path)
+    shutil.rmtree(path / "data/state")
+    shutil.rmtree(path / "data/n_contacts")
+    for name, array in {
+        "goal": np.arange(5.0) / 8,
+        "grey": np.zeros((5, 4, 4), np.uint8),
+        "depth": np.zeros((5, 4, 4), np.uint16),
+        "rendered": np.zeros((5, 4, 4, 3), np.float32),
+    }.items():
+        foreign.zarr_array(path / "data" / name, array, array.shape, None, bytes)
+    with caplog.at_level("INFO"):
+        dataset = get_format("diffusion_policy").load(path)
+    assert "images are left out: depth, grey, img, rendered" in caplog.text
+    assert dataset.recipe["left_out"] == ["depth", "grey", "img", "rendered"]
+    assert dataset.recipe["observation"] == ["goal", "keypoint"]
+    rows = np.concatenate([np.arange(5.0)[:, None] / 8, np.arange(90.0).reshape(5, 18)], axis=1)
+    equal(dataset.episodes[0].observations, rows[[0, 1, 2, 2]])
+
+
+def test_a_vector_of_no_numbers_is_one_line(foreign: Any, tmp_path: Path) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    foreign.zarr_array(tmp_path / "x/data/reward", np.zeros((5, 0)), (5, 1), None, bytes)
+    with pytest.raises(TrimtabError, match=r"key 'data/reward': shape \(5, 0\), expected 5 rows"):
+        get_format("diffusion_policy").load(tmp_path / "x")
 
 
 def test_zarr_chunks_that_are_not_stored_have_the_fill_value(foreign: Any, tmp_path: Path) -> None:
@@ -304,8 +337,8 @@ def test_zarr_chunks_that_are_not_stored_have_the_fill_value(foreign: Any, tmp_p
 
 
 def test_another_compressor_is_named(foreign: Any, tmp_path: Path) -> None:
-    foreign.diffusion_policy(tmp_path / "x", {"id": "blosc", "cname": "lz4"})
-    with pytest.raises(TrimtabError, match="compressed with blosc, which needs the zarr package"):
+    foreign.diffusion_policy(tmp_path / "x", {"id": "pcodec", "level": 8})
+    with pytest.raises(TrimtabError, match=r"compressed with 'pcodec'; save it again with one of"):
         get_format("diffusion_policy").load(tmp_path / "x")
 
 
@@ -321,6 +354,7 @@ def test_lerobot(
         dataset = recognise(tmp_path / "x").load(tmp_path / "x")
     assert "left out, as not vectors: observation.images.top" in caplog.text
     assert (dataset.control_rate, dataset.recipe["robot_type"]) == (10.0, "so100")
+    assert dataset.recipe["left_out"] == ["observation.images.top"]
     assert ends(dataset) == [(3, True, False), (2, False, True)]
     equal(dataset.episodes[0].observations, arrays["observations"][[0, 1, 2, 2]])
     equal(dataset.episodes[1].rewards, arrays["rewards"][3:])
