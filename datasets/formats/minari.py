@@ -122,7 +122,8 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     A file of ours is compared with its SHA-256 before it is opened, and its content hash
     afterwards; a stranger's is opened in a process apart.
 
-    A Dict observation is concatenated in the order of its space's keys, as Gymnasium flattens it.
+    A Dict observation is concatenated in the order of its space's keys, as Gymnasium flattens it;
+    the hint ``keys`` names some of them in another order (``observation,desired_goal``).
     Infos of T+1 rows lose their first (the reset's).
 
     Raises:
@@ -140,18 +141,31 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         "recipe": metadata.get("trimtab_recipe") or {},
         "fingerprint": metadata.get("trimtab_fingerprint"),
     }
+    order = _chosen_keys(observation_keys(metadata), hints.get("keys", ""), file_path)
     episodes: Sequence[Episode]
     if "trimtab_file_sha256" in metadata:
         _check_untouched(metadata, file_path)
         episodes = _FileEpisodes(metadata, file_path)
     else:
-        received = read_file(file_path, lambda file: _packed(file, metadata, file_path))
+        received = read_file(file_path, lambda file: _packed(file, metadata, file_path, order))
         episodes = _unpacked(received)
     check = partial(_check_totals, metadata, file_path)
     return Contents(file_path, episodes, fields, limits, check)
 
 
 load = loads(_open)
+
+
+def _chosen_keys(there: tuple[str, ...], keys: str, path: Path) -> tuple[str, ...]:
+    """Return the observation's parts in the order that they are wanted in."""
+    wanted = tuple(key.strip() for key in keys.split(",") if key.strip())
+    unknown = [key for key in wanted if key not in there]
+    if unknown:
+        parts = f"there are {', '.join(there)}" if there else "it is one vector"
+        raise TrimtabError(
+            f"dataset {path}: its observation has no part '{unknown[0]}'; {parts}; change keys="
+        )
+    return wanted or there
 
 
 def data_file(folder: str | Path) -> Path:
@@ -198,13 +212,15 @@ class _FileEpisodes(Sequence[Episode]):
         return episode
 
 
-def _read_episodes(metadata: Mapping[str, Any], path: Path, part: range) -> Iterator[Episode]:
+def _read_episodes(
+    metadata: Mapping[str, Any], path: Path, part: range, order: tuple[str, ...] = ()
+) -> Iterator[Episode]:
     """Yield some of the episodes in ``path``, one in memory at a time.
 
     Raises:
         TrimtabError: if the file is damaged, or ``metadata`` says another number of episodes.
     """
-    where, count, order = f"dataset {path}", len(part), observation_keys(metadata)
+    where, count = f"dataset {path}", len(part)
     for first in range(0, count, REOPEN):
         with opened(path) as file:
             if len(file) != metadata["total_episodes"]:
@@ -213,7 +229,7 @@ def _read_episodes(metadata: Mapping[str, Any], path: Path, part: range) -> Iter
                     f"{metadata['total_episodes']}; {_ADVICE}"
                 )
             for index in part[first : first + REOPEN]:
-                yield _read_episode(file, index, order, where)
+                yield _read_episode(file, index, metadata, order, where)
 
 
 def _check_totals(
@@ -317,14 +333,16 @@ def _check_untouched(metadata: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _packed(file: h5py.File, metadata: Mapping[str, Any], path: Path) -> Read:
+def _packed(
+    file: h5py.File, metadata: Mapping[str, Any], path: Path, order: tuple[str, ...]
+) -> Read:
     """Return episodes as what a process apart can hand over."""
     file.close()
     seeds: list[int | None] = []
 
     def arrays() -> Iterator[tuple[str, npt.NDArray[Any]]]:
         part = range(metadata["total_episodes"])
-        for index, episode in enumerate(_read_episodes(metadata, path, part)):
+        for index, episode in enumerate(_read_episodes(metadata, path, part, order)):
             seeds.append(episode.seed)
             for name, array in episode.arrays().items():
                 yield f"{index}/{name}", array
@@ -345,7 +363,9 @@ def _unpacked(received: Received) -> LazyEpisodes:
     return LazyEpisodes(len(keys), lambda index: Episode(**keys[index]))
 
 
-def _read_episode(file: h5py.File, index: int, order: tuple[str, ...], where: str) -> Episode:
+def _read_episode(
+    file: h5py.File, index: int, metadata: Mapping[str, Any], order: tuple[str, ...], where: str
+) -> Episode:
     place = f"{where}: episode {index}"
     group = child(file, f"episode_{index}", where)
     if not isinstance(group, h5py.Group):
@@ -359,7 +379,8 @@ def _read_episode(file: h5py.File, index: int, order: tuple[str, ...], where: st
     steps = len(arrays["rewards"]) if arrays["rewards"].ndim else 0
     if int(group.attrs.get("total_steps", steps)) != steps:
         raise TrimtabError(f"{place}: {steps} rewards, but total_steps says otherwise; {_ADVICE}")
-    observations = _read_observations(child(group, "observations", place), order, place)
+    stored = child(group, "observations", place)
+    observations = _read_observations(stored, observation_keys(metadata), order, place)
     seed = group.attrs.get("seed")
     with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is refused
         return Episode(
@@ -371,13 +392,13 @@ def _read_episode(file: h5py.File, index: int, order: tuple[str, ...], where: st
 
 
 def _read_observations(
-    member: h5py.Group | h5py.Dataset, order: tuple[str, ...], place: str
+    member: h5py.Group | h5py.Dataset, there: tuple[str, ...], order: tuple[str, ...], place: str
 ) -> npt.NDArray[Any]:
     place = f"{place}, key 'observations'"
     if isinstance(member, h5py.Dataset):
         return read_array(member, place)
     found = children(member, place)
-    if not order or set(order) != set(found):
+    if not there or set(there) != set(found):
         raise TrimtabError(
             f"{place}: its arrays are not those of 'observation_space' in {METADATA_FILE}; "
             f"{_ADVICE}"
@@ -414,4 +435,5 @@ FORMAT = Format(
     open=_open,
     recognises=_recognises,
     save=save,
+    hints=frozenset({"env", "id", "mask", "keys"}),
 )

@@ -15,8 +15,10 @@ import h5py
 import numpy as np
 import pytest
 
+from trimtab.datasets.catalog import external_datasets
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.minari import FORMAT_VERSION, load, save
+from trimtab.envs.registry import make
 from trimtab.types import TrimtabError
 
 
@@ -132,6 +134,47 @@ def test_a_dataset_that_minari_wrote_is_read(
     np.testing.assert_array_equal(read.observations, wanted)
     np.testing.assert_array_equal(read.infos["success"], [True, False, True])
     assert set(read.infos) == {"success"}
+    (chosen,) = load(tmp_path / "foreign/box-v2", keys="goal, a").episodes
+    np.testing.assert_array_equal(chosen.observations, wanted[:, [2, 0, 1]])
+    (chosen,) = load(tmp_path / "foreign/box-v2", keys="goal").episodes
+    np.testing.assert_array_equal(chosen.observations, wanted[:, [2]])
+    with pytest.raises(TrimtabError, match="no part 'b'; there are a, goal; change keys="):
+        load(tmp_path / "foreign/box-v2", keys="a,b")
+
+
+def test_keys_of_a_vector_are_refused(make_dataset: Any, tmp_path: Path) -> None:
+    save(make_dataset(), tmp_path / "x")
+    with pytest.raises(TrimtabError, match="no part 'a'; it is one vector"):
+        load(tmp_path / "x", keys="a")
+
+
+def test_a_maze_that_minari_recorded_is_observed_as_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their collector over their environment, our reader with the catalogue's keys, our task."""
+    import gymnasium
+    import gymnasium_robotics
+    import minari
+
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    gymnasium.register_envs(gymnasium_robotics)
+    entry = external_datasets()["minari/pointmaze-umaze-v2"]
+    task = entry.env.removeprefix("robotics/")
+    actions = np.random.default_rng(0).uniform(-1, 1, (10, 2)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recorded = minari.DataCollector(gymnasium.make(task, max_episode_steps=10))
+        recorded.reset(seed=3)
+        for action in actions:
+            recorded.step(action)
+        recorded.create_dataset(entry.file)
+        recorded.close()
+    (episode,) = load(tmp_path / entry.file, keys=entry.keys or "").episodes
+    env = make(entry.env)
+    expected = [env.reset(seed=3)[0], *(env.step(action)[0] for action in actions)]
+    env.close()
+    np.testing.assert_allclose(episode.observations, np.array(expected), atol=1e-6)
+    np.testing.assert_array_equal(episode.actions, actions)
 
 
 @pytest.mark.parametrize("name", ["plain", "a b-v0", "x/../y-v0", "/etc/x-v0", "é/x-v0"])
