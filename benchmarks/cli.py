@@ -148,6 +148,9 @@ COMMANDS: dict[str, Command] = {
             "mask": Setting("", "only the episodes under this mask, such as train"),
             "horizon": Setting(0, "steps of a whole episode, for D4RL files without timeouts"),
             "keys": Setting("", "observation keys after commas, in the order that is wanted"),
+            "frames": Setting(
+                "", "LeRobot: cameras after commas, or all, whose frames are decoded"
+            ),
             "figure": Setting("", "info: PNG to draw"),
             "out": Setting("runs", "datasets are made below <out>/datasets"),
             "format": FORMAT,

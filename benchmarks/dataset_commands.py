@@ -17,7 +17,7 @@ from trimtab.datasets.formats.registry import Format, Hints, format_for, recogni
 from trimtab.types import TrimtabError
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
-_HINTS = ("env", "id", "mask", "horizon", "keys")
+_HINTS = ("env", "id", "mask", "horizon", "keys", "frames")
 
 
 def dataset(action: str, out: str, format: str, **words: Any) -> int:

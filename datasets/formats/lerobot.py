@@ -17,8 +17,9 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.episodes import Episode
-from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
+from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of
+from trimtab.datasets.formats.lerobot_video import Frames, advice, chosen_cameras
 from trimtab.datasets.formats.lerobot_writer import (
     ACTION,
     DONE,
@@ -53,8 +54,8 @@ _MOST_NUMBERS = 1 << 20  # in one row of one feature
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
-    """Read a folder of LeRobot's layout; images and videos are left out.
+def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+    """Read a folder of LeRobot's layout; camera frames are left out unless ``frames`` names them.
 
     In a stranger's folder the observation is ``observation.state``, then
     ``observation.environment_state``, then other vectors below ``observation.`` in the order of
@@ -66,12 +67,28 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     Raises:
         TrimtabError: if anything is missing, damaged, of a wrong shape or of another version.
     """
-    path = Path(path)
+    contents, frames = _read(Path(path), hints.get("frames", ""))
+    return frames.assemble(contents, hints)
+
+
+def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
+    """Read as ``_load`` does, without frames, which are not streamed."""
+    contents, frames = _read(Path(path), hints.get("frames", ""))
+    if frames.cameras:
+        raise TrimtabError(f"dataset {path}: frames= is for data in memory; raise stream_above")
+    return contents
+
+
+def _read(path: Path, wanted: str) -> tuple[Contents, Frames]:
+    """Return what the tables hold, and what decodes the frames of the cameras ``wanted``."""
     where = f"dataset {path}"
     info = _info(path)
     widths, left_out = _widths(info, where)
+    cameras = chosen_cameras(info, wanted, where)
+    left_out = sorted({*left_out} - {camera.name for camera in cameras})
     if left_out:
-        logger.warning("%s: left out, as not vectors: %s", where, ", ".join(left_out))
+        names = ", ".join(left_out)
+        logger.warning("%s: left out, as not vectors: %s%s", where, names, advice(info, left_out))
     files = sorted(path.glob(_FILES[info["major"]]))
     if not files:
         raise TrimtabError(f"{where}: there is no {_FILES[info['major']]} in it; {_ADVICE}")
@@ -91,7 +108,9 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     recipe: dict[str, Any] = {"imported": "lerobot"}
     recipe.update({"robot_type": robot} if isinstance(robot, str) else {})
     recipe.update({"left_out": left_out} if left_out else {})
-    return contents_of(path, episodes, own, recipe=recipe, control_rate=float(info["fps"]))
+    numbers = [int(arrays["episode_index"][rows.start]) for rows in slices]
+    contents = contents_of(path, episodes, own, recipe=recipe, control_rate=float(info["fps"]))
+    return contents, Frames(path, info, cameras, numbers, own)
 
 
 def _info(path: Path) -> dict[str, Any]:
@@ -242,11 +261,12 @@ def _recognises(path: Path) -> bool:
 
 FORMAT = Format(
     name="lerobot",
-    description="LeRobotDataset v3.0 (v2.1 is read), without images",
+    description="LeRobotDataset v3.0 (v2.1 is read), with videos",
     suffixes=("",),
-    load=loads(_open),
+    load=_load,
     open=_open,
     recognises=_recognises,
     save=save,
     loses=loses,
+    hints=frozenset({"env", "id", "mask", "frames"}),
 )

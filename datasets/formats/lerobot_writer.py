@@ -1,4 +1,4 @@
-"""Writing LeRobot's layout, version 3.0: tables of frames, episodes and tasks, and JSON."""
+"""Writing LeRobot's layout, version 3.0: tables of frames, episodes and tasks, JSON, and videos."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.lerobot_video_writer import (
+    VIDEO_PATH,
+    Videos,
+    camera_infos,
+    without,
+    write_videos,
+)
 from trimtab.datasets.formats.own import (
     check_replaceable,
     common_infos,
@@ -42,11 +49,18 @@ _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 def loses(dataset: Dataset) -> list[str]:
     """Return what LeRobot's layout cannot hold of ``dataset``, one line each."""
-    return uneven_infos(dataset) + [
-        f"info '{name}' is of type {np.dtype(kind)}, which Parquet has not: it is left out"
-        for name, (kind, _) in common_infos(dataset)[0].items()
-        if not _fits(kind)
-    ]
+    return (
+        uneven_infos(dataset)
+        + [
+            f"info '{name}' is of type {np.dtype(kind)}, which Parquet has not: it is left out"
+            for name, (kind, _) in common_infos(dataset)[0].items()
+            if not _fits(kind)
+        ]
+        + [
+            f"info '{name}' becomes a video of H.264, which changes its pixels a little"
+            for name in camera_infos(dataset)
+        ]
+    )
 
 
 def _fits(dtype: str) -> bool:
@@ -67,16 +81,21 @@ def save(dataset: Dataset, path: Path) -> None:
     """Write ``dataset`` as the folder ``path``, whole or not at all.
 
     The frame rate is a whole number there, and T+1 observations are T; both are kept exactly in
-    ``meta/trimtab.json``.
+    ``meta/trimtab.json``. Camera frames become videos, which are not exact: the content hash there
+    is that of the dataset without them.
 
     Raises:
         TrimtabError: if the dataset is not valid, something else is in its place, or the disk
             refuses.
     """
     validate(dataset, f"dataset {dataset.id}")
-    ours = (path / OWN_FILE).is_file() and {p.name for p in path.iterdir()} <= {"data", "meta"}
+    ours = (path / OWN_FILE).is_file() and {p.name for p in path.iterdir()} <= {
+        "data", "meta", "videos",
+    }  # fmt: skip
     check_replaceable(path, ours)
-    held = _held(dataset)
+    whole = _held(dataset)
+    cameras = camera_infos(whole)
+    held = without(whole, cameras)
     features = _info_features(held)
     final = np.stack([episode.observations[-1] for episode in held.episodes]).astype("<f4")
     text = text_of(
@@ -84,6 +103,7 @@ def save(dataset: Dataset, path: Path) -> None:
         features=features,
         kinds=common_infos(held)[0],
         final_observations=base64.b64encode(final.tobytes()).decode(),
+        **({"videos": cameras} if cameras else {}),
     )
     fps = max(1, round(held.control_rate or 1))
     frames = [
@@ -92,15 +112,19 @@ def save(dataset: Dataset, path: Path) -> None:
     ]
     with atomic_directory(path) as beside:
         places = _write_frames(beside, frames)
+        videos = write_videos(
+            beside, whole, cameras, fps, _QUANTILES,
+            most_bytes=_VIDEO_MEGABYTES << 20, chunk_files=_CHUNK_FILES,
+        )  # fmt: skip
         _write_table(beside / "meta/tasks.parquet", _tasks(held.env))
         _write_table(
             beside / "meta/episodes/chunk-000/file-000.parquet",
-            _episode_table(held, frames, places),
+            _episode_table(held, frames, places, videos),
         )
-        _write_text(beside / "meta/info.json", json.dumps(_info(held, frames[0], fps), indent=4))
-        whole = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}
-        stats = {name: _statistics(array) for name, array in whole.items()}
-        _write_text(beside / "meta/stats.json", json.dumps(stats, indent=4))
+        _write_text(beside / "meta/info.json", _json(_info(held, frames[0], fps, videos)))
+        rows = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}
+        stats = {name: _statistics(array) for name, array in rows.items()} | videos.statistics
+        _write_text(beside / "meta/stats.json", _json(stats))
         _write_text(beside / OWN_FILE, text)
 
 
@@ -219,7 +243,9 @@ def _tasks(task: str) -> Any:
     return table.replace_schema_metadata({"pandas": json.dumps(note)})
 
 
-def _episode_table(dataset: Dataset, frames: list[Arrays], places: list[tuple[int, int]]) -> Any:
+def _episode_table(
+    dataset: Dataset, frames: list[Arrays], places: list[tuple[int, int]], videos: Videos
+) -> Any:
     starts = _starts(dataset)
     lengths = [len(episode) for episode in dataset.episodes]
     columns: dict[str, Any] = {
@@ -234,6 +260,7 @@ def _episode_table(dataset: Dataset, frames: list[Arrays], places: list[tuple[in
         "meta/episodes/file_index": [0] * len(dataset),
     }
     columns.update(_episode_statistics(frames))
+    columns.update(videos.columns)
     return pa.table({name: pa.array(list(values)) for name, values in columns.items()})
 
 
@@ -258,7 +285,7 @@ def _statistics(array: npt.NDArray[Any]) -> dict[str, list[Any]]:
     }
 
 
-def _info(dataset: Dataset, arrays: Arrays, fps: int) -> dict[str, Any]:
+def _info(dataset: Dataset, arrays: Arrays, fps: int, videos: Videos) -> dict[str, Any]:
     return {
         "codebase_version": VERSION,
         "robot_type": None,
@@ -271,12 +298,17 @@ def _info(dataset: Dataset, arrays: Arrays, fps: int) -> dict[str, Any]:
         "fps": fps,
         "splits": {"train": f"0:{len(dataset)}"},
         "data_path": _DATA_PATH,
-        "video_path": None,
+        "video_path": VIDEO_PATH if videos.features else None,
         "features": {
             name: {"dtype": str(a.dtype), "shape": list(a.shape[1:]) or [1], "names": None}
             for name, a in arrays.items()
-        },
+        }
+        | videos.features,
     }
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=4)
 
 
 def _write_table(path: Path, table: Any) -> None:

@@ -30,6 +30,7 @@ class Hints(TypedDict, total=False):
         horizon: length of an episode that the clock ended, where the file does not mark it.
         keys: names of observation keys after commas; these alone are concatenated, in this order.
         task: id of the task that a run wants it for, where a file serves several.
+        frames: cameras after commas, or ``all``, whose frames are decoded; otherwise none are.
     """
 
     env: str
@@ -38,6 +39,7 @@ class Hints(TypedDict, total=False):
     horizon: int
     keys: str
     task: str
+    frames: str
 
 
 class Load(Protocol):
