@@ -71,6 +71,36 @@ def test_a_strangers_file_with_hints(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert minari.load(to).content_hash == done["content_hash"]
 
 
+def test_camera_frames_by_the_command_line(
+    recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    filmed = [
+        dataclasses.replace(e, infos={**e.infos, "top": np.zeros((len(e), 32, 48, 3), np.uint8)})
+        for e in recorded.episodes
+    ]
+    minari.save(dataclasses.replace(recorded, episodes=tuple(filmed)), tmp_path / "a")
+    folder = tmp_path / "b"
+    done = answer(capfd, "convert", f"from={tmp_path / 'a'}", f"to={folder}", "as=lerobot")
+    assert done["lost"] == [
+        "info 'top' becomes a video of H.264, which changes its pixels a little"
+    ]
+    assert done["content_hash"] == recorded.content_hash != done["content_hash_before"]
+    assert "top" in answer(capfd, "info", f"path={folder}", "frames=all")["infos"]
+    assert "top" in answer(capfd, "info", f"path={folder}", "frames=top")["infos"]
+    assert "top" not in answer(capfd, "info", f"path={folder}")["infos"]
+    assert answer(capfd, "check", f"path={folder}", "frames=all")["findings"] == []
+    to = f"to={tmp_path / 'c'}"
+    back = answer(capfd, "convert", f"from={folder}", to, "as=minari", "frames=true")
+    assert back["content_hash"] == back["content_hash_before"] != recorded.content_hash
+    assert minari.load(tmp_path / "c").episodes[0].infos["top"].shape[1:] == (32, 48, 3)
+    assert "there are observation.images.top" in answer(
+        capfd, "info", f"path={folder}", "frames=side", code=2
+    )
+    assert "frames= says nothing that minari data lacks" in answer(
+        capfd, "info", f"path={tmp_path / 'a'}", "frames=all", code=2
+    )
+
+
 def test_tables_say_what_was_written_and_lost(
     recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
