@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,10 @@ import torch
 
 from trimtab.types import Statistics, TrimtabError
 
-__all__ = ["ContentHash", "Dataset", "Episode", "check_episode", "check_limits", "validate"]
+__all__ = [
+    "ContentHash", "Dataset", "Episode", "EpisodesOnAccess", "check_episode", "check_limits",
+    "validate",
+]  # fmt: skip
 
 _SUCCESS_KEYS = ("success", "is_success")
 _ADVICE = "make the dataset again or repair the file"
@@ -126,6 +130,26 @@ class ContentHash:
     def hexdigest(self) -> str:
         """Return the hash over all episodes so far."""
         return self._digest.hexdigest()
+
+
+class EpisodesOnAccess(Sequence[Episode], ABC):
+    """Episodes that are built, or read, each time they are asked for."""
+
+    @abstractmethod
+    def episode(self, number: int) -> Episode:
+        """Return the episode ``number``, from 0 on and less than the length."""
+
+    @overload
+    def __getitem__(self, index: int) -> Episode: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
+
+    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
+        """Return an episode, or a tuple of them."""
+        numbers = range(len(self))[index]
+        return (
+            self.episode(numbers) if isinstance(numbers, int) else tuple(map(self.episode, numbers))
+        )
 
 
 @dataclass(frozen=True, eq=False)

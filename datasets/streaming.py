@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from trimtab.datasets.episodes import (
     ContentHash,
     Dataset,
     Episode,
+    EpisodesOnAccess,
     check_episode,
     check_limits,
 )
@@ -43,7 +44,7 @@ _ADVICE = "make the dataset again or fetch a fresh copy"
 _LEAST_SHIFT = 4  # a block of 16 steps takes half a byte of memory a step
 
 
-class StoredEpisodes(Sequence[Episode]):
+class StoredEpisodes(EpisodesOnAccess):
     """Episodes that are read from mapped columns when they are asked for.
 
     Attributes:
@@ -73,16 +74,8 @@ class StoredEpisodes(Sequence[Episode]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @overload
-    def __getitem__(self, index: int) -> Episode: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
-
-    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
+    def episode(self, number: int) -> Episode:
         """Return an episode as views of the columns."""
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(len(self))))
-        number = range(len(self))[index]
         first = int(self.first[number])
         last = first + int(self.lengths[number])
         # Every episode has one observation more than it has steps.

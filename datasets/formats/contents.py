@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 import numpy as np
 
-from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.episodes import Dataset, Episode, EpisodesOnAccess, validate
 from trimtab.datasets.formats.own import Own
 from trimtab.datasets.formats.registry import Hints, Load
 from trimtab.errors import TrimtabError
@@ -30,8 +30,8 @@ Limits = tuple[tuple[float, ...], tuple[float, ...]]
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-class LazyEpisodes(Sequence[Episode]):
-    """Episodes that are built each time they are asked for.
+class LazyEpisodes(EpisodesOnAccess):
+    """Episodes that a function builds.
 
     Args:
         count: how many there are.
@@ -39,21 +39,14 @@ class LazyEpisodes(Sequence[Episode]):
     """
 
     def __init__(self, count: int, build: Callable[[int], Episode]) -> None:
-        self._numbers, self._build = range(count), build
+        self._count, self._build = count, build
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return self._count
 
-    @overload
-    def __getitem__(self, index: int) -> Episode: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
-
-    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
-        """Return an episode, or a tuple of them."""
-        if isinstance(index, slice):
-            return tuple(map(self._build, self._numbers[index]))
-        return self._build(self._numbers[index])
+    def episode(self, number: int) -> Episode:
+        """Build an episode."""
+        return self._build(number)
 
 
 @dataclass(frozen=True)

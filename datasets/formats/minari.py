@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, overload
+from typing import Any, Unpack
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.episodes import Dataset, Episode, EpisodesOnAccess, validate
 from trimtab.datasets.formats.apart import Read, Received
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, loads
 from trimtab.datasets.formats.hdf5 import (
@@ -180,7 +180,7 @@ def data_file(folder: str | Path) -> Path:
     return path
 
 
-class _FileEpisodes(Sequence[Episode]):
+class _FileEpisodes(EpisodesOnAccess):
     """The episodes in a file that is known to be whole; in their order they are read fastest.
 
     Args:
@@ -197,17 +197,8 @@ class _FileEpisodes(Sequence[Episode]):
     def __iter__(self) -> Iterator[Episode]:
         return _read_episodes(self._metadata, self._path, range(len(self)))
 
-    @overload
-    def __getitem__(self, index: int) -> Episode: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Episode]: ...
-
-    def __getitem__(self, index: int | slice) -> Episode | Sequence[Episode]:
-        """Return an episode, or a tuple of them."""
-        if isinstance(index, slice):
-            part = range(len(self))[index]
-            return tuple(_read_episodes(self._metadata, self._path, part))
-        number = range(len(self))[index]
+    def episode(self, number: int) -> Episode:
+        """Read an episode."""
         (episode,) = _read_episodes(self._metadata, self._path, range(number, number + 1))
         return episode
 
