@@ -86,7 +86,7 @@ class BehaviourPolicy:
     @staticmethod
     def identity(settings: Mapping[str, Any]) -> list[str]:
         """Return hashes of the policies: other weights under the same name are other data."""
-        return [bundle_hash(behaviour_folder(name)) for name in settings["policies"]]
+        return [bundle_hash(behaviour_folder(name)) for name in settings.get("policies") or ()]
 
     @torch.no_grad()
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:

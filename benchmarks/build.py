@@ -9,12 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_class
-
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.benchmarks.config import RunConfig
+from trimtab.benchmarks.config import RunConfig, class_of
 from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_dataset
-from trimtab.benchmarks.recipes import record_recipe
+from trimtab.benchmarks.recipes import check_recipe, record_recipe
 from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF, numbered
@@ -64,7 +62,12 @@ def components(
     """
     env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
     target = config["algorithm"]["_target_"]
-    algorithm: Any = get_class(target)
+    algorithm: Any = class_of(target, "algorithm._target_")
+    if not issubclass(algorithm, Algorithm):
+        raise TrimtabError(
+            f"algorithm._target_={target}: is no method: no child of {Algorithm.__qualname__} in "
+            f"{Algorithm.__module__}"
+        )
     from_data = config["offline_steps"] or config["offline_share"]
     used = algorithm.uses | ({"dataset"} if from_data else set())
     for given in ("base", "dataset", "policy"):
@@ -114,7 +117,8 @@ def components(
     policy = None
     if config["policy"] is not None:
         kind = dict(config["policy"])
-        policy = functools.partial(get_class(kind.pop("_target_")), **kind)
+        made_by: Any = class_of(kind.pop("_target_"), "policy._target_")
+        policy = functools.partial(made_by, **kind)
 
     def make_algorithm() -> Algorithm:
         setup = Setup(
@@ -358,6 +362,7 @@ def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec) -> None:
     Raises:
         TrimtabError: naming what differs, or what is wrong with the recipe's own task.
     """
+    check_recipe(recipe)
     made_in = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
     check_dataset_fits(recipe["id"], made_in.id, made_in.obs_dim, made_in.action_dim, env)
 

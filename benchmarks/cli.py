@@ -18,6 +18,10 @@ from typing import Any
 import trimtab
 from trimtab.errors import TrimtabError
 
+MOST = 2**32 - 1
+"""The most that a whole number may be: seeds beyond it are none to NumPy's older generators."""
+FILMED = 3
+"""Episodes that a film shows unless it is told."""
 HEADER = """\
 Trimtab: a benchmark suite in which small policies steer, fine-tune and are measured against large
 generative ones.
@@ -95,9 +99,11 @@ COMMANDS: dict[str, Command] = {
             "deterministic": Setting("", "true or false; default as the policy's kind is judged"),
             "env_options": Setting("", "such as {reward: sparse}; default the policy's own"),
             "video": Setting(
-                "", "a file.mp4 to show episodes in; true: <policy's folder>-<env>.mp4 here"
+                "",
+                "a file.mp4 to show episodes in, where there is none but an earlier film; "
+                "true: <policy's folder>-<env>.mp4 here",
             ),
-            "video_episodes": Setting(3, "how many of the first episodes the video shows"),
+            "video_episodes": Setting(FILMED, "how many of the first episodes the video shows"),
             "format": FORMAT,
         },
     ),
@@ -151,7 +157,9 @@ COMMANDS: dict[str, Command] = {
             "frames": Setting(
                 "", "LeRobot: cameras after commas, or all, whose frames are decoded"
             ),
-            "figure": Setting("", "info: PNG to draw"),
+            "figure": Setting(
+                "", "info: a file.png to draw, where there is none but an earlier one"
+            ),
             "out": Setting("runs", "datasets are made below <out>/datasets"),
             "format": FORMAT,
         },
@@ -220,6 +228,9 @@ def main(words: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print_error("interrupted; run the same command again to go on")
         code = 130
+    except MemoryError as error:  # such as a buffer or a horizon of billions of steps
+        print_error(f"not enough memory: {error or 'close something, or ask for less'}")
+        code = 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
@@ -290,12 +301,16 @@ def parse(command: str, settings: Mapping[str, Setting], words: Sequence[str]) -
         key = key.lstrip("-+")
         if key not in settings:
             raise TrimtabError(f"{command}: no setting {key!r}; {near(key, settings)}")
+        if key in values:
+            raise TrimtabError(f"{command}: {key} is given twice, the second time as {text!r}")
         setting = settings[key]
         if setting.choices and text not in setting.choices:
             raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")
         if isinstance(setting.default, int):
             if not (text.isascii() and text.isdigit()):
                 raise TrimtabError(f"{command}: {key}={text}: must be a whole number, 0 or more")
+            if len(text.lstrip("0")) > len(str(MOST)) or int(text) > MOST:
+                raise TrimtabError(f"{command}: {key}={text}: must be at most {MOST}")
             values[key] = int(text)
         else:
             values[key] = text

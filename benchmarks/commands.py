@@ -16,6 +16,7 @@ from rich.table import Table
 
 from trimtab.benchmarks import build, config, provenance, rundir
 from trimtab.benchmarks.catalog import describe_algorithm
+from trimtab.benchmarks.cli import FILMED
 from trimtab.benchmarks.evaluate import Act, Scores
 from trimtab.benchmarks.screen import print_json, print_result, print_rows, progress_bar
 from trimtab.benchmarks.sweep import sweep
@@ -108,9 +109,14 @@ def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str
 
 def _whole_numbers(text: str) -> list[int]:
     try:
-        return [int(part) for part in text.split(",")]
+        seeds = [int(part) for part in text.split(",")]
     except ValueError as error:
         raise TrimtabError(f"seeds={text}: must be whole numbers, such as 0,1,2") from error
+    if not all(0 <= seed <= config.MOST["seed"] for seed in seeds):
+        raise TrimtabError(f"seeds={text}: must be from 0 to {config.MOST['seed']}")
+    if len(set(seeds)) < len(seeds):
+        raise TrimtabError(f"seeds={text}: give each seed once")
+    return seeds
 
 
 def evaluate(
@@ -149,6 +155,8 @@ def evaluate(
     else:
         options = trained["options"] if task == trained["id"] else {}
     film_at = films.film_path(video, policy, task)
+    if film_at is None and video_episodes != FILMED:
+        raise TrimtabError(f"evaluate: video_episodes={video_episodes}: add video=… for a film")
     if film_at is not None:
         films.prepare(film_at, task)  # before a simulator is imported
     spec = get_spec(task, **options)

@@ -6,6 +6,7 @@ import difflib
 import importlib.resources
 import inspect
 import itertools
+import pkgutil
 import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,16 +20,21 @@ from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.datasets.catalog import external_datasets
 from trimtab.datasets.weighting import SCORES
+from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
 MOST_THREADS = 256
 """More torch threads than this exhaust a machine rather than speed it up."""
+MOST = {
+    **dict.fromkeys(("seed", "eval_seed"), 2**32 - 1),  # NumPy's older generators take no more
+    **dict.fromkeys(("num_envs", "act_steps", "eval_episodes"), 2**31 - 1),
+}
+"""The most that whole numbers may be; others fit into 64 bits."""
 GROUPS = ("algorithm", "policy", "dataset", "experiment")
 """Settings that name a file of ``conf/<group>/``."""
 
@@ -98,7 +104,25 @@ def recipe_with(name: str, words: Sequence[str]) -> dict[str, Any]:
     except (OmegaConfBaseException, yaml.YAMLError) as error:
         raise TrimtabError(f"dataset={name}: {str(error).splitlines()[0]}") from error
     assert isinstance(merged, dict)
-    return {str(key): value for key, value in merged.items()}
+    return with_own_id(name, {str(key): value for key, value in merged.items()})
+
+
+def with_own_id(name: str, recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe, under an id of its own if its settings are others than its file's.
+
+    Two contents never share an id: the own one has a digest of the settings in it, such as
+    ``trimtab/two-routes-1a2b3c4d5e-v0``. An id that was given stays as it is.
+    """
+    file = OmegaConf.to_container(_conf_file(f"dataset/{name}.yaml"))
+    assert isinstance(file, dict)
+    stem, mark, version = str(recipe.get("id")).rpartition("-v")
+    if recipe == file or recipe.get("id") != file.get("id") or not mark:
+        return recipe
+    try:
+        digest = sha256_json(recipe)[:10]
+    except (TypeError, ValueError):  # no JSON: who carries the recipe out says what is wrong
+        return recipe
+    return {**recipe, "id": f"{stem}-{digest}{mark}{version}"}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -108,26 +132,61 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
 
 
-def keywords(target: str) -> dict[str, inspect.Parameter]:
+def class_of(target: Any, setting: str) -> type[Any]:
+    """Return the class that ``target`` names by its dotted path.
+
+    Args:
+        target: such as ``trimtab.algorithms.sac.SAC``; it may be a user's own.
+        setting: what errors call it.
+
+    Raises:
+        TrimtabError: if there is no such class, or its module cannot be imported.
+    """
+    if not (isinstance(target, str) and "." in target):
+        raise TrimtabError(f"{setting}={target}: must be a class, such as my_module.MyClass")
+    try:
+        found = pkgutil.resolve_name(target)
+    except (Exception, SystemExit) as error:  # its module may be a user's and hold any fault
+        line = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise TrimtabError(f"{setting}={target}: cannot be imported ({line})") from error
+    if not isinstance(found, type):
+        raise TrimtabError(f"{setting}={target}: is no class")
+    return found
+
+
+def keywords(target: Any, setting: str = "_target_") -> dict[str, inspect.Parameter]:
     """Return the keyword-only parameters of the constructor that ``target`` names.
 
     A constructor that hands ``**keywords`` on to its parent takes the parent's too, but for those
-    that the class is ``without``. Annotations are resolved to types.
+    that the class is ``without``. Annotations are resolved to types; ``object`` where there is none
+    or it cannot be.
+
+    Raises:
+        TrimtabError: as :func:`class_of`.
     """
     found: dict[str, inspect.Parameter] = {}
-    without = getattr(get_class(target), "without", ())
-    for kind in get_class(target).__mro__:
-        if "__init__" not in vars(kind):
+    chosen = class_of(target, setting)
+    without = getattr(chosen, "without", ())
+    for kind in chosen.__mro__:
+        constructor = vars(kind).get("__init__")
+        if not isinstance(constructor, types.FunctionType):  # none of its own, or one in C
             continue
-        constructor = vars(kind)["__init__"]
-        hints = typing.get_type_hints(constructor)
+        try:
+            hints = typing.get_type_hints(constructor)
+        except (NameError, AttributeError, TypeError):  # a user's, written for type checkers alone
+            hints = {}
         parameters = inspect.signature(constructor).parameters.values()
         for one in parameters:
             if one.kind is inspect.Parameter.KEYWORD_ONLY and one.name not in without:
-                found.setdefault(one.name, one.replace(annotation=hints[one.name]))
+                found.setdefault(one.name, one.replace(annotation=hints.get(one.name, object)))
         if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
             break
     return found
+
+
+def quoted(path: str) -> str:
+    """Return a path as a Hydra override's value."""
+    return "'" + path.replace("'", "\\'") + "'"
 
 
 def spell_out(overrides: Sequence[str]) -> list[str]:
@@ -146,7 +205,14 @@ def spell_out(overrides: Sequence[str]) -> list[str]:
             spelt += ["dataset=runs", f"dataset.runs={value}"]
         else:
             spelt.append(override)
-    return spelt
+    return [_lexable(word) for word in spelt]
+
+
+def _lexable(word: str) -> str:
+    """Return a word with its value in quotes if Hydra would not read its letters without them."""
+    key, _, value = word.partition("=")
+    plain = value[:1] not in ("[", "{") and not set(value) & set("'\"(),")  # one piece of text
+    return f"{key}={quoted(value)}" if plain and not value.isascii() else word
 
 
 def compose_run(overrides: Sequence[str]) -> RunConfig:
@@ -180,6 +246,8 @@ def from_composed(composed: DictConfig) -> RunConfig:
         raise TrimtabError(f"{key} is not given: add {key}=…{hint}")
     settings = OmegaConf.to_container(composed, resolve=True)
     assert isinstance(settings, dict)
+    if isinstance(settings.get("dataset"), dict) and choices.get("dataset"):
+        settings["dataset"] = with_own_id(choices["dataset"], settings["dataset"])
     config = RunConfig(
         settings={str(key): value for key, value in settings.items()},
         algorithm=choices["algorithm"],
@@ -215,10 +283,16 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
         if head not in top:
             raise TrimtabError(f"{key}: there is no such setting; {nearest(head, top)}")
         value = override.value()
-        if not rest and head in GROUPS and isinstance(value, str):
+        if not rest and override.is_delete() and head not in GROUPS:
+            raise TrimtabError(f"{text}: a run needs it; leave the word out for its default")
+        if not rest and head in GROUPS and not override.is_delete():
             options = sorted(loader.get_group_options(head))
-            if value not in options and value != "null":
-                raise TrimtabError(f"{head}={value}: {nearest(value, options)}")
+            swept = override.is_sweep_override()
+            for one in override.sweep_string_iterator() if swept else [value]:
+                if one in (None, "null"):
+                    raise TrimtabError(f"{text}: name one, or leave it out; {nearest('', options)}")
+                if isinstance(one, str) and one not in options:
+                    raise TrimtabError(f"{head}={one}: {nearest(one, options)}")
         if rest and not override.is_delete():
             if head in CONSTRUCTED and head in chosen:
                 text = _constructor_override(text, head, rest, str(chosen[head]))
@@ -233,7 +307,7 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
 def _constructor_override(text: str, group: str, key: str, choice: str) -> str:
     section = _conf_file(f"{group}/{choice}.yaml")
     section = section.get(group, section)  # a method's file also sets settings of the run
-    known = keywords(section["_target_"])
+    known = keywords(section["_target_"], f"{group}._target_")
     head = key.partition(".")[0]
     if head not in known and head != "_target_":
         raise TrimtabError(f"{group}.{key}: {choice} has no such setting; {nearest(head, known)}")
@@ -247,7 +321,7 @@ def _dataset_override(text: str, key: str, choice: str) -> str:
     if head not in listed:
         raise TrimtabError(f"dataset.{key}: {choice} has no such setting; {nearest(head, listed)}")
     if head == "controller" and rest:
-        known = keywords(section[head]["_target_"])
+        known = keywords(section[head]["_target_"], "dataset.controller._target_")
         word = rest.partition(".")[0]
         if word not in known and word != "_target_":
             raise TrimtabError(
@@ -317,6 +391,8 @@ def check_values(config: RunConfig) -> None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise TrimtabError(f"{name}={value}: must be a whole number of at least {least}")
+        if value > MOST.get(name, 2**63 - 1):
+            raise TrimtabError(f"{name}={value}: must be at most {MOST.get(name, 2**63 - 1)}")
     if config["threads"] > MOST_THREADS:
         raise TrimtabError(f"threads={config['threads']}: must be at most {MOST_THREADS}")
     for name in ("discount", "offline_share"):
@@ -335,6 +411,8 @@ def check_values(config: RunConfig) -> None:
         value = config[key]
         if not isinstance(value, str) and not (value is None and may_be_null):
             raise TrimtabError(f"{key}={value}: must be text; put a number in quotes")
+        if value == "":
+            raise TrimtabError(f"{key}=: is empty; give it a value, or leave it out")
     if not isinstance(config["eval_deterministic"], bool | None):
         value = config["eval_deterministic"]
         raise TrimtabError(f"eval_deterministic={value}: must be true, false or null")
@@ -343,26 +421,46 @@ def check_values(config: RunConfig) -> None:
     check_device(config["device"])
     if not isinstance(config["env_options"] or {}, Mapping):
         raise TrimtabError("env_options: must be a mapping, such as env_options.reward=sparse")
+    for key in ("path", "name"):
+        value = (config["dataset"] or {}).get(key, "x")
+        if not (isinstance(value, str) and value):
+            raise TrimtabError(f"dataset.{key}={value}: must be text; put a number in quotes")
     for group in CONSTRUCTED:
         section = config[group]
         if section is None:
             continue
-        known = keywords(section["_target_"])
+        known = check_keywords(group, section)
         for key in section:
             if key not in known and key != "_target_":
                 raise TrimtabError(f"{group}.{key}: no such setting; {nearest(key, known)}")
-        for key, value in section.items():
-            if key in known and not _fits(value, known[key].annotation):
-                kind = known[key].annotation
-                wanted = str(kind.__name__ if isinstance(kind, type) else kind).replace(
-                    "collections.abc.", ""
-                )
-                raise TrimtabError(f"{group}.{key}={value}: must be of type {wanted}")
+
+
+def check_keywords(setting: str, section: Any) -> dict[str, inspect.Parameter]:
+    """Return the keywords of the constructor that ``section`` names, and check those it gives.
+
+    Args:
+        setting: the section's name, such as ``algorithm`` or ``dataset.controller``.
+        section: ``_target_`` and keywords.
+
+    Raises:
+        TrimtabError: if it names no class, or a value is of another type than it is annotated with.
+    """
+    if not isinstance(section, Mapping) or "_target_" not in section:
+        raise TrimtabError(f"{setting}={section}: must name a class as {setting}._target_")
+    known = keywords(section["_target_"], f"{setting}._target_")
+    for key, value in section.items():
+        if key in known and not _fits(value, known[key].annotation):
+            kind = known[key].annotation
+            wanted = str(kind.__name__ if isinstance(kind, type) else kind).replace(
+                "collections.abc.", ""
+            )
+            raise TrimtabError(f"{setting}.{key}={value}: must be of type {wanted}")
+    return known
 
 
 def _check_weighting(config: RunConfig) -> None:
     by, temperature = config["dataset_weighting"], config["weighting_temperature"]
-    if by is not None and by not in SCORES:
+    if by is not None and not (isinstance(by, str) and by in SCORES):
         hint = nearest(str(by), SCORES)
         raise TrimtabError(f"dataset_weighting={by}: there is no such weighting; {hint}")
     if not _fits(temperature, float) or not temperature > 0:
@@ -376,7 +474,7 @@ def check_device(device: str) -> None:
         TrimtabError: if it is not.
     """
     try:
-        torch.empty(0, device=device)
+        torch.ones(1, device=device).item()  # "meta" has tensors, but no numbers in them
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise TrimtabError(f"device={device}: torch has no such device here; use cpu") from error
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from trimtab.benchmarks import config
 from trimtab.benchmarks.cli import near
+from trimtab.benchmarks.dataset_figure import check_place, draw
 from trimtab.benchmarks.recipes import is_recipe, make_dataset, recipe_folder
 from trimtab.benchmarks.screen import print_json, print_rows, progress_bar
 from trimtab.datasets import catalog, lint
@@ -18,6 +19,7 @@ from trimtab.types import TrimtabError
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
 _HINTS = ("env", "id", "mask", "horizon", "keys", "frames")
+_MADE_BELOW = "runs"  # the default of out=
 
 
 def dataset(action: str, out: str, format: str, **words: Any) -> int:
@@ -25,18 +27,19 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
     for name, wanted in _ONLY_FOR.items():
         if words[name] and action != wanted:
             raise TrimtabError(f"dataset: {name}= belongs to action={wanted}, not to {action}")
+    _refuse_unused(action, out, words)
     if action == "list":
         return _list(out, format)
     if action == "convert":
         return _convert(words, format)
+    if words["figure"]:
+        check_place(Path(words["figure"]))
     place, loaded, kind = _open(action, out, words)
     if action == "check":
         return _check(place, loaded, format)
     summary = {"path": str(place), "format": kind, **catalog.summary(loaded)}
     summary["left_out"] = _left_out(loaded)
     if words["figure"]:
-        from trimtab.benchmarks.dataset_figure import draw
-
         draw(loaded, Path(words["figure"]))
         summary["figure"] = words["figure"]
     if format == "json":
@@ -50,6 +53,33 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
         print_rows("actions", _per_dimension(summary, *apart[2:]))
         _print_lines(_left_out_lines(loaded))
     return 0
+
+
+def _refuse_unused(action: str, out: str, words: dict[str, Any]) -> None:
+    """Refuse words that are another action's and would change nothing here.
+
+    Raises:
+        TrimtabError: naming the first of them.
+    """
+    if action == "list":
+        given = [f"{name}=" for name in ("dataset", "path", *_HINTS) if words[name]]
+        for word in [*given, *words["overrides"]]:
+            raise TrimtabError(
+                f"dataset: action=list shows all there is and takes no {word}; "
+                "action=info describes one dataset"
+            )
+    elif action == "convert":
+        for word in words["overrides"]:
+            raise TrimtabError(
+                f"dataset: {word} is a recipe's; action=convert takes a file as it is: make it "
+                "with action=make first"
+            )
+    if not out:
+        raise TrimtabError("dataset: out= is empty; name a folder, or leave it out")
+    if out != _MADE_BELOW and (action == "convert" or words["path"]):
+        raise TrimtabError(
+            f"dataset: out={out} is where datasets are made; action={action} of files makes none"
+        )
 
 
 def _list(out: str, format: str) -> int:
@@ -103,6 +133,8 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
     if name in catalog.external_datasets():
         if action == "make":
             raise TrimtabError(f"dataset={name}: it is others' and cannot be made here")
+        for word in words["overrides"]:
+            raise TrimtabError(f"dataset={name}: it is others' as it is; leave {word} out")
         path = catalog.external_datasets()[name].path
         return path, catalog.load_external(name), recognise(path).name
     recipes = _recipes()

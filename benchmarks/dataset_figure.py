@@ -10,15 +10,29 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
-from trimtab.files import atomic_write_bytes
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_write_bytes, check_own
 
-__all__ = ["draw", "plane"]
+__all__ = ["check_place", "draw", "plane"]
+
+_MARK = "drawn by trimtab dataset"  # a comment in each picture, by which its file is known again
 
 _BINS = 40
 _MOST_ROWS = 200_000
 _FILL, _LINE = "#0072b2", "#d55e00"  # apart for every kind of colour vision (Okabe and Ito)
 
 Array = npt.NDArray[Any]
+
+
+def check_place(path: Path) -> None:
+    """Check that a picture can be written to ``path`` without replacing anything but another.
+
+    Raises:
+        TrimtabError: if it is no name of a PNG, or something else is there.
+    """
+    if path.suffix.lower() != ".png":
+        raise TrimtabError(f"figure={path}: must be a file that ends in .png")
+    check_own(path, _MARK, "figure")
 
 
 def draw(dataset: Dataset, path: Path) -> None:
@@ -29,8 +43,9 @@ def draw(dataset: Dataset, path: Path) -> None:
         path: PNG to write.
 
     Raises:
-        TrimtabError: if the file cannot be written.
+        TrimtabError: if the file cannot be written, or is another's.
     """
+    check_place(path)
     import matplotlib
 
     matplotlib.use("Agg")
@@ -51,7 +66,8 @@ def draw(dataset: Dataset, path: Path) -> None:
         f"{dataset.id}: {len(dataset)} episodes, {dataset.num_steps:,} steps of {dataset.env}"
     )
     image = io.BytesIO()
-    chart.savefig(image, format="png", dpi=130, facecolor="white")
+    about = {"Comment": _MARK}
+    chart.savefig(image, format="png", dpi=130, facecolor="white", metadata=about)
     pyplot.close(chart)
     atomic_write_bytes(path, image.getvalue())
 

@@ -7,23 +7,24 @@ trained policy acts), ``run`` (a run's replay buffer) and ``of`` (the episodes o
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_class
-
-from trimtab.benchmarks.config import load_group
-from trimtab.benchmarks.recording import dataset_of, record_episodes
+from trimtab.benchmarks.config import check_keywords, class_of, load_group
+from trimtab.benchmarks.recording import dataset_of, record_episodes, wanted_of
 from trimtab.benchmarks.rundir import locked
 from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats import minari
-from trimtab.envs.registry import get_spec
+from trimtab.datasets.recipes.record import HopelessError
+from trimtab.envs.registry import checked_names, get_spec
 from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
 __all__ = [
+    "check_recipe",
     "is_recipe",
     "make_dataset",
     "parts_of",
@@ -45,6 +46,46 @@ def recipe_digest(recipe: Mapping[str, Any]) -> str:
     return sha256_json(dict(recipe))[:10]
 
 
+def check_recipe(recipe: Mapping[str, Any]) -> None:
+    """Check a recipe's settings, before anything is recorded or its task is made.
+
+    Raises:
+        TrimtabError: naming the setting.
+    """
+    for key in ("id", "env"):
+        if not isinstance(recipe.get(key), str):
+            raise TrimtabError(f"dataset.{key}={recipe.get(key)}: must be given, as text")
+    minari.check_id(recipe["id"])
+    options = recipe.get("env_options")
+    if not isinstance(options, Mapping | None):
+        raise TrimtabError(
+            f"dataset.env_options={options}: must be a mapping, such as "
+            "dataset.env_options.reward=sparse"
+        )
+    checked_names(options or {})
+    if not {"controller", "run", "of"} & set(recipe):
+        raise TrimtabError(f"recipe {recipe['id']}: it has no dataset.controller, which acts")
+    if "controller" in recipe:
+        wanted_of(recipe)
+        _check_controller(recipe["controller"])
+
+
+def _check_controller(settings: Any) -> None:
+    check_keywords("dataset.controller", settings)
+    target = settings["_target_"]
+    if not callable(getattr(class_of(target, "dataset.controller._target_"), "act", None)):
+        raise TrimtabError(f"dataset.controller._target_={target}: is no controller, it has no act")
+    for key, value in settings.items():
+        if not _finite(value):
+            raise TrimtabError(f"dataset.controller.{key}={value}: must be finite")
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
     """Return where a recipe's dataset lies, ``<out>/datasets/<digest>/<id>``.
 
@@ -52,16 +93,17 @@ def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
     settings of the run, also those that the recipe leaves to the method.
 
     Raises:
-        TrimtabError: if the recipe's id, task or run is wrong.
+        TrimtabError: if the recipe's id, task, controller or run is wrong.
     """
-    minari.check_id(recipe["id"])
+    check_recipe(recipe)
     env = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
     identity: dict[str, Any] = {"recipe": dict(recipe), "fingerprint": env.fingerprint}
     if "of" in recipe:
         identity["of"] = [recipe_folder(part, Path()).parts[1] for part in parts_of(recipe)]
     if "controller" in recipe:
         settings = dict(recipe["controller"])
-        of_controller = getattr(get_class(settings.pop("_target_")), "identity", None)
+        acts = class_of(settings.pop("_target_"), "dataset.controller._target_")
+        of_controller = getattr(acts, "identity", None)
         if of_controller is not None:  # such as the weights of a policy
             identity["controller"] = of_controller(settings)
     if "run" in recipe:
@@ -95,7 +137,11 @@ def record_recipe(
     own = out / "datasets" / place
     with locked(own, wait=True):  # runs that start together make it once
         if not folder.exists():
-            dataset = dataset_of(recipe, _episodes(recipe, own, progress))
+            try:
+                dataset = dataset_of(recipe, _episodes(recipe, own, progress))
+            except HopelessError:
+                shutil.rmtree(own / "blocks", ignore_errors=True)
+                raise
             validate(dataset, recipe["id"])
             minari.save(dataset, folder)
             shutil.rmtree(own / "blocks", ignore_errors=True)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import get_class
 
+from trimtab.benchmarks.config import class_of
 from trimtab.benchmarks.signals import end_with_parent
 from trimtab.datasets.catalog import is_dataset
 from trimtab.datasets.episodes import Dataset, Episode
@@ -44,13 +44,17 @@ def wanted_of(recipe: Mapping[str, Any]) -> Wanted:
     """
     for key, least in (("episodes", 1), ("steps", 1), ("seed", 0)):
         value = recipe.get(key)
-        wrong = isinstance(value, bool) or not isinstance(value, int) or value < least
-        if value is not None and wrong:
+        if value is None and key != "seed":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise TrimtabError(f"dataset.{key}={value}: must be a whole number of at least {least}")
     episodes, steps = recipe.get("episodes"), recipe.get("steps")
     if (episodes is None) == (steps is None):
         raise TrimtabError(f"recipe {recipe['id']}: give either dataset.episodes or dataset.steps")
-    return Wanted(episodes, steps, bool(recipe.get("only_successful", False)))
+    only_successful = recipe.get("only_successful", False)
+    if not isinstance(only_successful, bool):
+        raise TrimtabError(f"dataset.only_successful={only_successful}: must be true or false")
+    return Wanted(episodes, steps, only_successful)
 
 
 def record_episodes(
@@ -129,7 +133,8 @@ class Stage:
         controller = dict(recipe["controller"])
         self.recipe = recipe
         self.task = get_spec(recipe["env"], **options).task
-        self.factory = functools.partial(get_class(controller.pop("_target_")), **controller)
+        acts: Any = class_of(controller.pop("_target_"), "dataset.controller._target_")
+        self.factory = functools.partial(acts, **controller)
         self.env = make(recipe["env"], **options)
 
     def play(self, attempt: int) -> Episode:
@@ -148,15 +153,18 @@ class Stage:
                 success_key=self.env.success_key,
             )
         except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
             TypeError,
             ValueError,
-            IndexError,
         ) as error:  # a setting that the controller refuses
             if isinstance(error, TrimtabError):
                 raise
             raise TrimtabError(
                 f"recipe {self.recipe['id']}: its controller cannot act with these settings: "
-                f"{error}; check dataset.controller.*"
+                f"{' '.join(str(error).split())[:300]}; check dataset.controller.*"
             ) from error
 
     def close(self) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 from trimtab.benchmarks import build
 from trimtab.benchmarks.checkpoint import load_checkpoint
-from trimtab.benchmarks.config import RunConfig, compose_run
-from trimtab.benchmarks.suite import quoted
+from trimtab.benchmarks.config import RunConfig, compose_run, quoted
 from trimtab.benchmarks.train import train
 from trimtab.datasets.episodes import Episode
 from trimtab.datasets.replay import ReplayBuffer

@@ -25,7 +25,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.progress import TimeRemainingColumn as Remaining
 
 import trimtab
-from trimtab.benchmarks.config import compose_run, load_group
+from trimtab.benchmarks.config import compose_run, load_group, quoted
 from trimtab.benchmarks.signals import end_with_parent, sigterm_as_error
 from trimtab.files import atomic_write_json, read_json, sha256_json
 from trimtab.types import TrimtabError
@@ -129,11 +129,6 @@ def load_suite(name: str, runs: str, seeds: Sequence[int] | None = None) -> Suit
         figure=document.get("figure"),
         digest=sha256_json({"suite": document, "seeds": given, "version": trimtab.__version__}),
     )
-
-
-def quoted(path: str) -> str:
-    """Return a path as a Hydra override's value."""
-    return "'" + path.replace("'", "\\'") + "'"
 
 
 def run_suite(suite: Suite, out: Path, *, workers: int, console: Console) -> Outcome:

@@ -129,13 +129,14 @@ def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
         if done is not None:
             return done
         remove_leftovers(folder)
-        if (folder / "provenance.json").is_file():
+        begun = (folder / "provenance.json").is_file()
+        if begun:
             check_same_base(folder, parts)
-        else:
-            write_provenance(folder, config, parts)
         with sigterm_as_event() as stop:
             run = Run(config, parts, folder, progress, stop)
             try:
+                if not begun:
+                    write_provenance(folder, config, parts)
                 return run.carry_out()
             finally:
                 run.close()

@@ -24,7 +24,7 @@ from trimtab.envs.quiet import quiet
 from trimtab.envs.registry import get_spec, list_families, make
 from trimtab.envs.spec import Family
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_file
+from trimtab.files import atomic_file, check_own
 
 __all__ = ["Film", "compose", "film_path", "prepare", "write_video"]
 
@@ -40,6 +40,8 @@ _BAR = 8
 _PAPER, _INK, _FAINT = (24, 24, 27), (235, 235, 235), (70, 70, 75)
 _CHUNK_COLOURS = ((86, 180, 233), (230, 159, 0))  # in turns, so that each boundary is seen
 _SOLVED = (0, 200, 120)
+
+_MARK = "made by trimtab evaluate"  # a comment in each film, by which its file is known again
 
 _EXACT = 1e-6  # relative, of a return
 _LOOSE = 0.05  # where N copies are another float32 program than one, and drift apart from it
@@ -69,11 +71,13 @@ def prepare(path: Path, env: str) -> None:
     Call it before a simulator is imported: see :func:`trimtab.benchmarks.headless.choose_renderer`.
 
     Raises:
-        TrimtabError: if the file cannot be written, ffmpeg is missing, or nothing can be drawn.
+        TrimtabError: if the file cannot be written or is another's, ffmpeg is missing, or nothing
+            can be drawn.
     """
     folder = path.absolute().parent
     if writable(folder).level == "error":
         raise TrimtabError(f"video={path}: no file can be written in {folder}; name another")
+    check_own(path, _MARK, "video")
     _ffmpeg()
     # One's own family may import MuJoCo as soon as it is listed, so that what draws comes first.
     failed: TrimtabError | None = None
@@ -279,7 +283,8 @@ def write_video(path: Path, pictures: Iterator[Picture], rate: float) -> int:
     with atomic_file(path) as beside:
         writer = library.write_frames(
             str(beside), (width, height), fps=rate, codec="libx264", quality=7,
-            macro_block_size=_BLOCK, ffmpeg_log_level="error", output_params=["-f", "mp4"],
+            macro_block_size=_BLOCK, ffmpeg_log_level="error",
+            output_params=["-metadata", f"comment={_MARK}", "-f", "mp4"],
         )  # fmt: skip
         count = 0
         try:

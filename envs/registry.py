@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import pkgutil
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal, overload
@@ -45,6 +46,7 @@ OUTSIDE = "TRIMTAB_FAMILIES"
 OUTSIDE_GROUP = "trimtab.envs"
 """Entry points by which an installed package names such modules."""
 _REWARDS = ("native", "sparse")
+_LONGEST = 2**31 - 1  # steps; arrays cannot be as long as every whole number
 _RESERVED = frozenset({"id", "render", "observations"})  # arguments of make that are no options
 _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"horizon": None, "reward": "native", "terminate_on_success": False}
@@ -77,7 +79,7 @@ def _families() -> Mapping[str, Family]:
     return found
 
 
-def _in_a_line(error: Exception) -> str:
+def _in_a_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
@@ -91,14 +93,36 @@ def _outside() -> list[str]:
 def _family_outside(name: str) -> Family:
     try:
         family = getattr(importlib.import_module(name), "FAMILY", None)
-    except Exception as error:  # it is a user's, and may hold any fault
+    except (Exception, SystemExit) as error:  # it is a user's, and may hold any fault
         raise TrimtabError(
             f"{OUTSIDE} or an installed package names the module {name}, which cannot be imported "
             f"({_in_a_line(error)})"
         ) from error
     if not isinstance(family, Family):
         raise TrimtabError(f"the module {name} defines no FAMILY of trimtab.envs.spec.Family")
+    wrong = _wrong_field(family)
+    if wrong is not None:
+        raise TrimtabError(
+            f"the module {name}: its FAMILY has {wrong}={getattr(family, wrong)!r}, which is not "
+            "what trimtab.envs.spec.Family describes"
+        )
     return family
+
+
+def _wrong_field(family: Family) -> str | None:
+    """Return the name of a field of a user's family that would break us later, or None."""
+    tasks: Any = family.tasks
+    right = {
+        "name": isinstance(family.name, str) and re.fullmatch("[^/]+", family.name),
+        "install": isinstance(family.install, str),
+        "packages": isinstance(family.packages, tuple | list)
+        and all(isinstance(package, str) for package in family.packages),
+        "tasks": isinstance(tasks, Mapping)
+        and all(isinstance(n, str) and isinstance(task, Task) for n, task in tasks.items()),
+        "build": callable(family.build),
+        "frames": callable(family.frames),
+    }
+    return next((field for field, is_right in right.items() if not is_right), None)
 
 
 def list_envs() -> tuple[str, ...]:
@@ -164,9 +188,11 @@ def _checked_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[st
             )
     horizon, reward = values["horizon"], values["reward"]
     if horizon is not None and (
-        isinstance(horizon, bool) or not isinstance(horizon, int) or horizon < 1
+        isinstance(horizon, bool) or not isinstance(horizon, int) or not 1 <= horizon <= _LONGEST
     ):
-        raise TrimtabError(f"{id}: horizon must be a whole number of steps >= 1, got {horizon!r}")
+        raise TrimtabError(
+            f"{id}: horizon must be a whole number of steps >= 1 and <= {_LONGEST}, got {horizon!r}"
+        )
     if horizon == task.horizon:
         values["horizon"] = None
     if reward not in _REWARDS:

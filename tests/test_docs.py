@@ -151,9 +151,31 @@ def test_ones_own_robot_keeps_the_contract(root: Path, robot: Path) -> None:
     assert len(re.findall(r"\[my_robot/Reach-v0\] PASSED", tested.stdout)) >= 6
 
 
-@pytest.mark.parametrize("module", ["no_such_robot", "json"])
-def test_a_wrong_module_is_named_in_one_line(root: Path, robot: Path, module: str) -> None:
-    environment = {**os.environ, "TRIMTAB_FAMILIES": module}
+FAMILY = """
+from trimtab.envs.spec import Family, Task
+right = {"name": "mine", "install": "x", "packages": (), "tasks": {"a-v0": Task(horizon=9)},
+         "build": print, "frames": print}
+FAMILY = Family(**{**right, CHANGE})
+"""
+WRONG_MODULES = {
+    "no_such_robot": None,
+    "json": None,
+    "that_ends": "raise SystemExit(3)",
+    "of_a_slash": FAMILY.replace("CHANGE", "'name': 'my/own'"),
+    "of_no_tasks": FAMILY.replace("CHANGE", "'tasks': None"),
+    "of_a_number": FAMILY.replace("CHANGE", "'tasks': {'a-v0': 5}"),
+    "of_no_packages": FAMILY.replace("CHANGE", "'packages': None"),
+    "of_no_frames": FAMILY.replace("CHANGE", "'frames': None"),
+}
+
+
+@pytest.mark.parametrize("module", WRONG_MODULES)
+def test_a_wrong_module_is_named_in_one_line(root: Path, tmp_path: Path, module: str) -> None:
+    text = WRONG_MODULES[module]
+    if text is not None:
+        (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TRIMTAB_FAMILIES": module}
     shown = subprocess.run(
         [sys.executable, "-m", "trimtab.benchmarks.cli", "list", "env"], cwd=root, env=environment,
         capture_output=True, text=True, timeout=100, check=False,

@@ -126,6 +126,8 @@ def recognise(path: str | Path) -> Format:
     path = Path(path)
     if not path.exists():
         raise TrimtabError(f"dataset {path}: there is no such file or folder; check the path")
+    if not path.is_file() and not path.is_dir():  # a device may have no end
+        raise TrimtabError(f"dataset {path}: neither a file nor a folder; check the path")
     for format in list_formats():
         if format.recognises(path):
             return format

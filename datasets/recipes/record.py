@@ -18,12 +18,25 @@ from numpy.typing import NDArray
 from trimtab.datasets.episodes import Episode
 from trimtab.types import TrimtabError
 
-__all__ = ["Controller", "ControllerFactory", "Wanted", "Watcher", "play", "record", "select"]
+__all__ = [
+    "Controller",
+    "ControllerFactory",
+    "HopelessError",
+    "Wanted",
+    "Watcher",
+    "play",
+    "record",
+    "select",
+]
 
 _MOST_ATTEMPTS = 20
 """Episodes tried for each one that is kept, before the recipe is called hopeless."""
 _PATIENCE = 10
 """Episodes that are tried for more of, while none has been kept yet."""
+
+
+class HopelessError(TrimtabError):
+    """A recipe's attempts succeed too rarely; recorded on, they would not come out better."""
 
 
 class Controller(Protocol):
@@ -136,7 +149,7 @@ def select(
         progress: called with the share that is done.
 
     Raises:
-        TrimtabError: if too few attempts succeed.
+        HopelessError: if too few attempts succeed.
     """
     kept: list[Episode] = []
     steps = 0
@@ -150,7 +163,7 @@ def select(
                 return kept
         if tried == _MOST_ATTEMPTS * (wanted.episodes or len(kept) + _PATIENCE):
             break
-    raise TrimtabError(
+    raise HopelessError(
         f"recipe for {task}: only {len(kept)} of {tried} attempts succeeded; "
         "lower its noise or set only_successful=false"
     )
@@ -169,7 +182,7 @@ def record(
     """Return as many recorded episodes as wanted; see :func:`play` and :func:`select`.
 
     Raises:
-        TrimtabError: if too few attempts succeed.
+        HopelessError: if too few attempts succeed.
     """
     attempts = (
         play(env, task, make_controller, seed=seed, attempt=attempt, success_key=success_key)

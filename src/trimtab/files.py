@@ -14,8 +14,20 @@ from typing import Any
 
 from trimtab.errors import TrimtabError
 
+_ENDS = 4096
 
-def _beside(path: Path) -> Path:
+
+def _beside(path: Path, *, folder: bool = False) -> Path:
+    """Return a name beside ``path``, to be renamed to it.
+
+    Raises:
+        TrimtabError: if something else is there: a rename would replace even a device.
+    """
+    if not path.name:
+        raise TrimtabError(f"cannot write {path}: it is a folder; name a file or folder in it")
+    if path.exists() and not (path.is_dir() if folder else path.is_file()):
+        kind = "folder" if folder else "file"
+        raise TrimtabError(f"cannot write {path}: what is there is no {kind}; name another place")
     return path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
 
 
@@ -98,8 +110,8 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
         TrimtabError: if the operating system refuses to write.
     """
     path = Path(path)
-    beside = _beside(path)
-    old = _beside(path)
+    beside = _beside(path, folder=True)
+    old = _beside(path, folder=True)
     with _explained(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +131,31 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(old, ignore_errors=True)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
+
+
+def check_own(path: Path, mark: str, setting: str) -> None:
+    """Check that a file written to ``path`` would replace none but an earlier one of its kind.
+
+    Args:
+        path: where it is going to be written.
+        mark: text that files of the kind have in their first or last 4 kB.
+        setting: what errors call the path.
+
+    Raises:
+        TrimtabError: if another file, or something that is no file, is there.
+    """
+    if not os.path.lexists(path):
+        return
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(_ENDS)
+            file.seek(max(0, path.stat().st_size - _ENDS))
+            if mark.encode() in start or mark.encode() in file.read(_ENDS):
+                return
+    raise TrimtabError(
+        f"{setting}={path}: something is there that this command has not made; name another file, "
+        "or remove it"
+    )
 
 
 def read_json(path: str | Path, what: str) -> Any:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,7 @@ from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rundir import locked, remove_leftovers
 from trimtab.benchmarks.train import train
 from trimtab.datasets.formats.registry import get_format
-from trimtab.files import sha256_file
+from trimtab.files import atomic_directory, atomic_file, atomic_write_bytes, sha256_file
 from trimtab.types import TrimtabError
 
 MAIN = """
@@ -256,6 +259,53 @@ def test_a_lock_is_let_go_of(tmp_path: Path) -> None:
         assert (tmp_path / "run" / "run.lock").exists()
 
 
+def test_a_block_that_fails_at_once_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(KeyError), locked(tmp_path / "there/a/b"):
+        (tmp_path / "there/a/b/c/d").mkdir(parents=True)
+        raise KeyError
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+    with pytest.raises(KeyError), locked(tmp_path / "there"):  # it was there before
+        raise KeyError
+    assert (tmp_path / "there").is_dir()
+    with pytest.raises(KeyError), locked(tmp_path / "a/b"):
+        (tmp_path / "a/b/kept.txt").write_text("x")
+        raise KeyError
+    assert (tmp_path / "a/b/kept.txt").is_file()
+    with pytest.raises(KeyError), locked(tmp_path / "a/c"):
+        raise KeyError
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["b"]
+
+
+def test_who_waits_for_a_folder_that_is_removed_makes_it_again(tmp_path: Path) -> None:
+    folder = tmp_path / "a/run"
+    with contextlib.ExitStack() as stack:
+        with pytest.raises(KeyError), locked(folder):
+            code = HOLDER.replace("argv[1])", "argv[1]), wait=True")
+            words = [sys.executable, "-c", code, str(folder)]
+            waiting = stack.enter_context(
+                subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            assert waiting.stdout is not None and waiting.stdin is not None
+            _until_it_waits(waiting.pid)
+            raise KeyError
+        assert waiting.stdout.readline() == "held\n"
+        with pytest.raises(TrimtabError, match="in use"), locked(folder):
+            raise AssertionError("held twice")
+        waiting.stdin.close()
+        assert waiting.wait() == 0
+    assert [path.name for path in folder.iterdir()] == ["run.lock"]
+
+
+def _until_it_waits(pid: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if any(f" {pid} " in x for x in Path("/proc/locks").read_text().split("\n") if "->" in x):
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not wait for the lock")
+
+
 def test_out_is_a_file(tiny: Any, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_text("a file")
@@ -341,7 +391,26 @@ def test_a_full_disk_while_a_dataset_is_made(tiny: Any, tmp_path: Path) -> None:
     assert child.returncode == 1
     (line,) = child.stderr.strip().splitlines()
     assert "cannot write" in line and str(tmp_path / "datasets") in line
-    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"run.lock"}
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path) -> None:
+    pipe, link, file = (tmp_path / name for name in ("pipe", "link", "file"))
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    file.write_text("mine")
+    for place in (pipe, link, tmp_path):
+        with pytest.raises(TrimtabError, match="what is there is no file"):
+            atomic_write_bytes(place, b"x")
+        with pytest.raises(TrimtabError, match="is no file"), atomic_file(place):
+            raise AssertionError("it may be written")
+    for place in (pipe, link, file):
+        with pytest.raises(TrimtabError, match="is no folder"), atomic_directory(place):
+            raise AssertionError("it may be written")
+    with pytest.raises(TrimtabError, match="it is a folder; name a file"):
+        atomic_write_bytes(Path("."), b"x")
+    assert pipe.is_fifo() and file.read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link", "file"}
 
 
 def test_leftovers_are_removed_and_nothing_else(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from trimtab.benchmarks.build import components
-from trimtab.benchmarks.config import compose_run, load_group, nearest
+from trimtab.benchmarks.config import compose_run, load_group, nearest, recipe_with
+from trimtab.datasets.formats.minari import check_id
 from trimtab.types import TrimtabError
 
 ENV = "env=robotics/PointMaze-TwoRoutes-v0"
@@ -47,6 +49,26 @@ WRONG = {
     "a device number too many": (["device=cuda:99"], "device=cuda:99: torch has no such device"),
     "judging half": (["eval_deterministic=half"], "eval_deterministic=half: must be true"),
     "keeping some": (["keep_policies=some"], "keep_policies=some: must be true or false"),
+    "a seed beyond generators": (["seed=4294967296"], "seed=4294967296: must be at most 429496729"),
+    "more steps than there are": (
+        [f"online_steps={10**30}"],
+        "must be at most 9223372036854775807",
+    ),
+    "more copies than there are": ([f"num_envs={2**31}"], "num_envs=2147483648: must be at most"),
+    "an empty place": (["out="], "out=: is empty"),
+    "an empty base": (["base="], "base=: is empty"),
+    "a device without numbers": (["device=meta"], "device=meta: torch has no such device"),
+    "a class that is none": (["algorithm._target_=os.getpid"], "=os.getpid: is no class"),
+    "a class of a module that is none": (["policy._target_=no.Class"], "cannot be imported (Mod"),
+    "a class that is a number": (["algorithm._target_=5"], "algorithm._target_=5: must be a class"),
+    "a method of nothing": (["algorithm=null"], "algorithm=null: name one, or leave it out"),
+    "data of nothing": (["dataset=null"], "dataset=null: name one, or leave it out"),
+    "no seed": (["~seed"], "~seed: a run needs it"),
+    "no options": (["~env_options"], "~env_options: a run needs it"),
+    "a path that is a number": (["dataset=folder", "dataset.path=5"], "dataset.path=5: must be t"),
+    "no path": (["dataset=folder", "dataset.path="], "dataset.path=: must be text"),
+    "a name that is a list": (["dataset=external", "dataset.name=[a]"], "dataset.name=['a']: must"),
+    "weightings": (["dataset_weighting=[return]"], "dataset_weighting=['return']: there is no"),
     "options that are no mapping": (["env_options=3"], "env_options: must be a mapping"),
     "a rate that is text": (["algorithm.learning_rate=fast"], "algorithm.learning_rate=fast: must"),
     "a batch of a half": (["algorithm.batch_size=0.5"], "algorithm.batch_size=0.5: must be of"),
@@ -87,6 +109,7 @@ def test_what_is_missing_is_asked_for(words: list[str], expected: str) -> None:
         (["env=gym/Hopper-v5", "algorithm=sac", "env_options.horizn=3"], "horizon"),
         (["env=gym/Hopper-v5", "algorithm=sac", "env_options.reward=spars"], "sparse"),
         (["env=gym/Hopper-v5", "algorithm=sac", "env_options.horizon=0"], "horizon"),
+        (["env=gym/Hopper-v5", "algorithm=sac", f"env_options.horizon={10**20}"], "horizon must"),
         (
             [ENV, "algorithm=bc", "dataset=two_routes"],
             "bc needs policy=…; trimtab list policy shows what there is",
@@ -186,3 +209,33 @@ def test_a_file_of_a_group_is_plain_values() -> None:
     assert load_group("dataset", "two_routes")["env"] == "robotics/PointMaze-TwoRoutes-v0"
     with pytest.raises(TrimtabError, match="dataset=two_rotes.*did you mean two_routes?"):
         load_group("dataset", "two_rotes")
+
+
+def test_a_changed_recipe_has_an_id_of_its_own() -> None:
+    def made(*words: str) -> str:
+        recipe = recipe_with("two_routes", words)
+        chosen = compose_run([ENV, "algorithm=bc", "policy=flow", "dataset=two_routes", *words])
+        assert chosen["dataset"] == recipe  # alike in a run and made alone
+        check_id(recipe["id"])
+        return str(recipe["id"])
+
+    assert made() == made("dataset.episodes=400") == "trimtab/two-routes-v0"
+    changes = (
+        "dataset.episodes=4", "dataset.episodes=5", "dataset.seed=1",
+        "dataset.controller.noise=0.5", "dataset.env_options.horizon=9",
+        "dataset.env=robotics/PointMaze_Medium-v3",
+    )  # fmt: skip
+    ids = [made(change) for change in changes]
+    assert len({*ids, made()}) == len(changes) + 1
+    assert all(re.fullmatch(r"trimtab/two-routes-[0-9a-f]{10}-v0", one) for one in ids)
+    assert made(changes[0], "dataset.seed=0") == ids[0]
+    assert made("dataset.id=mine/x-v1", changes[0]) == "mine/x-v1"
+
+
+def test_letters_beyond_ascii_need_no_quotes() -> None:
+    words = ["out=für/mich", "dataset=./größe.npz", "base=läufe/seed${seed}", "seed=3"]
+    config = compose_run([ENV, "algorithm=bc", "policy=flow", *words])
+    assert (config["out"], config["dataset"]["path"]) == ("für/mich", "./größe.npz")
+    assert config["base"] == "läufe/seed3" and config.base_follows_seed
+    quoted_before = compose_run([ENV, "algorithm=bc", "policy=flow", "out='für mich'", *words[1:]])
+    assert quoted_before["out"] == "für mich"

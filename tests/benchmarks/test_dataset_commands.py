@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,8 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
     folder = tmp_path / "x"
     minari.save(recorded, folder)
     (tmp_path / "thesis.hdf5").write_text("x")
+    (tmp_path / "mine.png").write_bytes(b"\x89PNG")
+    os.mkfifo(tmp_path / "pipe.png")
     get_format("d4rl").save(recorded, tmp_path / "d.hdf5")  # type: ignore[misc]
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     here, to = f"from={folder}", f"to={tmp_path / 'y.npz'}"
@@ -176,11 +179,24 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
         (["convert", here, to, "mask=train"], "no mask 'train'"),
         (["convert", here, to, "id=plain "], "is not of the"),
         (["convert", f"path={folder}", here, to], "takes from= and to=, not path="),
+        (["convert", here, to, "dataset.episodes=5"], "dataset.episodes=5 is a recipe's"),
+        (["convert", here, to, f"out={tmp_path / 'made'}"], "is where datasets are made"),
+        (["info", f"path={folder}", f"out={tmp_path / 'made'}"], "is where datasets are made"),
+        (["info", "dataset=d4rl/hopper-medium-v2", "dataset.seed=1"], "leave dataset.seed=1 out"),
+        (["list", f"path={folder}"], "action=list shows all there is and takes no path="),
+        (["list", "dataset=two_routes"], "takes no dataset="),
+        (["list", "dataset.episodes=5"], "takes no dataset.episodes=5"),
+        *((["list", f"{word}=3"], f"takes no {word}=")
+          for word in ("env", "id", "mask", "horizon", "keys")),
         (["info", f"path={folder}", "to=y"], "to= belongs to action=convert"),
         (["check", f"path={folder}", "figure=y.png"], "figure= belongs to action=info"),
         (["info", f"path={tmp_path / 'thesis.hdf5'}"], "too damaged to tell"),
         (["info", "dataset=two_routes", "env=x"], "give path="),
         (["info", f"path={folder}", f"figure={folder}/data/metadata.json/f.png"], "cannot write"),
+        (["info", f"path={folder}", f"figure={tmp_path / 'thesis.hdf5'}"], "that ends in .png"),
+        (["info", f"path={folder}", f"figure={tmp_path / 'mine.png'}"], "has not made; name ano"),
+        (["info", f"path={folder}", f"figure={tmp_path / 'pipe.png'}"], "has not made; name ano"),
+        (["info", f"path={folder}", "figure=."], "that ends in .png"),
     ]  # fmt: skip
     for words, part in cases:
         assert part in answer(capfd, *words, code=2), words

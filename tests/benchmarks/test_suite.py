@@ -12,8 +12,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from trimtab.benchmarks.config import compose_run, group_options
-from trimtab.benchmarks.suite import load_suite, quoted, run_suite
+from trimtab.benchmarks.config import compose_run, group_options, quoted
+from trimtab.benchmarks.suite import load_suite, run_suite
 from trimtab.types import TrimtabError
 
 SUITE = {

@@ -20,6 +20,7 @@ from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rows import read_episodes
 from trimtab.benchmarks.train import Result, train
+from trimtab.datasets.formats import minari
 from trimtab.envs.vector import EpisodeVectorEnv
 from trimtab.files import sha256_file
 from trimtab.policies.bundle import bundle_hash, load_bundle
@@ -89,7 +90,7 @@ def test_the_rows_of_a_cloning_run(cloned: Result) -> None:
     for row in rows:
         assert (row["env"], row["algorithm"], row["policy"]) == (MAZE, "bc", "flow")
         assert (row["suite"], row["base"], row["seed"], row["env_steps"]) == (None, None, 0, 0)
-        assert row["dataset"] == "trimtab/two-routes-v0"
+        assert re.fullmatch(r"trimtab/two-routes-[0-9a-f]{10}-v0", row["dataset"])
         assert row["config_hash"] == cloned.summary["config_hash"]
         assert 0 < row["length"] <= 28 and row["seconds"] > 0
         assert row["success"] in (False, True)
@@ -341,4 +342,4 @@ def test_offline_and_online_are_one_run(tiny: Any, tmp_path: Path) -> None:
     result = train(compose_run([*words, "online_steps=96", "algorithm.warmup_steps=0"]))
     assert (result.summary["env_steps"], result.summary["updates"]) == (96, 30 + 96 // 4)
     rows = read_episodes(result.folder / "episodes.parquet").to_pylist()
-    assert rows[-1]["dataset"] == "trimtab/two-routes-v0"
+    assert rows[-1]["dataset"] == minari.load(tiny.dataset).id

@@ -186,6 +186,19 @@ def test_where_a_film_goes(tmp_path: Path) -> None:
         video.prepare(Path("/proc/none/x.mp4"), MAZE)
 
 
+def test_only_an_earlier_film_is_replaced(tmp_path: Path, drawing: str) -> None:
+    mine, film = tmp_path / "mine.mp4", tmp_path / "film.mp4"
+    mine.write_bytes(b"\0\0\0\x20ftypisom, a robot's")
+    os.mkfifo(tmp_path / "pipe.mp4")
+    for other in (mine, tmp_path / "pipe.mp4"):
+        with pytest.raises(TrimtabError, match="that this command has not made; name another"):
+            video.prepare(other, MAZE)
+    assert mine.read_bytes().endswith(b"a robot's")
+    for _ in range(2):
+        video.prepare(film, MAZE)
+        video.write_video(film, iter([np.zeros((64, 64, 3), np.uint8)] * 500), 25.0)
+
+
 def test_a_missing_ffmpeg_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(TrimtabError, match=r"pip install 'trimtab\[video\]'"):
@@ -222,6 +235,8 @@ def test_the_command_gives_the_same_scores_and_a_film(
     tiny: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     words = [f"policy={tiny.base}", "episodes=3", "seed=2", "format=json"]
+    with pytest.raises(TrimtabError, match="add video=… for a film"):
+        run(["evaluate", *words, "video_episodes=1"])
     assert run(["evaluate", *words]) == 0
     without = capfd.readouterr().out
     filmed = evaluated(*words, "video=true", "video_episodes=1", place=tmp_path)

@@ -218,3 +218,10 @@ def test_a_reader_that_crashes_hangs_or_fails_is_one_line(
     assert time.monotonic() - begin < 60
     values, arrays = hdf5.read_file(path, lambda file: ({"é": [1]}, [("a/b", np.zeros((0, 2)))]))
     assert (values, arrays["a/b"].shape) == ({"é": [1]}, (0, 2))
+
+
+def test_what_is_neither_file_nor_folder_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(TrimtabError, match=f"{path}: neither a file nor a folder"):
+            recognise(path)
