@@ -11,7 +11,7 @@ from typing import Any
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.config import RunConfig, class_of
-from trimtab.benchmarks.offline_data import dataset_of_runs, is_run, open_dataset
+from trimtab.benchmarks.offline_data import dataset_of_runs, file_hints, is_run, open_dataset
 from trimtab.benchmarks.recipes import check_recipe, record_recipe
 from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
@@ -388,5 +388,9 @@ def resolve_dataset(
         return open_dataset(path, out, config["stream_above"], progress, **hints)
     if "path" in recipe and is_run(Path(recipe["path"])):
         return dataset_of_runs([recipe["path"]], env)
-    folder = Path(recipe["path"]) if "path" in recipe else record_recipe(recipe, out, progress)
-    return open_dataset(folder, out, config["stream_above"], progress, task=env.id)
+    if "path" not in recipe:
+        folder = record_recipe(recipe, out, progress)
+        return open_dataset(folder, out, config["stream_above"], progress)
+    hints = file_hints(Path(recipe["path"]), recipe)
+    hints["task"] = env.id
+    return open_dataset(Path(recipe["path"]), out, config["stream_above"], progress, **hints)

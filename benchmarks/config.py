@@ -425,6 +425,13 @@ def check_values(config: RunConfig) -> None:
         value = (config["dataset"] or {}).get(key, "x")
         if not (isinstance(value, str) and value):
             raise TrimtabError(f"dataset.{key}={value}: must be text; put a number in quotes")
+    for key in ("mask", "keys"):
+        value = (config["dataset"] or {}).get(key)
+        if value is not None and not (isinstance(value, str) and value):
+            raise TrimtabError(f"dataset.{key}={value}: must be text; quote what has a comma")
+    value = (config["dataset"] or {}).get("horizon")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise TrimtabError(f"dataset.horizon={value}: must be a whole number of at least 1")
     for group in CONSTRUCTED:
         section = config[group]
         if section is None:

@@ -224,18 +224,21 @@ def _print_lines(lines: list[str]) -> None:
 
 
 def _check(place: Path, loaded: Dataset, format: str) -> int:
-    from trimtab.benchmarks.dataset_replay import check_replay
+    from trimtab.benchmarks.dataset_replay import check_replay, not_replayed, with_task_limits
 
-    findings = [*lint.check(loaded), *check_replay(loaded)]
+    findings = [*lint.check(with_task_limits(loaded)), *check_replay(loaded)]
+    why = not_replayed(loaded)
     rows = [
         {"level": f.level, "code": f.code, "where": f.where, "message": f.message} for f in findings
     ]
     if format == "json":
-        print_json({"path": str(place), "findings": rows})
+        print_json({"path": str(place), "findings": rows, "not_replayed": why or None})
     elif rows:
         print_rows(str(place), rows)
     else:
-        Console(soft_wrap=True, highlight=False).print(f"{place}: nothing found", markup=False)
+        _print_lines([f"{place}: nothing found"])
+    if why and format != "json":
+        _print_lines([f"no episode was played again: {why}"])
     return 1 if any(f.level == "error" for f in findings) else 0
 
 

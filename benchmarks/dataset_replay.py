@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from trimtab.envs.registry import get_spec, list_envs, make
 from trimtab.envs.task_env import TaskEnv
 from trimtab.types import TrimtabError
 
-__all__ = ["check_replay"]
+__all__ = ["check_replay", "not_replayed", "with_task_limits"]
 
 Array = npt.NDArray[Any]
 
@@ -22,11 +23,35 @@ _EPISODES = 3
 _TOLERANCE = 1e-4  # relative and absolute: another processor may round otherwise
 
 
+def with_task_limits(dataset: Dataset) -> Dataset:
+    """Return a stranger's dataset with the action limits of its task, where that is known.
+
+    Its file names none, so that those of the dataset are as wide as what was seen.
+    """
+    if dataset.env not in list_envs() or dataset.fingerprint is not None:
+        return dataset
+    try:
+        spec = get_spec(dataset.env, **dataset.env_options)
+    except (TrimtabError, TypeError):  # told by the replay
+        return dataset
+    if spec.action_dim != dataset.action_dim:
+        return dataset
+    return dataclasses.replace(dataset, action_low=spec.action_low, action_high=spec.action_high)
+
+
+def not_replayed(dataset: Dataset) -> str:
+    """Return why no episode of ``dataset`` can be played again, in a few words; or nothing."""
+    if dataset.env not in list_envs():
+        return f"its environment {dataset.env} is none of these; env= says which it is"
+    if dataset.fingerprint is None or all(e.seed is None for e in dataset.episodes):
+        return "it has no seeds, or does not say in which physics they were played"
+    return ""
+
+
 def check_replay(dataset: Dataset) -> list[Finding]:
     """Replay up to three seeded episodes and return where they differ from what is stored.
 
-    Nothing is replayed, and nothing said, where the environment is not one of ours, or no seed or
-    fingerprint was stored.
+    Nothing is replayed where :func:`not_replayed` has a reason.
 
     Codes: ``no-replay``, ``other-physics``, ``other-shape``, ``replay-observation``,
     ``replay-reward``, ``replay-termination``.

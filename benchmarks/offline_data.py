@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Unpack
@@ -22,6 +22,8 @@ from trimtab.types import TrimtabError
 
 logger = logging.getLogger(__name__)
 
+FILE_WORDS = ("mask", "keys", "horizon")
+"""What ``dataset.<word>`` says of a file that does not say it itself."""
 STREAMS = "streams"
 """Folder below ``out`` where the columns of streamed datasets are kept."""
 
@@ -64,6 +66,25 @@ def open_dataset(
     with streams(out) as cache:
         logger.info("streaming %s from %s", path, cache)
         return streaming.load(path, cache, progress, **hints)
+
+
+def file_hints(path: Path, recipe: Mapping[str, Any]) -> Hints:
+    """Return what the setting ``dataset`` says of the file that it names.
+
+    Raises:
+        TrimtabError: if its format takes no such word.
+    """
+    given = {name: recipe[name] for name in FILE_WORDS if recipe.get(name) is not None}
+    if given:
+        format = format_of(path)
+        for name in given:
+            if name not in format.hints:
+                raise TrimtabError(
+                    f"dataset.{name}={given[name]}: says nothing that {format.name} data lacks"
+                )
+    hints: Hints = {}
+    hints.update(given)  # type: ignore[typeddict-item]
+    return hints
 
 
 def open_source(
@@ -136,7 +157,7 @@ def dataset_of_runs(folders: Sequence[str], env: EnvSpec) -> Dataset:
         digest = ContentHash("", env.id, env.options, *limits)
         for episode in found:
             digest.add(episode)
-        result = read_json(path / "result.json", "result")
+        result = _record(path / "result.json")
         known = {key: result.get(key) for key in ("algorithm", "config_hash", "seed", "env_steps")}
         sources.append({**known, "content_hash": digest.hexdigest()})
         episodes += found
@@ -156,11 +177,21 @@ def dataset_of_runs(folders: Sequence[str], env: EnvSpec) -> Dataset:
     return dataset
 
 
+def _record(path: Path) -> dict[str, Any]:
+    """Return a JSON object that a run wrote."""
+    value = read_json(path, "record of a run")
+    if not isinstance(value, dict):
+        raise TrimtabError(f"dataset: {path} is damaged: it is no JSON object")
+    return value
+
+
 def _replayed(folder: Path, env: EnvSpec) -> list[Episode]:
     """Return the episodes in the replay buffer of the run in ``folder``."""
     if not is_run(folder):
         raise TrimtabError(f"dataset: {folder} is not the folder of a run; give one, as train said")
-    task = read_json(folder / "provenance.json", "provenance")["env"]
+    task = _record(folder / "provenance.json").get("env")
+    if not isinstance(task, dict) or not {"id", "options", "fingerprint"} <= task.keys():
+        raise TrimtabError(f"dataset: {folder / 'provenance.json'} is damaged: it names no task")
     if task["fingerprint"] != env.fingerprint:
         raise TrimtabError(
             f"dataset: {folder} is a run of {task['id']} with env_options {task['options']}, this "

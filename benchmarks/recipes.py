@@ -6,6 +6,7 @@ trained policy acts), ``run`` (a run's replay buffer) and ``of`` (the episodes o
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import shutil
@@ -20,7 +21,7 @@ from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats import minari
 from trimtab.datasets.recipes.record import HopelessError
 from trimtab.envs.registry import checked_names, get_spec
-from trimtab.files import sha256_json
+from trimtab.files import sha256_file, sha256_json
 from trimtab.types import TrimtabError
 
 __all__ = [
@@ -89,8 +90,9 @@ def _finite(value: Any) -> bool:
 def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
     """Return where a recipe's dataset lies, ``<out>/datasets/<digest>/<id>``.
 
-    Its settings and its task's physics are in the digest, and where it is a run's replay buffer all
-    settings of the run, also those that the recipe leaves to the method.
+    Its settings, its task's physics and the source of its controller's module are in the digest,
+    and where it is a run's replay buffer all settings of the run, also those that the recipe leaves
+    to the method.
 
     Raises:
         TrimtabError: if the recipe's id, task, controller or run is wrong.
@@ -106,11 +108,21 @@ def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
         of_controller = getattr(acts, "identity", None)
         if of_controller is not None:  # such as the weights of a policy
             identity["controller"] = of_controller(settings)
+        identity["code"] = _code_of(acts)
     if "run" in recipe:
         from trimtab.benchmarks.replay_recipe import identity_of  # a run may need a dataset
 
         identity["run"] = identity_of(recipe, out)
     return out / "datasets" / sha256_json(identity)[:10] / str(recipe["id"])
+
+
+def _code_of(acts: type[Any]) -> str | None:
+    """Return the SHA-256 of the file that a controller is written in; None where there is none."""
+    try:
+        file = inspect.getsourcefile(acts)
+    except TypeError:
+        return None
+    return sha256_file(Path(file)) if file is not None and Path(file).is_file() else None
 
 
 def make_dataset(

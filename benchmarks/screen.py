@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 _LONGEST_NAME = 48
+_WIDEST = 1000
 
 
 @contextmanager
@@ -71,4 +73,6 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(str(key), overflow="fold", min_width=whole)
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
-    Console().print(table)
+    # In a pipe lines are as long as they have to be: folded ids could not be searched for.
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDEST
+    Console(width=wide).print(table)

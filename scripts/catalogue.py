@@ -8,13 +8,17 @@ a content hash.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from trimtab.benchmarks.config import group_options, load_group
 from trimtab.benchmarks.recipes import is_recipe, make_dataset, recipe_digest, recipe_folder
+from trimtab.benchmarks.recording import Stage, dataset_of
 from trimtab.datasets.catalog import made_datasets
 from trimtab.files import atomic_write_text
 
@@ -23,6 +27,12 @@ HEAD = (
     "# What each recipe gives on the pinned stack; written by scripts/catalogue.py.\n"
     "# `recipe` is a digest of the settings that it was made with.\n"
 )
+
+
+def beginning(recipe: Mapping[str, Any]) -> str:
+    """Return the content hash of a recipe's first attempt, which a test makes anew."""
+    with contextlib.closing(Stage(recipe)) as stage:
+        return dataset_of(recipe, [stage.play(0)]).content_hash
 
 
 def main(runs: Path, names: list[str]) -> None:
@@ -40,6 +50,8 @@ def main(runs: Path, names: list[str]) -> None:
             "megabytes": round(sum(path.stat().st_size for path in files) / 1e6, 1),
             "recipe": recipe_digest(recipe),
         }
+        if "controller" in recipe:
+            rows[name]["beginning"] = beginning(recipe)
         sys.stdout.write(f"{name}: {dataset.content_hash[:12]}\n")
         sys.stdout.flush()
         there = {key: rows[key] for key in sorted(rows) if is_recipe(key)}

@@ -78,6 +78,7 @@ def contents_of(
     episodes: Sequence[Episode],
     own: Own | None,
     *,
+    left_out: Sequence[str] = (),
     env: str = "unknown",
     recipe: Mapping[str, Any] | None = None,
     control_rate: float | None = None,
@@ -88,24 +89,27 @@ def contents_of(
         path: the file, named in errors; a stranger's id is formed of its name.
         episodes: what it holds.
         own: what Trimtab noted, or None in a stranger's file.
+        left_out: names of what is in the file and was not read.
         env: environment, where a stranger's file names it.
         recipe: where a stranger's data came from.
         control_rate: actions a second, where a stranger's file says it.
     """
+    unread = {"left_out": list(left_out)} if left_out else {}
     if own is None:
         fields = {
             "id": f"imported/{re.sub(r'[^-_0-9A-Za-z]+', '-', path.stem) or 'data'}-v0",
             "env": env,
             "env_options": {},
             "control_rate": control_rate,
-            "recipe": recipe or {},
+            "recipe": {**(recipe or {}), **unread},
         }
         return Contents(path, episodes, fields)
     names = ("id", "env", "env_options", "control_rate", "recipe", "fingerprint")
     low = tuple(-np.inf if x is None else x for x in own["action_low"])
     high = tuple(np.inf if x is None else x for x in own["action_high"])
     check = partial(_check_noted, f"dataset {path}", own["content_hash"])
-    return Contents(path, episodes, {name: own[name] for name in names}, (low, high), check)
+    fields = {name: own[name] for name in names} | {"recipe": {**own["recipe"], **unread}}
+    return Contents(path, episodes, fields, (low, high), check)
 
 
 def _check_noted(where: str, noted: str, steps: int, content_hash: str) -> None:

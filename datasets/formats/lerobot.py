@@ -107,9 +107,9 @@ def _read(path: Path, wanted: str) -> tuple[Contents, Frames]:
     robot = info.get("robot_type")
     recipe: dict[str, Any] = {"imported": "lerobot"}
     recipe.update({"robot_type": robot} if isinstance(robot, str) else {})
-    recipe.update({"left_out": left_out} if left_out else {})
     numbers = [int(arrays["episode_index"][rows.start]) for rows in slices]
-    contents = contents_of(path, episodes, own, recipe=recipe, control_rate=float(info["fps"]))
+    rate = float(info["fps"])
+    contents = contents_of(path, episodes, own, left_out=left_out, recipe=recipe, control_rate=rate)
     return contents, Frames(path, info, cameras, numbers, own)
 
 

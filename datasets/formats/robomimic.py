@@ -99,15 +99,11 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     else:
         episodes = _own_episodes(demos, own, where)
     env_args, masks = values["env_args"], values["masks"]
-    optional = {"masks": masks, "left_out": sorted(values["images"])}
-    recipe = {
-        "imported": "robomimic",
-        "env_args": env_args,
-        **{name: value for name, value in optional.items() if value},
-    }
+    recipe = {"imported": "robomimic", "env_args": env_args, **({"masks": masks} if masks else {})}
     env = env_args.get("env_name")
     env = env if isinstance(env, str) and env else "unknown"
-    return contents_of(path, episodes, own, env=env, recipe=recipe)
+    left_out = sorted(values["images"])
+    return contents_of(path, episodes, own, left_out=left_out, env=env, recipe=recipe)
 
 
 def _read(file: h5py.File, path: Path, where: str) -> Read:

@@ -175,11 +175,12 @@ def test_a_folder_is_short_for_its_dataset(tmp_path: Path, monkeypatch: pytest.M
     for written in (f"{tmp_path}", "./somewhere", "some/where"):
         config = compose_run([ENV, "algorithm=bc", "policy=flow", f"dataset={written}"])
         assert config.dataset == "folder"
-        assert config["dataset"] == {"path": written}
+        assert config["dataset"]["path"] == written
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     config = compose_run([ENV, "algorithm=bc", "policy=flow", "dataset=mine"])
-    assert config["dataset"] == {"path": "mine"}
+    unsaid = {"keys": None, "mask": None, "horizon": None}
+    assert config["dataset"] == {"path": "mine", **unsaid}
 
 
 def test_a_base_can_follow_the_seed() -> None:

@@ -90,6 +90,8 @@ def test_camera_frames_by_the_command_line(
     assert "top" in answer(capfd, "info", f"path={folder}", "frames=top")["infos"]
     assert "top" not in answer(capfd, "info", f"path={folder}")["infos"]
     assert answer(capfd, "check", f"path={folder}", "frames=all")["findings"] == []
+    blind = answer(capfd, "convert", f"from={folder}", f"to={tmp_path / 'd'}", "as=lerobot")
+    assert blind["left_out"] == ["observation.images.top"]
     to = f"to={tmp_path / 'c'}"
     back = answer(capfd, "convert", f"from={folder}", to, "as=minari", "frames=true")
     assert back["content_hash"] == back["content_hash_before"] != recorded.content_hash
@@ -236,6 +238,30 @@ def test_check_tells_what_a_replay_found(
     minari.save(dataclasses.replace(recorded, episodes=tuple(episodes)), tmp_path / "x")
     findings = answer(capfd, "check", f"path={tmp_path / 'x'}", code=1)["findings"]
     assert {f["code"] for f in findings} == {"replay-reward"}
+
+
+def test_a_strangers_actions_are_compared_with_the_limits_of_its_task(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    generator = np.random.default_rng(0)
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file["observations"] = generator.normal(size=(40, 11))
+        file["actions"] = generator.uniform(-5, 5, size=(40, 3))
+        file["rewards"] = generator.normal(size=40)
+        file["terminals"] = np.isin(np.arange(40), (14, 39))
+        file["timeouts"] = np.zeros(40, bool)
+    path = f"path={tmp_path / 'x.hdf5'}"
+    known = answer(capfd, "check", path, "env=gym/Hopper-v5", code=1)
+    assert [f["where"] for f in known["findings"] if f["code"] == "action-out-of-range"] == [
+        f"action {index}" for index in range(3)
+    ]
+    assert "no seeds" in known["not_replayed"]
+    unknown = answer(capfd, "check", path)
+    assert all(f["level"] == "warning" for f in unknown["findings"])
+    assert "env= says which" in unknown["not_replayed"]
+    with pytest.raises(SystemExit):
+        main(["dataset", "check", path])
+    assert "no episode was played again: its environment unknown" in capfd.readouterr().out
 
 
 def test_the_figure(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

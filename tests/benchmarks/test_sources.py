@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -17,8 +19,9 @@ from trimtab.benchmarks.checkpoint import load_checkpoint
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.offline_data import dataset_of_runs, memory_bytes
 from trimtab.benchmarks.train import train
+from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.streaming import StreamedBuffer
+from trimtab.datasets.streaming import StreamedBuffer, stored_files
 from trimtab.datasets.weighting import episode_weights
 from trimtab.envs.registry import get_spec
 from trimtab.types import TrimtabError
@@ -132,7 +135,7 @@ def test_reading_a_streamed_dataset_shows_progress(tiny: Any, tmp_path: Path) ->
 def test_the_size_of_the_file_decides(
     bytes_above: int, is_streamed: bool, tiny: Any, tmp_path: Path
 ) -> None:
-    size = (tiny.dataset / "data" / "main_data.hdf5").stat().st_size
+    size = sum(file.stat().st_size for file in stored_files(tiny.dataset))
     words = [*tiny.cloning(tmp_path), f"stream_above={size + bytes_above}"]
     parts = build.components(compose_run(words))
     assert (tmp_path / "streams").is_dir() is is_streamed
@@ -265,9 +268,24 @@ def not_a_run(folder: Path) -> None:
     (folder / "provenance.json").unlink()
 
 
+def no_object(folder: Path) -> None:
+    (folder / "provenance.json").write_text("[]")
+
+
+def no_task(folder: Path) -> None:
+    (folder / "provenance.json").write_text("{}")
+
+
+def no_result(folder: Path) -> None:
+    (folder / "result.json").write_text("[]")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (no_object, "is damaged: it is no JSON object"),
+        (no_task, "is damaged: it names no task"),
+        (no_result, "is damaged: it is no JSON object"),
         (unfinished, "has not finished; run it again"),
         (emptied, "has lost its checkpoint"),
         (not_a_run, "is not the folder of a run"),
@@ -300,3 +318,38 @@ def test_runs_that_do_not_fit(runs: Any, tiny: Any, tmp_path: Path) -> None:
             train(compose_run([*words, *given]))
         assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_a_file_does_not_say_is_said_by_the_run(tiny: Any, tmp_path: Path) -> None:
+    """A D4RL file without timeouts needs a horizon; a robomimic file has keys and masks."""
+    generator = np.random.default_rng(0)
+    with h5py.File(tmp_path / "d.hdf5", "w") as file:
+        file["observations"], file["actions"] = generator.normal(size=(9, 6)), np.zeros((9, 2))
+        file["rewards"], file["terminals"] = np.zeros(9), np.zeros(9, bool)
+    with h5py.File(tmp_path / "r.hdf5", "w") as file:
+        for name in ("demo_0", "demo_1"):
+            demo = file.create_group(f"data/{name}")
+            demo["obs/a"], demo["obs/b"] = np.zeros((5, 4)), np.ones((5, 2))
+            demo["actions"], demo["rewards"] = np.zeros((5, 2)), np.zeros(5)
+        file["mask/train"] = np.array([b"demo_1"])
+    words = tiny.cloning(tmp_path / "out")
+
+    def opened(*more: str) -> Dataset:
+        config = compose_run([*words, *more])
+        return build.resolve_dataset(config, get_spec(config["env"], **config["env_options"]))
+
+    with pytest.raises(TrimtabError, match="give horizon="):
+        opened(f"dataset={tmp_path / 'd.hdf5'}")
+    cut = opened(f"dataset={tmp_path / 'd.hdf5'}", "dataset.horizon=5")
+    assert [len(episode) for episode in cut.episodes] == [4, 3]  # the last rows have no successor
+    turned = opened(f"dataset={tmp_path / 'r.hdf5'}", 'dataset.keys="b,a"', "dataset.mask=train")
+    (episode,) = turned.episodes
+    assert episode.observations[0].tolist() == [1, 1, 0, 0, 0, 0]
+    for word, message in (
+        ("dataset.keys=a", "dataset.keys=a: says nothing that d4rl data lacks"),
+        ("dataset.horizon=0", "must be a whole number of at least 1"),
+        ("dataset.keys=[a]", "must be text"),
+        ("dataset.nothing=1", "folder has no such setting"),
+    ):
+        with pytest.raises(TrimtabError, match=re.escape(message)):
+            opened(f"dataset={tmp_path / 'd.hdf5'}", word)

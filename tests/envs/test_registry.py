@@ -3,10 +3,12 @@
 import dataclasses
 import subprocess
 import sys
+import warnings
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
 
 from trimtab.envs.fingerprint import fingerprint
 from trimtab.envs.register import gymnasium_id
@@ -141,6 +143,25 @@ def test_gymnasium_makes_every_id() -> None:
     action = np.zeros(3, np.float32)
     ends = [env.step(action)[2:4] for _ in range(3)]
     assert ends == [(False, False), (False, False), (False, True)]
+
+
+@pytest.mark.parametrize("id", ["gym/Hopper-v5", "pusht/PushT-v0"])
+def test_gymnasium_draws_checks_and_vectorises(id: str) -> None:
+    name = f"trimtab.envs.register:{gymnasium_id(id)}"
+    drawn = gymnasium.make(name, render_mode="rgb_array")
+    drawn.reset(seed=0)
+    picture = drawn.render()
+    assert isinstance(picture, np.ndarray) and picture.ndim == 3 and picture.std() > 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no limits of observations, actions in raw units
+        check_env(drawn.unwrapped)
+    drawn.close()
+    envs = gymnasium.make_vec(name, num_envs=2, vectorization_mode="sync", horizon=3)
+    obs, _ = envs.reset(seed=4)
+    np.testing.assert_array_equal(obs[0], make(id, horizon=3).reset(seed=4)[0])
+    envs.close()
+    with pytest.raises(TrimtabError, match="render_mode=human: it is rgb_array or none"):
+        gymnasium.make(name, render_mode="human")
 
 
 def test_two_tasks_never_share_a_fingerprint() -> None:
