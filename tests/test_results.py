@@ -165,7 +165,8 @@ def test_streaming_keeps_to_its_aims_and_the_readme_to_its_rows() -> None:
     folder = RESULTS / "streaming"
     rows = {row["name"]: row for row in json.loads((folder / "rows.json").read_text())}
     readme = (folder / "README.md").read_text()
-    for name in ("first_load", "later_load"):
+    strangers = [f"first_load_{name}" for name in ("d4rl", "robomimic", "lerobot")]
+    for name in ("first_load", "later_load", *strangers):
         row = rows[name]
         assert row["transitions"] == 10_000_000
         assert row["peak_gb_loaded"] <= row["peak_gb_after_statistics_and_sampling"] < 2.0
