@@ -82,8 +82,9 @@ def open_things() -> dict[str, int]:
 def measure(ids: Sequence[str]) -> Iterable[Row]:
     """Yield a row for each id: its fingerprint, and what closing its environment left open.
 
-    A simulator opens some things once and for all when it is first used; so where something is left
-    open the environment is made again, and what that leaves is what counts.
+    A simulator opens some things once and for all when it is first used, and XLA a thread more when
+    it is busy; so where something is left open the environment is made again, up to three times. A
+    leak leaks every time, and what the last one leaves is what counts.
     """
     table = read_table()
     for id in ids:
@@ -95,7 +96,9 @@ def measure(ids: Sequence[str]) -> Iterable[Row]:
             continue
         seconds = time.perf_counter() - started
         left = {name: count - before[name] for name, count in open_things().items()}
-        if any(count > 0 for count in left.values()):
+        for _ in range(3):
+            if all(count <= 0 for count in left.values()):
+                break
             before = open_things()
             make_and_close(id)
             left = {name: count - before[name] for name, count in open_things().items()}
