@@ -94,7 +94,8 @@ def contents_of(
         recipe: where a stranger's data came from.
         control_rate: actions a second, where a stranger's file says it.
     """
-    unread = {"left_out": list(left_out)} if left_out else {}
+    before = (own["recipe"] if own is not None else recipe or {}).get("left_out", [])
+    unread = {"left_out": sorted({*before, *left_out})} if left_out else {}
     if own is None:
         fields = {
             "id": f"imported/{re.sub(r'[^-_0-9A-Za-z]+', '-', path.stem) or 'data'}-v0",

@@ -95,6 +95,10 @@ class Pipe:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
+        self.close()
+
+    def close(self) -> None:
+        """Stop the command, whatever it does."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -274,14 +278,9 @@ class Encoder:
         ]  # fmt: skip
         self._pipe = Pipe(command, where, writes=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
-        self._pipe.__exit__(kind, error, trace)
+    def close(self) -> None:
+        """Stop writing, whole or not."""
+        self._pipe.close()
 
     def write(self, frames: Iterable[Picture]) -> None:
         """Add ``frames``.

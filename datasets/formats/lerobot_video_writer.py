@@ -210,7 +210,7 @@ class _Files:
     def close(self) -> None:
         """Stop writing, whole or not."""
         if self._encoder is not None:
-            self._encoder.__exit__(None, None, None)
+            self._encoder.close()
             self._encoder = None
 
 
