@@ -8,12 +8,31 @@ UPGRADE ?=
 STAMP := $(VENV)/.installed
 # One thread a test process, as several run side by side; and no hub is ever asked for a file.
 TEST_SETTINGS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# More words for pytest: PYTEST_WORDS="-m bits".
+PYTEST_WORDS ?=
+# Another kind of processor to compute as: EMULATE=avx2 (most laptops) or EMULATE=nehalem (2008).
+EMULATE ?=
+
+# Each library is told by a variable of its own, read when it is imported. Features that a processor
+# lacks anyway are passed over by numpy, so these hold on every x86-64.
+AVX512 := AVX512F AVX512CD AVX512_KNL AVX512_KNM AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR
+EMULATE_avx2 := OPENBLAS_CORETYPE=Haswell NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= \
+	ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 \
+	XLA_FLAGS="$${XLA_FLAGS:-} --xla_cpu_max_isa=AVX2" NPY_DISABLE_CPU_FEATURES="$(AVX512)"
+EMULATE_nehalem := OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES= \
+	ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_CBWR=COMPATIBLE \
+	ONEDNN_MAX_CPU_ISA=SSE41 XLA_FLAGS="$${XLA_FLAGS:-} --xla_cpu_max_isa=SSE4_2" \
+	NPY_DISABLE_CPU_FEATURES="$(AVX512) AVX2 FMA3 F16C AVX" \
+	GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-FMA,-FMA4
+ifneq ($(filter-out avx2 nehalem,$(EMULATE)),)
+$(error EMULATE=$(EMULATE): it is avx2, nehalem or nothing)
+endif
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test check format lock clean
+.PHONY: help install demo test test-avx2 test-nehalem run-tests check format lock clean
 
 help:  ## show this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 install: $(STAMP)  ## make .venv from requirements.lock and install the project in it
 
@@ -24,8 +43,18 @@ check: install  ## lint and type check
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-test: check  ## lint, type check and run the test suite
-	$(TEST_SETTINGS) $(VENV)/bin/pytest -n $(WORKERS) --dist loadfile
+test: check run-tests  ## lint, type check and run the test suite
+
+test-avx2:  ## run the test suite as on a processor without AVX-512
+	$(MAKE) run-tests EMULATE=avx2
+
+test-nehalem:  ## run the test suite as on a processor without AVX
+	$(MAKE) run-tests EMULATE=nehalem
+
+# The groups of tests/conftest.py, in its order.
+run-tests: install
+	$(EMULATE_$(EMULATE)) $(TEST_SETTINGS) $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup \
+		--no-loadscope-reorder --durations=50 --durations-min=1 $(PYTEST_WORDS)
 
 format: install  ## put the code into the project's format
 	$(VENV)/bin/ruff format .

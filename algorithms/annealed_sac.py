@@ -4,17 +4,20 @@ Omura et al., "Gradual Transition from Bellman Optimality Operator to Bellman Op
 Reinforcement Learning" (arXiv 2506.05968). The critics' error is an expectile's:
 
 - critic:  L_Q = sum_i mean |tau - 1[y < Q_i]| (y - Q_i)^2,  y as in SAC
+           tau(t) = tau_0 - (tau_0 - 1/2) t / T at environment step t, then 1/2
 
 With tau near 1 the critics model the best of the actions that the policy takes (the optimality
-operator), with 1/2 their mean (the Bellman operator); tau falls from one to the other in a line. It
-speeds learning up early and leaves no bias at the end. Everything else is SAC's.
+operator), with 1/2 their mean (the Bellman operator). It speeds learning up early and leaves no
+bias at the end. In the paper tau_0 is 0.9 and T the length of the run. Everything else is SAC's.
 
-Deviation: the paper's start and length of the schedule could not be read; they are settings.
+At tau = 1/2 the loss is SAC's. An adaptation (``faithful`` is False): neither the paper's text nor
+its code was at hand; loss and schedule are as two notes on the paper give them, all other settings
+are SAC's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -28,10 +31,14 @@ class AnnealedSAC(SAC):
 
     Args:
         setup: as in SAC.
-        expectile: tau at the start.
-        anneal_steps: environment steps after which tau is 1/2, those of the warm-up included.
+        expectile: tau_0.
+        anneal_steps: T, those of the warm-up included.
         sac: settings of SAC.
     """
+
+    faithful: ClassVar[bool] = False
+    # 2: tau falls from the first environment step on; it used to stay during the warm-up.
+    revision: ClassVar[int] = 2
 
     def __init__(
         self, setup: Setup, *, expectile: float = 0.9, anneal_steps: int = 100_000, **sac: Any

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.policies.base import Policy
-from trimtab.types import Metrics, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, Metrics, PolicySpec, Statistics, TrimtabError
 
 
 class Stateful(Protocol):
@@ -67,9 +67,17 @@ class Algorithm(ABC):
     """A learner: acts with :meth:`explore`, learns with :meth:`update`, is judged by ``policy``.
 
     Attributes:
+        revision: raised by one whenever the method's mathematics change, on the class that they
+            change in; results of different revisions never share a table or a run's folder.
+        neutral: keywords that a class got after results were published, with the values with which
+            it computes what it did before; runs with these values keep their names.
         uses: what it cannot do without, of ``policy``, ``dataset`` and ``base``; the harness says
             so in one line when it is missing.
         without: settings of a parent that have no effect on it; the harness refuses them.
+        bootstraps: whether it looks at next observations. A method that does not is also given
+            the steps of a dataset whose next observation was not recorded.
+        statistics_of_transitions: whether ``setup.statistics`` counts the observations of
+            transitions alone, as loaders of transitions do, and not the last one of each episode.
         aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
         batch_size: transitions in one gradient step.
         warmup_steps: environment steps gathered before the first online update.
@@ -79,10 +87,17 @@ class Algorithm(ABC):
         updates: calls of ``update`` so far, for schedules; a method that has one counts them.
         kept_metrics: metrics of a part that is not updated every time, from its last update.
         policy: what is evaluated and exported.
+        faithful: whether it does what its paper or the paper's code does, but for what its
+            docstring lists as deviations; False for an adaptation, which says there why.
     """
 
+    revision: ClassVar[int] = 1
+    neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     uses: ClassVar[frozenset[str]] = frozenset()
     without: ClassVar[frozenset[str]] = frozenset()
+    faithful: ClassVar[bool] = True
+    bootstraps: ClassVar[bool] = True
+    statistics_of_transitions: ClassVar[bool] = False
     batch_size: int
     warmup_steps: int = 0
     updates_per_decision: float = 0.0
@@ -107,6 +122,21 @@ class Algorithm(ABC):
             f"{type(self).__name__} learns from a dataset only; set online_steps=0 and give "
             "offline_steps"
         )
+
+    @torch.no_grad()
+    def continued_action(self, data: Batch) -> Tensor:
+        """Return a batch's action chunks ``[B, H, A]``, continued where their episode cut them.
+
+        What stands after the last executed action has no effect, so a chunk with any actions there
+        is as true a decision. A critic is asked about whole plans of its actor, and learns their
+        worth only if it sees such plans: gathered and recorded chunks alike go on as the learner
+        would act now. Any other rule (such as repeating the last action) leaves the values of the
+        actor's own plans near an episode's end to chance.
+        """
+        if data.action.shape[1] == 1 or bool(data.valid.all()):
+            return data.action
+        planned, _ = self.explore(data.obs, warmup=False)
+        return torch.where(data.valid[..., None], data.action, planned)
 
     @abstractmethod
     def update(self, data: Any) -> Metrics:

@@ -35,6 +35,7 @@ class BehaviorCloning(Algorithm):
     """
 
     uses = frozenset({"policy", "dataset"})
+    bootstraps = False
 
     def __init__(
         self,

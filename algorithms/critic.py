@@ -118,9 +118,12 @@ def expectile_loss(value: Tensor, backup: Tensor, expectile: float) -> Tensor:
 class AnnealedExpectile:
     """An expectile that falls in a line to 1/2: from an optimality to the Bellman operator.
 
+    ``tau(t) = tau_0 - (tau_0 - 1/2) t / T`` at environment step t, and 1/2 from T on; the line
+    begins with the run and not with its first update.
+
     Args:
-        expectile: where it starts, between 1/2 and 1.
-        anneal_steps: environment steps after which it is 1/2, those of the warm-up included.
+        expectile: tau_0, between 1/2 and 1.
+        anneal_steps: T, environment steps.
         warmup_steps: environment steps before the first update.
         updates_per_step: updates for each environment step after them.
     """
@@ -130,10 +133,12 @@ class AnnealedExpectile:
     ) -> None:
         check_range("expectile", expectile, 0.5, 1)
         check_range("anneal_steps", anneal_steps, 1)
-        self.start = expectile
-        self.updates = max((anneal_steps - warmup_steps) * updates_per_step, 1.0)
+        self.start, self.anneal_steps = expectile, anneal_steps
+        self.warmup_steps, self.updates_per_step = warmup_steps, updates_per_step
 
     def after(self, updates: int) -> float:
         """Return the expectile after so many updates."""
-        left = max(1.0 - updates / self.updates, 0.0)
+        # Without updates online there is nothing to anneal, and no step to count.
+        learned = updates / self.updates_per_step if self.updates_per_step else 0.0
+        left = max(1.0 - (self.warmup_steps + learned) / self.anneal_steps, 0.0)
         return 0.5 + (self.start - 0.5) * left

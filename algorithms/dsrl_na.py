@@ -20,9 +20,10 @@ Deviations from the public code, each a known defect or a choice of this suite:
   all that the actor can reach (there: N(0, I) alone, which leaves the corners of the box unfitted);
 - one distillation step on the same batch follows each critic step (there: ten on fresh batches
   after every twenty);
-- those of DSRL-SAC: no entropy in the target, chunks end with their episode, time limits
-  bootstrap, ReLU with layer norm, judged at the actor's mode; and warm-up latents are clipped to
-  the box, as there.
+- those of DSRL-SAC: no entropy in the target and no offset of rewards (``backup_entropy`` and
+  ``reward_offset`` give both), chunks end with their episode, time limits bootstrap, ReLU with
+  layer norm, judged at the actor's mode; and warm-up latents are clipped to the box (there: by
+  DSRL-SAC only).
 """
 
 from __future__ import annotations
@@ -57,7 +58,13 @@ class DSRLNA(DSRLSAC):
         backup_entropy: as in SAC; off, see above.
         warmup_steps: environment steps of the base itself before learning.
         updates_per_decision: as in SAC.
+        log_std_min: as in SAC.
+        reward_offset: as in DSRL-SAC.
     """
+
+    # 2: rows with uniform latents in the distillation are drawn at random; chunks that were cut
+    # short go on, gathered or recorded, as the learner would act now.
+    revision = 2
 
     def __init__(
         self,
@@ -75,6 +82,8 @@ class DSRLNA(DSRLSAC):
         backup_entropy: bool = False,
         warmup_steps: int = 4_000,
         updates_per_decision: float = 2.0,
+        log_std_min: float = -5.0,
+        reward_offset: float = 0.0,
     ) -> None:
         super().__init__(
             setup,
@@ -89,6 +98,8 @@ class DSRLNA(DSRLSAC):
             backup_entropy=backup_entropy,
             warmup_steps=warmup_steps,
             updates_per_decision=updates_per_decision,
+            log_std_min=log_std_min,
+            reward_offset=reward_offset,
         )
         check_range("uniform_share", uniform_share, 0, 1)
         self.uniform_share = uniform_share
@@ -125,8 +136,8 @@ class DSRLNA(DSRLSAC):
             next_value = self.target(next_obs, next_action).amin(0)
             if self.backup_entropy:
                 next_value = next_value - alpha * next_log_prob
-            backup = data.reward + data.discount * next_value
-        action = base.normalizer.normalize_action(data.action)
+            backup = self.counted_reward(data) + data.discount * next_value
+        action = base.normalizer.normalize_action(self.continued_action(data))
         value = self.action_critic(obs, action)
         critic_loss = 0.5 * (value - backup).square().mean(1).sum()
         self.action_optimizer.step(critic_loss)
@@ -155,11 +166,16 @@ class DSRLNA(DSRLSAC):
         return self.steered.base.normalizer.normalize_action(action)
 
     def distillation_latent(self, obs: Tensor) -> Tensor:
-        """Return latents scaled by the box ``[B, H, A]``: some uniform in it, the rest N(0, I)."""
+        """Return latents scaled by the box ``[B, H, A]``: some uniform in it, the rest N(0, I).
+
+        Which rows get which is drawn anew each time: a mixture puts a dataset's rows before those
+        that were gathered online, and both need both kinds.
+        """
         latent = torch.randn(obs.shape[0], *self.actor.noise_shape, device=obs.device)
         latent = latent / self.magnitude
-        uniform = int(self.uniform_share * obs.shape[0])
-        latent[:uniform] = 2 * torch.rand_like(latent[:uniform]) - 1
+        count = int(self.uniform_share * obs.shape[0])
+        uniform = torch.randperm(obs.shape[0], device=obs.device)[:count]
+        latent[uniform] = 2 * torch.rand_like(latent[:count]) - 1
         return latent
 
     def state(self) -> Mapping[str, Stateful]:

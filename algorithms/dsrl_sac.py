@@ -16,9 +16,14 @@ Deviations from the public code, each a known defect or a choice of this suite:
 - alpha starts at 0.1 (there: 1.0), small beside a success of 1;
 - Stable-Baselines3's networks are replaced by ReLU with layer normalisation before the activation
   (there: tanh);
+- rewards are the task's own (there: robomimic's, of 0 and 1, are lowered by 1 in every environment
+  step, those of Gym's tasks are not); ``reward_offset=1`` lowers them as there, by 1 for each
+  action that was executed;
 - the target counts no entropy of later actions unless ``backup_entropy`` is set (there: it does): a
-  latent has many dimensions, so entropy pays for staying alive, and a task that ends at its sparse
-  success is then best left unsolved (seen: success fell to 0 while values rose to 11);
+  latent has many dimensions, so entropy pays for staying alive. With rewards of 0 and 1, a task
+  that ends at its sparse success is then best left unsolved (seen: success fell to 0 while values
+  rose to 11); with rewards lowered by 1 staying alive costs more than its entropy is worth. Set
+  both, ``backup_entropy=true`` and ``reward_offset=1``, for the published target;
 - the steered policy is judged at the actor's mode (there: its latent is sampled).
 """
 
@@ -52,6 +57,9 @@ class DSRLSAC(SAC):
         backup_entropy: as in SAC; off, see above.
         warmup_steps: environment steps of the base itself before learning.
         updates_per_decision: as in SAC.
+        log_std_min: as in SAC.
+        reward_offset: what is taken from the reward of every executed environment step, a chunk's
+            k steps losing k times as much; 1 in the published settings of robomimic's tasks.
     """
 
     uses = frozenset({"base"})
@@ -71,7 +79,11 @@ class DSRLSAC(SAC):
         backup_entropy: bool = False,
         warmup_steps: int = 4_000,
         updates_per_decision: float = 2.0,
+        log_std_min: float = -5.0,
+        reward_offset: float = 0.0,
     ) -> None:
+        check_range("reward_offset", reward_offset, -1e6, 1e6)
+        self.reward_offset = reward_offset
         check_range("magnitude", magnitude, 1e-3)
         self.magnitude = magnitude
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
@@ -87,11 +99,11 @@ class DSRLSAC(SAC):
             backup_entropy=backup_entropy,
             warmup_steps=warmup_steps,
             updates_per_decision=updates_per_decision,
+            log_std_min=log_std_min,
         )
         assert setup.base is not None
         # The actor reads observations in the base's normalised units.
-        self.actor.normalizer.obs_shift.copy_(setup.base.normalizer.obs_shift)
-        self.actor.normalizer.obs_scale.copy_(setup.base.normalizer.obs_scale)
+        self.actor.read_observations_as(setup.base.normalizer)
         self.steered = LatentPolicy(self.actor, copy.deepcopy(setup.base).to(setup.device))
         self.policy = self.steered
 
@@ -114,6 +126,10 @@ class DSRLSAC(SAC):
         """Return latents of the frozen base ``[N, H, A]``: standard normal, clipped to the box."""
         shape = (obs.shape[0], *self.actor.noise_shape)
         return torch.randn(shape, device=obs.device).clamp(-self.magnitude, self.magnitude)
+
+    def counted_reward(self, data: Batch) -> Tensor:
+        """Return the chunks' rewards ``[B]``, lowered for each action that was executed."""
+        return data.reward - self.reward_offset * data.valid.sum(1)
 
     def actor_action(self, data: Batch) -> Tensor:
         """The critics are about latents, not about the actions that they led to."""

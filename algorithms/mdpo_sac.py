@@ -7,16 +7,17 @@ Tomar et al., "Mirror Descent Policy Optimization" (arXiv 2005.09814), section 4
 which is c KL(pi || pi_old), entropy at the fixed temperature alpha as pi_old measures it, and the
 value. pi_old is set to pi every ``old_policy_updates`` updates. Critics are SAC's.
 
-Deviations from the published code: no V network (the soft value of a sampled action takes its
-place), the least of the critics where it has the first, no penalty on means and widths; c is the
-same all the time, as there.
+An adaptation (``faithful`` is False), because it differs from the published code in what is
+learned: there is no V network (the soft value of a sampled action takes its place), the actor
+climbs the least of the critics where theirs climbs the first, and no penalty keeps means and widths
+small. As there, c is the same all the time, and pi_old is a copy and not an average.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -35,6 +36,7 @@ class MDPOSAC(SAC):
         sac: settings of SAC but for ``without``; ``initial_temperature`` is alpha and stays.
     """
 
+    faithful: ClassVar[bool] = False
     without = frozenset({"target_entropy", "entropy_per_dimension"})
 
     def __init__(

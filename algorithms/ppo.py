@@ -11,16 +11,18 @@ An episode that ran out of time is bootstrapped with the value of its last obser
 for a failure. As is usual (Engstrom et al., arXiv 2005.12729): orthogonal initialisation,
 advantages normalised in each minibatch, a bound on the gradient's norm, rewards divided by the
 running standard deviation of the return, observations normalised by running statistics, which are a
-part of the policy and change between rollouts only.
+part of the policy and change between rollouts only; the first rollout is as it comes.
 
 Deviations from the paper: no adaptive KL penalty; actor and critic share no layer; the action's
-likelihood is that before clipping to the limits.
+likelihood is that before clipping to the limits; decisions that fill no whole minibatch wait for
+the next epoch's order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -82,6 +84,11 @@ class PPO(Algorithm):
         entropy_weight: c_H.
         max_gradient_norm: bound on the norm of all gradients together.
     """
+
+    # 2: with normalize_observations, the first rollout's observations are no longer clipped at 10.
+    # Results change only where raw observations exceed that, such as the speeds of CheetahRun's
+    # joints; gym's Hopper and InvertedDoublePendulum bound theirs and give the same bits as before.
+    revision: ClassVar[int] = 2
 
     def __init__(
         self,
@@ -282,6 +289,11 @@ class PPO(Algorithm):
 
 
 def normalized(advantage: Tensor) -> Tensor:
-    """Return advantages ``[..., M]`` with mean 0 and standard deviation 1."""
+    """Return advantages ``[..., M]`` with mean 0 and standard deviation 1.
+
+    A single one has no deviation and stays as it is, as in Stable-Baselines3.
+    """
+    if advantage.shape[-1] == 1:
+        return advantage
     centred = advantage - advantage.mean(-1, keepdim=True)
     return centred / (advantage.std(-1, keepdim=True) + 1e-8)

@@ -15,12 +15,15 @@ for ``actor_every`` of the critics.
 
 Deviations from the published code: the temperature loss uses ``log alpha`` in place of ``alpha``,
 as Stable-Baselines3 does; critics see actions scaled to [-1, 1]; ``gamma (1 - d)`` is the batch's
-``discount``, which a time limit does not cut.
+``discount``, which a time limit does not cut; the actor's log standard deviation is held above -5,
+as in CleanRL and DPPO's baselines (published, and in RLPD and Stable-Baselines3: -20, which
+``log_std_min`` sets).
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -55,6 +58,7 @@ class SAC(Algorithm):
             ``backup_entropy``, arXiv 2302.02948); without it, living on earns nothing by itself.
         warmup_steps: environment steps with uniform random actions before learning.
         updates_per_decision: updates for each executed action chunk.
+        log_std_min: lower bound of the actor's log standard deviation before squashing.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class SAC(Algorithm):
         backup_entropy: bool = True,
         warmup_steps: int = 5_000,
         updates_per_decision: float = 1.0,
+        log_std_min: float = -5.0,
     ) -> None:
         check_range("batch_size", batch_size, 1)
         check_range("tau", tau, 0, 1)
@@ -86,6 +91,7 @@ class SAC(Algorithm):
         check_range("actor_every", actor_every, 1)
         check_range("warmup_steps", warmup_steps, 0)
         check_range("updates_per_decision", updates_per_decision, 0)
+        check_range("log_std_min", log_std_min, -math.inf, 2)
         self.batch_size = batch_size
         self.warmup_steps = warmup_steps
         self.updates_per_decision = updates_per_decision
@@ -100,7 +106,9 @@ class SAC(Algorithm):
         )
 
         actor_norm = layer_norm if actor_layer_norm is None else actor_layer_norm
-        self.actor = TanhGaussianPolicy(spec, hidden=hidden, layer_norm=actor_norm)
+        self.actor = TanhGaussianPolicy(
+            spec, hidden=hidden, layer_norm=actor_norm, log_std_min=log_std_min
+        )
         self.actor.to(setup.device)
         self.critic = EnsembleCritic(
             spec.obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm
@@ -132,7 +140,7 @@ class SAC(Algorithm):
 
         # Critic: regress every Q to the soft value of the next state under the target critics.
         with torch.no_grad():
-            backup = data.reward + data.discount * self.next_value(data, alpha)
+            backup = self.counted_reward(data) + data.discount * self.next_value(data, alpha)
         value = self.critic(obs, action)
         critic_loss = self.critic_loss(value, backup)
         self.critic_optimizer.step(critic_loss)
@@ -151,6 +159,10 @@ class SAC(Algorithm):
             **self.kept_metrics,
             "temperature": alpha.item(),
         }
+
+    def counted_reward(self, data: Batch) -> Tensor:
+        """Return the rewards ``[B]`` that the target y counts."""
+        return data.reward
 
     def next_value(self, data: Batch, alpha: Tensor) -> Tensor:
         """Return the soft value ``[B]`` of the next observations under the target critics."""
@@ -183,8 +195,8 @@ class SAC(Algorithm):
         return actor_loss, log_prob
 
     def actor_action(self, data: Batch) -> Tensor:
-        """Return the stored actions ``[B, H, A]`` that the critics are about, in raw units."""
-        return data.action
+        """Return the actions ``[B, H, A]`` that the critics are about, in raw units."""
+        return self.continued_action(data)
 
     def sample(self, raw_obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return sampled actions scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""

@@ -168,7 +168,8 @@ class ReplayingPeer(Peer):
 
     def update(self, data: Batch) -> Metrics:
         """Let Stable-Baselines3 take one gradient step."""
-        self.replay.hold(data, self.judged.normalizer.normalize_action(data.action))
+        action = self.judged.normalizer.normalize_action(self.continued_action(data))
+        self.replay.hold(data, action)
         self.model.logger.name_to_value.clear()
         # Their count of updates decides when TD3 moves its actor; ours is in the checkpoint.
         self.model._n_updates = self.updates

@@ -97,7 +97,8 @@ class TD3(Algorithm):
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics and, every few times, of actor and targets."""
         normalizer = self.policy.normalizer
-        obs, action = normalizer.obs(data.obs), normalizer.normalize_action(data.action)
+        obs = normalizer.obs(data.obs)
+        action = normalizer.normalize_action(self.continued_action(data))
 
         # Critics: regress both to the lesser target value of a smoothed next action.
         with torch.no_grad():

@@ -34,6 +34,8 @@ class TD3BC(TD3):
     """
 
     uses = frozenset({"dataset"})
+    statistics_of_transitions = True  # as the authors' loader has them: observations of transitions
+    revision = 2  # 1 counted the last observation of each episode in the statistics, too
 
     def __init__(self, setup: Setup, *, alpha: float = 2.5, **td3: Any) -> None:
         check_range("alpha", alpha, 0)

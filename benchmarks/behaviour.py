@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -69,6 +69,9 @@ class BehaviourPolicy:
     Raises:
         TrimtabError: if there is no such policy, or it gives chunks of actions.
     """
+
+    name: ClassVar[str] = "behaviour_policy"
+    revision: ClassVar[int] = 1
 
     def __init__(
         self,

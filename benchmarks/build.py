@@ -11,14 +11,21 @@ from typing import Any
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.config import RunConfig, class_of
+from trimtab.benchmarks.identity import document_of, hash_of
 from trimtab.benchmarks.offline_data import dataset_of_runs, file_hints, is_run, open_dataset
-from trimtab.benchmarks.recipes import check_recipe, record_recipe
+from trimtab.benchmarks.recipes import (
+    check_recipe,
+    is_recipe_section,
+    recipe_identity,
+    record_recipe,
+)
 from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF, numbered
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.envs.spec import EnvSpec
-from trimtab.files import read_json, sha256_file, sha256_json
+from trimtab.files import read_json, sha256_file
+from trimtab.policies.base import Policy
 from trimtab.policies.bundle import (
     Bundle,
     bundle_hash,
@@ -36,7 +43,7 @@ _UNKNOWN = "unknown"  # environment of a dataset whose file does not say it
 
 @dataclass(frozen=True)
 class Components:
-    """What a run is made of, and the hash of all that decides its numbers."""
+    """What a run is made of; ``identify`` knows all that decides its numbers, given its policy."""
 
     env: EnvSpec
     act_steps: int
@@ -44,8 +51,18 @@ class Components:
     base: Bundle | None
     base_label: str | None
     policy_label: str | None
-    config_hash: str
     make_algorithm: Callable[[], Algorithm]
+    identify: Callable[[Policy], Mapping[str, Any]]
+
+    @functools.cached_property
+    def identity(self) -> Mapping[str, Any]:
+        """The document of all that decides the run's numbers; the method is made once for it."""
+        return self.identify(self.make_algorithm().policy)
+
+    @property
+    def config_hash(self) -> str:
+        """The hash that the run's folder and rows are named by."""
+        return hash_of(self.identity)
 
 
 def components(
@@ -83,21 +100,14 @@ def components(
     dataset = None
     if config["dataset"] is not None:
         if "env" in config["dataset"]:  # known before anything is recorded
-            check_recipe_fits(config["dataset"], env)
+            check_recipe_fits(config["dataset"], env, other_task=config["other_task"])
         dataset = resolve_dataset(config, env, progress)
         check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
         check_rewards_fit(dataset, env)
-        if dataset.fingerprint is None and dataset.env not in {_UNKNOWN, env.id}:
-            logger.warning(
-                "dataset %s says that it is of %s, this run is in %s: its numbers may mean "
-                "something else", dataset.id, dataset.env, env.id,
-            )  # fmt: skip
-        if dataset.fingerprint not in (None, env.fingerprint):
-            logger.warning(
-                "dataset %s was made in %s with env_options %s, this run is in %s with %s: its "
-                "rewards and ends may mean something else",
-                dataset.id, dataset.env, dict(dataset.env_options), env.id, dict(env.options),
-            )  # fmt: skip
+        check_same_task(
+            dataset.id, dataset.env, dataset.env_options, dataset.fingerprint, env,
+            allowed=config["other_task"],
+        )  # fmt: skip
     base = load_base(config["base"]) if config["base"] is not None else None
     for given in ("offline_steps", "offline_share", "dataset_weighting"):
         if config[given] and dataset is None:
@@ -125,7 +135,11 @@ def components(
             spec=spec,
             policy=policy,
             base=base.policy if base is not None else None,
-            statistics=dataset.statistics() if dataset is not None else None,
+            statistics=(
+                dataset.statistics(transitions_only=algorithm.statistics_of_transitions)
+                if dataset is not None
+                else None
+            ),
             num_envs=config["num_envs"],
             discount=config["discount"],
             device=config["device"],
@@ -155,8 +169,15 @@ def components(
         base=base,
         base_label=base_label(base) if base is not None else None,
         policy_label=config.policy or base_policy,
-        config_hash=config_hash(config, env, dataset, base),
         make_algorithm=make_algorithm,
+        identify=lambda policy: document_of(
+            config,
+            env,
+            policy,
+            act_steps=act_steps,
+            dataset=data_identity(config, dataset) if dataset is not None else None,
+            base=base_identity(config, base) if base is not None else None,
+        ),
     )
 
 
@@ -166,44 +187,26 @@ def _missing(config: RunConfig, need: str) -> str:
     return f"{config.algorithm} needs {need}=…; trimtab list {need} shows what there is"
 
 
-_LATER = {
-    "offline_share": 0.0,
-    "threads": 1,
-    "dataset_weighting": None,
-    "weighting_temperature": 0.1,
-}
-"""Settings that came after results were published, with the value that changes nothing: left out of
-the hash where they have it, so that the published runs keep their names."""
+def data_identity(config: RunConfig, dataset: Dataset) -> dict[str, str]:
+    """Return what a run's data is known by.
 
-_ALWAYS = object()
+    A recipe is known by what defines it, so that the same recipe on another kind of processor,
+    where last bits differ, is the same data. Everything else is known by its content.
+    """
+    recipe = config["dataset"]
+    if is_recipe_section(recipe):
+        return {"recipe": recipe_identity(recipe, Path(config["out"]))}
+    return {"content": dataset.content_hash}
 
 
-def config_hash(
-    config: RunConfig, env: EnvSpec, dataset: Dataset | None, base: Bundle | None
-) -> str:
-    """Return ten hexadecimal digits over all that decides a run's numbers, but for its seed.
+def base_identity(config: RunConfig, base: Bundle) -> str:
+    """Return what a base is known by.
 
     A base that follows the seed is known by the configuration that trained it, so that the runs of
-    one configuration share a hash; a single base is known by its weights.
+    one configuration share a hash; a single base is known by its files.
     """
-    apart = {"seed", "out", "suite_name", "device", "checkpoint_every", "keep_policies"}
-    apart |= {"dataset", "base"}  # known by their content, below
-    apart |= {"stream_above"}  # a streamed dataset gives the same batches
-    decisive = {
-        key: value
-        for key, value in config.settings.items()
-        if key not in apart and _LATER.get(key, _ALWAYS) != value
-    }
-    identity = None
-    if base is not None:
-        trained = training(base).get("config_hash")
-        identity = trained if config.base_follows_seed and trained else bundle_hash(base.folder)
-    decisive |= {
-        "fingerprint": env.fingerprint,
-        "dataset": dataset.content_hash if dataset is not None else None,
-        "base": identity,
-    }
-    return sha256_json(decisive)[:10]
+    trained = training(base).get("config_hash")
+    return str(trained) if config.base_follows_seed and trained else bundle_hash(base.folder)
 
 
 def base_label(base: Bundle) -> str:
@@ -342,6 +345,47 @@ def check_dataset_fits(id: str, made_in: str, obs_dim: int, action_dim: int, env
         )
 
 
+def check_same_task(
+    id: str,
+    made_in: str,
+    options: Mapping[str, Any],
+    fingerprint: str | None,
+    env: EnvSpec,
+    *,
+    allowed: bool,
+) -> None:
+    """Check that a dataset is of the task itself, as far as it says what it is of.
+
+    Args:
+        id: the dataset's.
+        made_in: id of its task; a stranger's file may have the name without a family.
+        options: its task's.
+        fingerprint: of its physics, or None where it was not recorded here.
+        env: task of the run.
+        allowed: whether another task is only warned of (``other_task=true``).
+
+    Raises:
+        TrimtabError: naming both tasks.
+    """
+    name = env.id.partition("/")[2]
+    if fingerprint is None:
+        same = made_in in {_UNKNOWN, env.id, name} or name.startswith(f"{made_in}-")
+        theirs, ours = made_in, env.id
+    else:
+        same = fingerprint == env.fingerprint
+        theirs = f"{made_in} with env_options {dict(options)} and physics {fingerprint}"
+        ours = f"{env.id} with {dict(env.options)} and {env.fingerprint}"
+    if same:
+        return
+    differs = (
+        f"dataset {id} is of {theirs}, this run is in {ours}: its rewards and ends may mean "
+        "something else"
+    )
+    if not allowed:
+        raise TrimtabError(f"{differs}; choose a dataset of this task, or add other_task=true")
+    logger.warning("%s", differs)
+
+
 def check_rewards_fit(dataset: Dataset, env: EnvSpec) -> None:
     """Check that rewards which were told from states for one task are used for that task.
 
@@ -356,8 +400,13 @@ def check_rewards_fit(dataset: Dataset, env: EnvSpec) -> None:
         )
 
 
-def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec) -> None:
-    """Check that a recipe's dataset would have the shapes of the task.
+def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec, *, other_task: bool) -> None:
+    """Check that a recipe's dataset would be of the task, before it is made.
+
+    Args:
+        recipe: the dataset's.
+        env: task of the run.
+        other_task: whether another task of the same shapes is allowed.
 
     Raises:
         TrimtabError: naming what differs, or what is wrong with the recipe's own task.
@@ -365,6 +414,10 @@ def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec) -> None:
     check_recipe(recipe)
     made_in = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
     check_dataset_fits(recipe["id"], made_in.id, made_in.obs_dim, made_in.action_dim, env)
+    if not other_task:  # the warning comes once, with the dataset
+        check_same_task(
+            recipe["id"], made_in.id, made_in.options, made_in.fingerprint, env, allowed=False
+        )
 
 
 def resolve_dataset(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import re
 
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.config import group_options, registered_target
 from trimtab.types import TrimtabError
 
 _PAPER = re.compile(r'"([^"]+)"\s*\(arXiv\s+(\d{4}\.\d{4,5})')
@@ -31,3 +33,20 @@ def describe_algorithm(target: str, heading: str = "") -> tuple[str, str]:
     of_its_own = _PAPER.search(heading) is not None
     summary = (heading if of_its_own else module.__doc__ or "").strip().splitlines()[0].rstrip(".")
     return summary, f"{paper[1].rstrip(',')} (arXiv {paper[2]})"
+
+
+def adaptations() -> list[str]:
+    """Return the names of the registered methods that are adaptations of their papers."""
+    targets = {name: registered_target("algorithm", name) for name in group_options("algorithm")}
+    return [name for name, target in targets.items() if target and not is_faithful(target)]
+
+
+def is_faithful(target: str) -> bool:
+    """Return whether a method does what its paper does; False for an adaptation.
+
+    Args:
+        target: import path of the method's class.
+    """
+    module, _, name = target.rpartition(".")
+    kind: type[Algorithm] = getattr(importlib.import_module(module), name)
+    return kind.faithful

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import trimtab
+from trimtab.benchmarks.signals import sigterm_as_exit
 from trimtab.errors import TrimtabError
 
 MOST = 2**32 - 1
@@ -116,6 +117,11 @@ COMMANDS: dict[str, Command] = {
             "out": Setting("", "folder to write to; default: only print"),
             "baseline": Setting("", "method that the others are compared with"),
             "metric": Setting("", "default: success where a task has it", ("success", "return")),
+            "intervals": Setting(
+                "student_t",
+                "made for few seeds; bootstrap: the field's, too narrow with few",
+                ("student_t", "bootstrap"),
+            ),
             "format": FORMAT,
         },
     ),
@@ -220,7 +226,8 @@ def main(words: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if words is None else words)
     logging.basicConfig(level=os.environ.get("TRIMTAB_LOG", "WARNING"), format="%(message)s")
     try:
-        code = run(words)
+        with sigterm_as_exit():
+            code = run(words)
         sys.stdout.flush()
     except TrimtabError as error:
         print_error(str(error))

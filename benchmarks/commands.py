@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trimtab.benchmarks import build, config, provenance, rundir
-from trimtab.benchmarks.catalog import describe_algorithm
+from trimtab.benchmarks.catalog import describe_algorithm, is_faithful
 from trimtab.benchmarks.cli import FILMED
 from trimtab.benchmarks.evaluate import Act, Scores
 from trimtab.benchmarks.screen import print_json, print_result, print_rows, progress_bar
@@ -202,10 +202,10 @@ def evaluate(
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
     """Print scores with their intervals, and as JSON also every episode."""
-    from trimtab.benchmarks import stats
+    from trimtab.benchmarks import intervals, stats
 
     returns = [episode.return_ for episode in scores.episodes]
-    interval = stats.two_level_interval([np.asarray(returns)])
+    interval = intervals.mean_interval([np.asarray(returns)])
     answer: dict[str, Any] = {
         **facts, "return": interval.value, "return_interval": [interval.low, interval.high],
     }  # fmt: skip
@@ -251,16 +251,22 @@ BACKENDS: dict[str, Callable[[Bundle], Act]] = {"torch": _on_torch, "onnx": _on_
 """What can run a bundle's policy."""
 
 
-def leaderboard(runs: str, out: str, baseline: str, metric: str, format: str) -> int:
+def leaderboard(
+    runs: str, out: str, baseline: str, metric: str, intervals: str, format: str
+) -> int:
     """Recompute a leaderboard from raw rows."""
+    from trimtab.benchmarks import interval_kinds
     from trimtab.benchmarks import leaderboard as boards
     from trimtab.benchmarks.rows import collect_episodes
 
     options: dict[str, Any] = {"metric": metric} if metric else {}
     command = f"trimtab leaderboard runs={runs}" + (f" baseline={baseline}" if baseline else "")
+    if intervals != interval_kinds.KINDS[0]:
+        command += f" intervals={intervals}"
     board = boards.build(
         collect_episodes(runs),
         baselines=baseline or None,
+        intervals=intervals,
         command=command,
         versions=provenance.versions(),
         **options,
@@ -349,7 +355,8 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
     for name in config.group_options(what):
         target = config.load_group(what, name)[what]["_target_"]
         summary, paper = describe_algorithm(target, config.heading(what, name))
-        rows.append({what: name, "paper": paper, "summary": summary})
+        faithful = "yes" if is_faithful(target) else "no"
+        rows.append({what: name, "faithful": faithful, "paper": paper, "summary": summary})
     return rows
 
 

@@ -23,6 +23,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trimtab.benchmarks.renamed import RENAMED
 from trimtab.datasets.catalog import external_datasets
 from trimtab.datasets.weighting import SCORES
 from trimtab.files import sha256_json
@@ -184,6 +185,13 @@ def keywords(target: Any, setting: str = "_target_") -> dict[str, inspect.Parame
     return found
 
 
+def registered_target(group: str, name: str) -> str | None:
+    """Return the dotted path of the class that ``conf/<group>/<name>.yaml`` names, if it does."""
+    section = _conf_file(f"{group}/{name}.yaml")
+    found = section.get(group, section).get("_target_")
+    return None if found is None else str(found)
+
+
 def quoted(path: str) -> str:
     """Return a path as a Hydra override's value."""
     return "'" + path.replace("'", "\\'") + "'"
@@ -291,6 +299,10 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
             for one in override.sweep_string_iterator() if swept else [value]:
                 if one in (None, "null"):
                     raise TrimtabError(f"{text}: name one, or leave it out; {nearest('', options)}")
+                if head == "algorithm" and isinstance(one, str) and one in RENAMED:
+                    raise TrimtabError(
+                        f"{head}={one}: is called {RENAMED[one]} now; write {head}={RENAMED[one]}"
+                    )
                 if isinstance(one, str) and one not in options:
                     raise TrimtabError(f"{head}={one}: {nearest(one, options)}")
         if rest and not override.is_delete():
@@ -416,8 +428,9 @@ def check_values(config: RunConfig) -> None:
     if not isinstance(config["eval_deterministic"], bool | None):
         value = config["eval_deterministic"]
         raise TrimtabError(f"eval_deterministic={value}: must be true, false or null")
-    if not isinstance(config["keep_policies"], bool):
-        raise TrimtabError(f"keep_policies={config['keep_policies']}: must be true or false")
+    for key in ("keep_policies", "other_task"):
+        if not isinstance(config[key], bool):
+            raise TrimtabError(f"{key}={config[key]}: must be true or false")
     check_device(config["device"])
     if not isinstance(config["env_options"] or {}, Mapping):
         raise TrimtabError("env_options: must be a mapping, such as env_options.reward=sparse")

@@ -14,6 +14,8 @@ from trimtab.benchmarks.recipes import is_recipe, make_dataset, recipe_folder
 from trimtab.benchmarks.screen import print_json, print_rows, progress_bar
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.own import missing_ends
 from trimtab.datasets.formats.registry import Format, Hints, format_for, recognise
 from trimtab.types import TrimtabError
 
@@ -38,6 +40,7 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
     if action == "check":
         return _check(place, loaded, format)
     summary = {"path": str(place), "format": kind, **catalog.summary(loaded)}
+    summary["published"] = _published(place, loaded)
     summary["left_out"] = _left_out(loaded)
     if words["figure"]:
         draw(loaded, Path(words["figure"]))
@@ -95,6 +98,8 @@ def _list(out: str, format: str) -> int:
     ]
     place = Path(out) / "datasets"
     here = catalog.list_datasets(place) if place.is_dir() else []
+    for row in here:
+        row["published"] = None if row["problem"] else _published(Path(row["folder"]))
     others = [
         {**vars(entry), "path": str(entry.path), "on disk": entry.path.exists()}
         for entry in catalog.external_datasets().values()
@@ -111,6 +116,33 @@ def _list(out: str, format: str) -> int:
         short = [{key: entry[key] for key in shown} for entry in others]
         print_rows("of others, used where their files are on disk", short)
     return 0
+
+
+def _published(place: Path, loaded: Dataset | None = None) -> str | None:
+    """Return how a dataset stands to the published one of its recipe; None where there is none.
+
+    Args:
+        place: its folder; a recipe's dataset lies in ``<identity>/<id>``.
+        loaded: it; None to read it only where its metadata do not tell.
+    """
+    from trimtab.benchmarks.published import EQUAL, compare, published_name
+
+    names = (published_name(part) for part in place.parts)
+    name = next((name for name in names if name is not None), None)
+    if name is None:
+        return None
+    known = catalog.made_datasets()[name]
+    if not catalog.is_dataset(place) or not str(place).endswith(str(known["id"])):
+        return None
+    if loaded is None:
+        told = minari.read_metadata(place).get("trimtab_content_hash")
+        if told == known["content_hash"]:
+            return EQUAL
+        try:
+            loaded = minari.load(place)
+        except TrimtabError as error:
+            return str(error)
+    return compare(name, loaded).text
 
 
 def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, str]:
@@ -191,7 +223,7 @@ def _convert(words: dict[str, Any], format: str) -> int:
         "steps": written.num_steps,
         "content_hash_before": loaded.content_hash,
         "content_hash": written.content_hash,
-        "lost": writer.loses(loaded),
+        "lost": [*missing_ends(loaded), *writer.loses(loaded)],
         "left_out": _left_out(loaded),
     }
     if format == "json":

@@ -15,6 +15,7 @@ from pathlib import Path
 from trimtab.benchmarks.headless import REMEDY, VARIABLE, Trial, candidates, try_renderers
 from trimtab.envs.registry import list_families
 from trimtab.envs.spec import Family
+from trimtab.processor import processor_kind
 
 LEAST_FREE_GIGABYTES = 2.0
 _CORE = ("torch", "numpy", "gymnasium", "diffusers", "hydra-core", "h5py", "pyarrow", "onnxruntime")
@@ -193,4 +194,7 @@ def _existing(folder: Path) -> Path:
 
 def _threads() -> list[Finding]:
     cores = os.cpu_count() or 1
-    return [Finding("ok", "processor", f"{cores} cores; a run uses one, a suite all of them")]
+    return [
+        Finding("ok", "processor", f"{cores} cores; a run uses one, a suite all of them"),
+        Finding("ok", "processor kind", f"{processor_kind()}; equal bits need an equal kind"),
+    ]

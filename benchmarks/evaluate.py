@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,19 @@ FloatArray = NDArray[np.float32]
 Act = Callable[[FloatArray, FloatArray], FloatArray]
 """``(obs [N, O], noise [N, *noise_shape]) -> action [N, H, A]``, all raw, on any backend."""
 
+SUCCESS_RULE = "any_step"
+"""When an episode counts as a success."""
+
 MOST_ENVS = 10
 """Environments judged side by side: more cost memory and gain little on a processor."""
 
 
 @dataclass(frozen=True)
 class EpisodeScore:
-    """One evaluation episode; ``success`` is None where the task has no such notion."""
+    """One evaluation episode; ``success`` is None where the task has no such notion.
+
+    ``success`` is that of any step; ``metrics`` has ``success_at_end``, that of the last chunk.
+    """
 
     eval_episode: int
     eval_seed: int
@@ -34,6 +40,7 @@ class EpisodeScore:
     success: bool | None
     length: int
     seconds: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,11 @@ class Evaluator:
 
     Every environment runs the same number of episodes, so that short episodes are not favoured.
     Episode i is reset with seed ``seed + i`` and the policy's noise in it comes from that seed too,
-    so that an episode does not depend on how many run beside it.
+    so that nothing which is drawn depends on how many episodes run beside it. What is computed for
+    all of them at once may differ in its last bits with their number: a policy's network a little,
+    and Playground's simulation, which is compiled for that number in float32, so much that an
+    episode drifts apart from the same one alone. That number follows from ``episodes`` alone, so
+    the same evaluation always has the same.
 
     Args:
         env: task id.
@@ -147,6 +158,7 @@ class Evaluator:
                     bool(success[i]) if "success" in info else None,
                     int(lengths[i]),
                     now - started[i],
+                    {"success_at_end": float(info["success"][i])} if "success" in info else {},
                 )
                 returns[i], lengths[i], success[i], started[i] = 0.0, 0, False, now
                 done_rounds[i] += 1

@@ -110,13 +110,17 @@ class RolloutExperience:
 
 
 def make_dataset_source(
-    config: RunConfig, parts: Components, progress: Callable[[float], None] = lambda share: None
+    config: RunConfig,
+    parts: Components,
+    algorithm: Algorithm,
+    progress: Callable[[float], None] = lambda share: None,
 ) -> ReplayBuffer | None:
     """Return where a run's offline batches come from, or None where it has no dataset.
 
     Args:
         config: settings of the run.
         parts: what they name.
+        algorithm: the learner.
         progress: called with the share of what has to be computed first.
     """
     dataset, by = parts.dataset, config["dataset_weighting"]
@@ -131,6 +135,7 @@ def make_dataset_source(
         seed=config["seed"],
         device=config["device"],
         weights=by and episode_weights(dataset, by, config["weighting_temperature"]),
+        successors=algorithm.bootstraps,
     )
 
 

@@ -12,18 +12,21 @@ import difflib
 import io
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from trimtab.benchmarks import report, stats
+from trimtab.benchmarks.catalog import adaptations
+from trimtab.benchmarks.interval_kinds import KINDS, IntervalKind, kind_of
 from trimtab.benchmarks.rows import FILE_NAME, write_episodes
 from trimtab.benchmarks.stats import Array, Interval, number_text
 from trimtab.errors import TrimtabError
@@ -60,7 +63,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of a table; intervals are over seeds and episodes (two-level bootstrap)."""
+    """One row of a table; intervals are over seeds, of one seed over its episodes."""
 
     label: str
     algorithm: str
@@ -136,7 +139,7 @@ class EnvTable:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One method over all environments in which it has a success rate (runs are resampled)."""
+    """One method over all environments in which it has a success rate."""
 
     label: str
     envs: tuple[str, ...]
@@ -171,8 +174,7 @@ class Leaderboard:
     tables: tuple[EnvTable, ...]
     aggregates: tuple[Aggregate, ...]
     notes: tuple[str, ...]
-    repetitions: int
-    bootstrap_seed: int
+    intervals: str
     rows: pa.Table = field(repr=False, metadata={"plain": False})
 
     def to_dict(self) -> dict[str, Any]:
@@ -223,6 +225,7 @@ def build(
     command: str = "",
     versions: Mapping[str, str] | None = None,
     title: str | None = None,
+    intervals: str = KINDS[0],
     repetitions: int = stats.REPETITIONS,
     seed: int = 0,
 ) -> Leaderboard:
@@ -237,27 +240,29 @@ def build(
         command: the command that recomputes this leaderboard.
         versions: package versions to print.
         title: heading; by default made from the suites in the rows.
-        repetitions: resamples of each bootstrap.
+        intervals: ``student_t``, which holds its level with few seeds, or ``bootstrap``, the
+            field's percentile intervals.
+        repetitions: resamples of each bootstrap, where those are wanted.
         seed: seed of the bootstraps.
 
     Raises:
         TrimtabError: if there is no row, rows of one environment have different physics, a score is
-            missing or not finite, or a baseline is unknown.
+            missing or not finite, or a baseline or kind of interval is unknown.
     """
+    kind = kind_of(intervals, repetitions, seed)
     if table.num_rows == 0:
         raise TrimtabError("leaderboard: no episode rows; evaluate a run first")
+    notes: list[str] = []
+    table = _newest_revisions(table, notes)
     physics = _one_physics(table)
     metrics = {env: _metric(table, env, metric) for env in physics}
     groups = _groups(table, metrics)
     _check_names(baselines, groups)
-    bootstrap = _Bootstrap(repetitions, seed)
-    notes: list[str] = []
     tables = []
     for env, fingerprint in physics.items():
         here = [group for group in groups if group.env == env]
-        entries = [
-            bootstrap.entry(group, _baseline(group, here, baselines, notes)) for group in here
-        ]
+        numbers = _Numbers(kind, rate=metrics[env] == "success")
+        entries = [numbers.entry(group, _baseline(group, here, baselines, notes)) for group in here]
         entries.sort(key=lambda entry: (-entry.iqm.value, -entry.mean.value, entry.label))
         tables.append(EnvTable(env, metrics[env], fingerprint, tuple(entries)))
     notes += _remarks(tables)
@@ -267,10 +272,9 @@ def build(
         command=command,
         versions=dict(versions or {}),
         tables=tuple(tables),
-        aggregates=tuple(bootstrap.aggregates(tables)),
+        aggregates=tuple(_aggregates(tables, kind)),
         notes=tuple(notes),
-        repetitions=repetitions,
-        bootstrap_seed=seed,
+        intervals=kind.description,
         rows=table,
     )
 
@@ -352,6 +356,44 @@ class _Group:
     def last(self) -> dict[int, Array]:
         """Return for each seed the scores of its last evaluation."""
         return {seed: points[-1][1] for seed, points in self.evaluations().items()}
+
+
+_REVISIONS = (
+    ("protocol_revision", ("env",), "the protocol"),
+    ("revision", ("env", "algorithm"), "{algorithm}"),
+    ("policy_revision", ("env", "algorithm", "policy"), "the policy {policy} of {algorithm}"),
+)
+"""A revision's column, the rows among which only the newest counts, and what was revised."""
+
+
+def _newest_revisions(table: pa.Table, notes: list[str]) -> pa.Table:
+    """Return the rows of the newest revisions, with a note on each kind that is left out.
+
+    Rows of version 1 have no revisions; those are 1.
+    """
+    for column, among, what in _REVISIONS:
+        revision = pc.fill_null(table[column], 1)
+        table = table.append_column("this", revision)
+        newest = table.group_by([*among, "this"]).aggregate([]).group_by(list(among))
+        newest = {
+            tuple(row[name] for name in among): row["this_max"]
+            for row in newest.aggregate([("this", "max")]).to_pylist()
+        }
+        keys = zip(*(table[name].to_pylist() for name in among), strict=True)
+        kept = pa.array([
+            mine == newest[key] for key, mine in zip(keys, revision.to_pylist(), strict=True)
+        ])  # fmt: skip
+        left = table.filter(pc.invert(kept))
+        table = table.filter(kept).drop_columns(["this"])
+        kinds = left.group_by([*among, "this", "config_hash", "seed"]).aggregate([]).to_pylist()
+        counts = Counter((tuple(row[name] for name in among), row["this"]) for row in kinds)
+        for (key, old), runs in sorted(counts.items(), key=str):
+            named = what.format(**dict(zip(among, key, strict=True)))
+            notes.append(
+                f"{key[0]}: {runs} run{'s' if runs > 1 else ''} of revision {old} of {named} left "
+                f"out, because there are runs of revision {newest[key]}."
+            )
+    return table
 
 
 def _one_physics(table: pa.Table) -> dict[str, str | None]:
@@ -486,11 +528,11 @@ def _baseline(
 
 
 @dataclass(frozen=True)
-class _Bootstrap:
-    """How intervals are made, and what is made with them."""
+class _Numbers:
+    """The numbers of one environment's rows; ``rate`` where they are success rates."""
 
-    repetitions: int
-    seed: int
+    kind: IntervalKind
+    rate: bool
 
     def entry(self, group: _Group, baseline: _Group | None) -> Entry:
         """Return a configuration's row."""
@@ -515,46 +557,12 @@ class _Bootstrap:
             dataset=group.dataset,
             config_hash=group.config_hash,
             runs=runs,
-            iqm=self._two_level(ours, stats.aggregate_iqm),
-            mean=self._two_level(ours, stats.aggregate_mean),
+            iqm=self.kind.iqm(ours, self.rate),
+            mean=self.kind.mean(ours, self.rate),
             best=float(np.mean([run.best for run in runs])),
             curve=self._curve(evaluations),
             **(self._comparison(last, baseline) if baseline else {}),
         )
-
-    def aggregates(self, tables: Sequence[EnvTable]) -> list[Aggregate]:
-        """Return the methods over all environments that have a success rate, if several do.
-
-        Returns have no common scale, so they are in no aggregate.
-        """
-        tables = [table for table in tables if table.metric == "success"]
-        if len(tables) < 2:
-            return []
-        by_label: dict[str, dict[str, Entry]] = defaultdict(dict)
-        for table in tables:
-            for entry in table.entries:
-                by_label[entry.label][table.env] = entry
-        result = []
-        for label, entries in by_label.items():
-            scores = [_last_scores(entry) for entry in entries.values()]
-            pairs = [
-                (_last_scores(entry), _last_scores(by_label[entry.baseline][env]))
-                for env, entry in entries.items()
-                if entry.baseline is not None
-            ]
-            result.append(
-                Aggregate(
-                    label=label,
-                    envs=tuple(entries),
-                    runs=sum(len(task) for task in scores),
-                    iqm=self._stratified(scores, stats.aggregate_iqm),
-                    median=self._stratified(scores, stats.aggregate_median),
-                    mean=self._stratified(scores, stats.aggregate_mean),
-                    optimality_gap=self._stratified(scores, stats.optimality_gap),
-                    improvement=self._improvement(pairs) if pairs else None,
-                )
-            )
-        return sorted(result, key=lambda row: (-len(row.envs), -row.iqm.value, row.label))
 
     def _comparison(self, ours: dict[int, Array], baseline: _Group) -> dict[str, Any]:
         theirs = baseline.last()
@@ -563,14 +571,12 @@ class _Bootstrap:
         level = float(np.mean(list(base_means.values())))  # for a seed that has no partner
         return {
             "baseline": baseline.label,
-            "difference": stats.difference_interval(
-                ours, theirs, repetitions=self.repetitions, seed=self.seed
-            ),
+            "difference": self.kind.difference(ours, theirs, self.rate),
             "lowest_difference": min(
                 mean - base_means.get(seed, level) for seed, mean in ours_means.items()
             ),
-            "improvement": self._improvement(
-                [(np.array([*ours_means.values()]), np.array([*base_means.values()]))]
+            "improvement": self.kind.improvement(
+                [np.array([*ours_means.values()])], [np.array([*base_means.values()])]
             ),
         }
 
@@ -590,33 +596,54 @@ class _Bootstrap:
                     env_steps=int(np.median([steps for (steps, _), _ in present])),
                     updates=int(np.median([updates for (_, updates), _ in present])),
                     seeds=len(present),
-                    score=self._two_level([scores for _, scores in present], stats.aggregate_mean),
+                    score=self.kind.mean([scores for _, scores in present], self.rate),
                 )
             )
         return tuple(points)
 
-    def _two_level(self, runs: Sequence[Array], statistic: stats.Statistic) -> Interval:
-        return stats.two_level_interval(
-            runs, statistic, repetitions=self.repetitions, seed=self.seed
-        )
 
-    def _stratified(self, tasks: Sequence[Array], statistic: stats.Statistic) -> Interval:
-        return stats.stratified_interval(
-            tasks, statistic, repetitions=self.repetitions, seed=self.seed
-        )
+def _aggregates(tables: Sequence[EnvTable], kind: IntervalKind) -> list[Aggregate]:
+    """Return the methods over all environments that have a success rate, if several do.
 
-    def _improvement(self, pairs: Sequence[tuple[Array, Array]]) -> Interval:
-        ours, theirs = zip(*pairs, strict=True)
-        return stats.probability_of_improvement(
-            ours, theirs, repetitions=self.repetitions, seed=self.seed
+    Returns have no common scale, so they are in no aggregate.
+    """
+    tables = [table for table in tables if table.metric == "success"]
+    if len(tables) < 2:
+        return []
+    by_label: dict[str, dict[str, Entry]] = defaultdict(dict)
+    for table in tables:
+        for entry in table.entries:
+            by_label[entry.label][table.env] = entry
+    result = []
+    for label, entries in by_label.items():
+        scores = [_last_scores(entry) for entry in entries.values()]
+        episodes = [[run.episodes for run in entry.runs] for entry in entries.values()]
+        pairs = [
+            (_last_scores(entry), _last_scores(by_label[entry.baseline][env]))
+            for env, entry in entries.items()
+            if entry.baseline is not None
+        ]
+        found = kind.aggregates(scores, episodes)
+        result.append(
+            Aggregate(
+                label=label,
+                envs=tuple(entries),
+                runs=sum(len(task) for task in scores),
+                iqm=found.iqm,
+                median=found.median,
+                mean=found.mean,
+                optimality_gap=found.optimality_gap,
+                improvement=kind.improvement(*zip(*pairs, strict=True)) if pairs else None,
+            )
         )
+    return sorted(result, key=lambda row: (-len(row.envs), -row.iqm.value, row.label))
 
 
 def _last_scores(entry: Entry) -> Array:
     return np.array([run.last for run in entry.runs], np.float64)
 
 
-def _remarks(tables: Iterable[EnvTable]) -> list[str]:
+def _remarks(tables: Sequence[EnvTable]) -> list[str]:
     """Return what a reader must know before believing a number."""
     notes = []
     for table in tables:
@@ -625,11 +652,24 @@ def _remarks(tables: Iterable[EnvTable]) -> list[str]:
             notes.append(
                 f"{table.env}: one seed only, intervals over episodes alone: {', '.join(lonely)}."
             )
+        equal = [
+            entry.label
+            for entry in table.entries
+            if any(x and x.low == x.high for x in (entry.mean, entry.iqm, entry.difference))
+        ]
+        if equal:
+            notes.append(
+                f"{table.env}: all scores, or all gains, are equal, so no interval can be given: "
+                f"{', '.join(equal)}."
+            )
         for entry in table.entries:
             if entry.uneven():
                 notes.append(f"{table.env}: the seeds of {entry.label} differ in training length.")
         if len({run.episodes for entry in table.entries for run in entry.runs}) > 1:
             notes.append(f"{table.env}: not every run was judged by as many episodes.")
+    methods = {entry.algorithm for table in tables for entry in table.entries}
+    if adapted := sorted(methods & set(adaptations())):
+        notes.append(f"Adaptations of their papers, as their docstrings say: {', '.join(adapted)}.")
     return notes
 
 

@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 import trimtab
 from trimtab.benchmarks.build import Components
 from trimtab.benchmarks.config import RunConfig
+from trimtab.envs.registry import confirm
 from trimtab.files import atomic_write_text, read_json
 from trimtab.policies.bundle import bundle_hash
 from trimtab.types import TrimtabError
@@ -46,12 +47,15 @@ def write_provenance(folder: Path, config: RunConfig, parts: Components) -> None
         "machine": machine(),
         "packages": versions(),
         "config_hash": parts.config_hash,
+        "identity": dict(parts.identity),
+        "device": config["device"],
         "seed": config["seed"],
         "env": {
             "id": parts.env.id,
             "options": dict(parts.env.options),
             "physics": dict(parts.env.physics),
             "fingerprint": parts.env.fingerprint,
+            "confirmation": confirm(parts.env).to_json(),
         },
         "dataset": None
         if dataset is None
@@ -76,6 +80,26 @@ def check_same_base(folder: Path, parts: Components) -> None:
         raise TrimtabError(
             f"{folder} was started from another base of the same configuration; "
             "give that one, or choose another out="
+        )
+
+
+def check_same_start(folder: Path, parts: Components) -> None:
+    """Refuse to go on from another base, or with data of other bits, than a run was started with.
+
+    The same recipe gives data that differs in last bits on another kind of processor. That is the
+    same configuration, and no way to end in the same bits.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    check_same_base(folder, parts)
+    started = read_json(folder / "provenance.json", "provenance").get("dataset")
+    had = started.get("content_hash") if isinstance(started, dict) else None
+    have = parts.dataset.content_hash if parts.dataset is not None else None
+    if had != have:
+        raise TrimtabError(
+            f"{folder} was started with data of content {had}, which is {have} here; go on with "
+            "the machine or the files that it was started with, or choose another out="
         )
 
 

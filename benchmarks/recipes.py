@@ -6,7 +6,6 @@ trained policy acts), ``run`` (a run's replay buffer) and ``of`` (the episodes o
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import shutil
@@ -15,22 +14,28 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.config import check_keywords, class_of, load_group
-from trimtab.benchmarks.recording import dataset_of, record_episodes, wanted_of
+from trimtab.benchmarks.controllers import controller_identity
+from trimtab.benchmarks.recording import RECORDER_REVISION, dataset_of, record_episodes, wanted_of
 from trimtab.benchmarks.rundir import locked
+from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats import minari
 from trimtab.datasets.recipes.record import HopelessError
 from trimtab.envs.registry import checked_names, get_spec
-from trimtab.files import sha256_file, sha256_json
+from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
 __all__ = [
     "check_recipe",
+    "definition",
+    "definition_digest",
     "is_recipe",
+    "is_recipe_section",
     "make_dataset",
     "parts_of",
     "recipe_digest",
     "recipe_folder",
+    "recipe_identity",
     "record_recipe",
 ]
 
@@ -39,7 +44,12 @@ logger = logging.getLogger(__name__)
 
 def is_recipe(name: str) -> bool:
     """Return whether a file of ``conf/dataset/`` says how data is made."""
-    return bool({"controller", "run", "of"} & set(load_group("dataset", name)))
+    return is_recipe_section(load_group("dataset", name))
+
+
+def is_recipe_section(section: Mapping[str, Any] | None) -> bool:
+    """Return whether a run's setting ``dataset`` says how data is made, and not where it lies."""
+    return bool({"controller", "run", "of"} & set(section or {}))
 
 
 def recipe_digest(recipe: Mapping[str, Any]) -> str:
@@ -88,41 +98,76 @@ def _finite(value: Any) -> bool:
 
 
 def recipe_folder(recipe: Mapping[str, Any], out: Path) -> Path:
-    """Return where a recipe's dataset lies, ``<out>/datasets/<digest>/<id>``.
+    """Return where a recipe's dataset lies, ``<out>/datasets/<identity>/<id>``.
 
-    Its settings, its task's physics and the source of its controller's module are in the digest,
-    and where it is a run's replay buffer all settings of the run, also those that the recipe leaves
-    to the method.
+    Raises:
+        TrimtabError: as :func:`recipe_identity`.
+    """
+    return out / "datasets" / recipe_identity(recipe, out) / str(recipe["id"])
+
+
+def recipe_identity(recipe: Mapping[str, Any], out: Path) -> str:
+    """Return the ten hexadecimal digits that a recipe's dataset is known by.
+
+    They are a digest of the recipe's :func:`definition`, so that they are equal on every machine,
+    whatever last bits its processor computes. A recipe whose definition is that of a published
+    dataset keeps the digits that the dataset was published with (``datasets/made.yaml``).
+
+    Args:
+        recipe: its settings.
+        out: folder of runs; it decides nothing, the run of a replay recipe is composed with it.
+
+    Raises:
+        TrimtabError: if the recipe's id, task, controller or run is wrong.
+    """
+    digest = definition_digest(recipe, out)
+    published = {row.get("definition"): row.get("identity") for row in made_datasets().values()}
+    return str(published.get(digest) or digest)
+
+
+def definition_digest(recipe: Mapping[str, Any], out: Path) -> str:
+    """Return ten hexadecimal digits over a recipe's :func:`definition`.
+
+    Raises:
+        TrimtabError: as :func:`definition`.
+    """
+    return sha256_json(definition(recipe, out))[:10]
+
+
+def definition(recipe: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    """Return all that decides what a recipe makes, as JSON values, with defaults filled in.
+
+    Its id, its task with the options that differ from their defaults, and the physics; then one of
+    these: how much is recorded with which seed by which controller (registered name, revision,
+    settings, weights of its policies); all settings of the run whose replay buffer it is, also
+    those that the recipe leaves to the method; the identities of the recipes that it consists of.
 
     Raises:
         TrimtabError: if the recipe's id, task, controller or run is wrong.
     """
     check_recipe(recipe)
     env = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
-    identity: dict[str, Any] = {"recipe": dict(recipe), "fingerprint": env.fingerprint}
-    if "of" in recipe:
-        identity["of"] = [recipe_folder(part, Path()).parts[1] for part in parts_of(recipe)]
+    rest = {key: value for key, value in recipe.items() if value is not None}
+    for key in ("env", "env_options", "controller", "run", "of"):
+        rest.pop(key, None)
+    found: dict[str, Any] = {
+        **rest,
+        "env": env.id,
+        "env_options": dict(env.options),
+        "fingerprint": env.fingerprint,
+    }
     if "controller" in recipe:
-        settings = dict(recipe["controller"])
-        acts = class_of(settings.pop("_target_"), "dataset.controller._target_")
-        of_controller = getattr(acts, "identity", None)
-        if of_controller is not None:  # such as the weights of a policy
-            identity["controller"] = of_controller(settings)
-        identity["code"] = _code_of(acts)
+        found["only_successful"] = recipe.get("only_successful", False)
+        found["controller"] = controller_identity(recipe["controller"])
+        if RECORDER_REVISION > 1:  # 1 is what published digests were computed with
+            found["recorder"] = RECORDER_REVISION
     if "run" in recipe:
         from trimtab.benchmarks.replay_recipe import identity_of  # a run may need a dataset
 
-        identity["run"] = identity_of(recipe, out)
-    return out / "datasets" / sha256_json(identity)[:10] / str(recipe["id"])
-
-
-def _code_of(acts: type[Any]) -> str | None:
-    """Return the SHA-256 of the file that a controller is written in; None where there is none."""
-    try:
-        file = inspect.getsourcefile(acts)
-    except TypeError:
-        return None
-    return sha256_file(Path(file)) if file is not None and Path(file).is_file() else None
+        found["run"] = identity_of(recipe, out)
+    if "of" in recipe:
+        found["of"] = [recipe_identity(part, out) for part in parts_of(recipe)]
+    return found
 
 
 def make_dataset(

@@ -14,6 +14,8 @@ import itertools
 import json
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -22,7 +24,8 @@ from typing import Any
 import torch
 
 from trimtab.benchmarks.config import class_of
-from trimtab.benchmarks.signals import end_with_parent
+from trimtab.benchmarks.pools import await_some, worker_pool
+from trimtab.benchmarks.signals import end_with_parent, sigterm_as_event
 from trimtab.datasets.catalog import is_dataset
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats import minari
@@ -32,8 +35,12 @@ from trimtab.types import TrimtabError
 
 __all__ = ["dataset_of", "record_episodes", "wanted_of"]
 
+RECORDER_REVISION = 1
+"""Raised when attempts are seeded, played or chosen in another way, so that data is other data."""
+
 BLOCK = 16
 """Attempts that are recorded and kept together."""
+_STOPPED = "stopped; what is recorded so far is kept, run the same command to go on"
 
 
 def wanted_of(recipe: Mapping[str, Any]) -> Wanted:
@@ -73,6 +80,7 @@ def record_episodes(
         workers: processes side by side; None for one a core. No episode depends on it.
 
     Raises:
+        Stopped: if the process is told to end (SIGTERM): the blocks that are recorded are kept.
         TrimtabError: if the controller cannot act, or succeeds too rarely.
     """
     wanted = wanted_of(recipe)
@@ -82,17 +90,17 @@ def record_episodes(
                 return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
     count = workers or os.cpu_count() or 1
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(
-        count, mp_context=context, initializer=_prepare_worker
-    ) as pool:
-        try:
-            return select(_in_order(recipe, blocks, pool, count), wanted, stage.task, progress)
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    with (
+        sigterm_as_event() as told,
+        worker_pool(count, context, _prepare_worker, told=told, stopped=_STOPPED) as pool,
+    ):
+        attempts = _in_order(recipe, blocks, pool, count, told)
+        return select(attempts, wanted, stage.task, progress)
 
 
 def _prepare_worker() -> None:
     end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's
     torch.set_num_threads(1)
 
 
@@ -108,7 +116,11 @@ def _one_thread() -> Iterator[None]:
 
 
 def _in_order(
-    recipe: Mapping[str, Any], blocks: Path, pool: concurrent.futures.Executor, ahead: int
+    recipe: Mapping[str, Any],
+    blocks: Path,
+    pool: concurrent.futures.Executor,
+    ahead: int,
+    told: threading.Event,
 ) -> Iterator[Episode]:
     """Yield the attempts' episodes by number, while the next blocks are being recorded."""
     running: deque[concurrent.futures.Future[None]] = deque()
@@ -117,7 +129,9 @@ def _in_order(
         while len(running) <= ahead:
             number = block + len(running)
             running.append(pool.submit(record_block, words, number, blocks / str(number)))
-        running.popleft().result()
+        first = running.popleft()
+        await_some([first], told, _STOPPED)
+        first.result()
         yield from minari.load(blocks / str(block)).episodes
 
 

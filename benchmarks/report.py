@@ -20,14 +20,18 @@ if TYPE_CHECKING:  # leaderboard.py writes this page, so only its types are need
 METRIC_NAMES = {"success": "success rate", "return": "return (sum of rewards)"}
 READING = (
     "Each row is one configuration at the last evaluation of each of its seeds. Brackets are 95 "
-    "percent intervals over seeds and episodes. IQM is the interquartile mean over seeds. Best "
-    "takes each seed's best checkpoint afterwards and is optimistic. Gain is the mean minus that "
-    "of the baseline, and lowest seed the gain of the seed that gained least. P(better) is the "
-    "chance that a random seed beats a random seed of the baseline."
+    "percent intervals over seeds; with one seed they are over its episodes alone. With three "
+    "seeds they are wide, because three seeds tell little: a gain is found with 80 percent power "
+    "only if it is more than three times the standard deviation between seeds. IQM is the "
+    "interquartile mean over seeds. Best takes each seed's best checkpoint afterwards and is "
+    "optimistic. Gain is the mean minus that of the baseline, and lowest seed the gain of the seed "
+    "that gained least. P(better) is the chance that a random seed beats a random seed of the "
+    "baseline. docs/statistics.md says how the intervals are made and how often they hold the "
+    "truth."
 )
 AGGREGATE_READING = (
-    "Success rates of all seeds in all environments where a method was run; seeds are resampled "
-    "within each environment. Only rows over the same environments compare."
+    "Success rates of all seeds in all environments where a method was run; the environments are "
+    "taken as given, the seeds as a sample. Only rows over the same environments compare."
 )
 
 _COLOURS = 8
@@ -39,8 +43,7 @@ def provenance(board: Leaderboard) -> list[tuple[str, str]]:
     """Return what the numbers depend on, as pairs of name and text."""
     facts = [("command", board.command)] if board.command else []
     facts += [("rows", f"{board.rows.num_rows:,} evaluation episodes (episodes.parquet)")]
-    resampling = f"{board.repetitions:,} resamples, seed {board.bootstrap_seed}"
-    facts += [("intervals", f"percentile bootstrap, {resampling}")]
+    facts += [("intervals", board.intervals)]
     if board.versions:
         facts += [("versions", ", ".join(f"{k} {v}" for k, v in board.versions.items()))]
     return facts + [(f"physics of {t.env}", t.fingerprint or "unknown") for t in board.tables]
@@ -111,7 +114,7 @@ def _section(table: EnvTable, colours: dict[str, int]) -> str:
         figures.append(
             _figure(
                 "Learning curves",
-                "Line: mean over seeds. Band: 95 percent interval over seeds and episodes."
+                "Line: mean over seeds. Band: 95 percent interval over seeds."
                 + (" Dashed: final level of what takes no environment steps." if flat else ""),
                 _curves(table, colours, _WIDE, 300),
                 _curves(table, colours, _NARROW, 270),

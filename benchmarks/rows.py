@@ -4,12 +4,16 @@ One row is one evaluation episode. A run keeps its rows in
 ``runs/<env>/<algorithm>/<config hash>/seed<k>/episodes.parquet``; a suite keeps the collection of
 its runs' rows in one such file. Pages carry checksums, so that a damaged file is an error and
 never a different number.
+
+The schema has a version, which stands in the file. Version 2 has more columns than version 1, all
+of which may be null; a file of version 1 is read with nulls in them. A method that was renamed is
+read under its name of now.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,12 +22,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trimtab.benchmarks.renamed import RENAMED
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes
 
 FILE_NAME = "episodes.parquet"
 
-SCHEMA = pa.schema(
+VERSION = 2
+"""Version of the schema."""
+_VERSION_KEY = b"trimtab_rows"
+
+_FIRST = pa.schema(
     [
         ("suite", pa.string()),
         ("env", pa.string()),
@@ -44,14 +53,34 @@ SCHEMA = pa.schema(
         ("config_hash", pa.string()),
     ]
 )
+"""The columns of version 1."""
 
-# What says which episode a row is about, and what was measured in it. The two columns left over,
-# `suite` and `seconds`, say who asked and how long it took: a repetition may differ in them.
+_PROTOCOL = (
+    ("hash_version", pa.int64()),
+    ("revision", pa.int64()),
+    ("policy_revision", pa.int64()),
+    ("protocol_revision", pa.int64()),
+    ("act_steps", pa.int64()),
+    ("deterministic", pa.bool_()),
+    ("success_rule", pa.string()),
+    ("horizon", pa.int64()),
+    ("control_hz", pa.float64()),
+    ("delay_ms", pa.float64()),
+    ("device", pa.string()),
+)
+"""What version 2 adds: how the row came about."""
+
+SCHEMA = pa.schema([*_FIRST, *_PROTOCOL, ("metrics", pa.map_(pa.string(), pa.float64()))])
+
+# What says which episode a row is about, and what was measured in it. The columns left over say who
+# asked, how long it took and on which device: a repetition may differ in them.
 _IDENTITY = (
     "env", "algorithm", "config_hash", "seed", "env_steps", "updates", "eval_episode",
 )  # fmt: skip
 _MEASURED = (
     "policy", "dataset", "base", "eval_seed", "return", "success", "length", "fingerprint",
+    "hash_version", "revision", "policy_revision", "protocol_revision", "act_steps",
+    "deterministic", "success_rule", "horizon", "control_hz", "delay_ms",
 )  # fmt: skip
 _REQUIRED = (*_IDENTITY, "eval_seed", "return", "length")
 
@@ -77,7 +106,19 @@ class EpisodeRow:
         base: what the run started from or steered, if anything.
         success: whether the task was solved; None where the task has no such notion.
         seconds: wall time of the episode.
-        fingerprint: physics fingerprint of the environment.
+        fingerprint: name of the environment's physics.
+        hash_version: version of the document that ``config_hash`` was computed from.
+        revision: that of the method; like the next two, null means 1.
+        policy_revision: that of the policy's kind.
+        protocol_revision: that of the harness's own protocol.
+        act_steps: executed actions of a chunk.
+        deterministic: whether the policy acted with zero noise.
+        success_rule: when an episode counts as a success: ``any_step``.
+        horizon: steps after which an episode is truncated.
+        control_hz: actions per simulated second.
+        delay_ms: time between an observation and the action that follows from it.
+        device: where the networks were.
+        metrics: further numbers of the episode by name, such as ``success_at_end``.
     """
 
     env: str
@@ -97,11 +138,34 @@ class EpisodeRow:
     success: bool | None = None
     seconds: float | None = None
     fingerprint: str | None = None
+    hash_version: int | None = None
+    revision: int | None = None
+    policy_revision: int | None = None
+    protocol_revision: int | None = None
+    act_steps: int | None = None
+    deterministic: bool | None = None
+    success_rule: str | None = None
+    horizon: int | None = None
+    control_hz: float | None = None
+    delay_ms: float | None = None
+    device: str | None = None
+    metrics: Mapping[str, float] | None = None
 
     def to_row(self) -> dict[str, Any]:
-        """Return the row by column name."""
+        """Return the row by column name; ``metrics`` as sorted pairs."""
         values = {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
+        if self.metrics is not None:
+            values["metrics"] = sorted(self.metrics.items())
         return {name: values[name] for name in SCHEMA.names}
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> EpisodeRow:
+        """Return the episode that ``to_row`` gave ``row`` of."""
+        values = dict(row)
+        values["return_"] = values.pop("return")
+        if values["metrics"] is not None:
+            values["metrics"] = dict(values["metrics"])
+        return cls(**values)
 
 
 def episodes_table(rows: Iterable[EpisodeRow]) -> pa.Table:
@@ -124,6 +188,7 @@ def write_episodes(path: str | Path, rows: Iterable[EpisodeRow] | pa.Table) -> N
     """
     table = rows if isinstance(rows, pa.Table) else episodes_table(rows)
     table = _conform(table, str(path)).combine_chunks()
+    table = table.replace_schema_metadata({_VERSION_KEY: str(VERSION).encode()})
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     atomic_write_bytes(path, buffer.getvalue())
@@ -196,10 +261,11 @@ def collect_files(paths: Sequence[Path], place: Path) -> pa.Table:
 
 def _without_repetitions(table: pa.Table, place: Path) -> pa.Table:
     """Return one row an episode, sorted; an error if two rows of one episode disagree."""
-    others = [name for name in SCHEMA.names if name not in _IDENTITY]
     every = pc.CountOptions(mode="all")  # a null beside a value is a contradiction too
-    grouped = table.group_by(list(_IDENTITY), use_threads=False).aggregate(
-        [(name, "first") for name in others]
+    place_of = "row number"
+    numbered = table.append_column(place_of, pa.array(range(table.num_rows), pa.int64()))
+    grouped = numbered.group_by(list(_IDENTITY), use_threads=False).aggregate(
+        [(place_of, "min"), ("suite", "first")]
         + [(name, "count_distinct", every) for name in _MEASURED]
     )
     for name in _MEASURED:
@@ -212,13 +278,23 @@ def _without_repetitions(table: pa.Table, place: Path) -> pa.Table:
                 f"{row['env_steps']} steps and {row['updates']} updates has two values of "
                 f"{name}; remove the outdated copy"
             )
-    single = grouped.select([*_IDENTITY, *(f"{name}_first" for name in others)])
-    single = single.rename_columns([*_IDENTITY, *others]).select(SCHEMA.names).cast(SCHEMA)
+    single = table.take(grouped[f"{place_of}_min"])
+    named = grouped["suite_first"]  # a run on its own has no suite, the collection that has it does
+    single = single.set_column(0, SCHEMA.field("suite"), named)
     return single.sort_by([(name, "ascending") for name in (*_IDENTITY, "eval_seed")])
 
 
 def _conform(table: pa.Table, where: str) -> pa.Table:
     """Return the table with exactly the columns, order and types of :data:`SCHEMA`."""
+    version = (table.schema.metadata or {}).get(_VERSION_KEY, b"")
+    if version.isdigit() and int(version) > VERSION:
+        raise TrimtabError(
+            f"episodes: {where} has rows of version {int(version)}, this Trimtab reads up to "
+            f"{VERSION}; install a newer one"
+        )
+    if table.column_names == _FIRST.names:
+        for field in list(SCHEMA)[len(_FIRST) :]:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
     if table.column_names != SCHEMA.names:
         missing = [name for name in SCHEMA.names if name not in table.column_names]
         extra = [name for name in table.column_names if name not in SCHEMA.names]
@@ -236,4 +312,13 @@ def _conform(table: pa.Table, where: str) -> pa.Table:
                 f"episodes: {where} has {table[name].null_count} rows without {name}; every row "
                 "needs it"
             )
-    return table
+    return _with_names_of_now(table)
+
+
+def _with_names_of_now(table: pa.Table) -> pa.Table:
+    """Return the table with renamed methods under their new names."""
+    column = table["algorithm"]
+    for old, new in RENAMED.items():
+        column = pc.if_else(pc.equal(column, old), new, column)
+    place = table.column_names.index("algorithm")
+    return table.set_column(place, SCHEMA.field("algorithm"), column)

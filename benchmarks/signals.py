@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trimtab.errors import Stopped
@@ -40,7 +41,11 @@ def told_to_end() -> bool:
 
 @contextmanager
 def sigterm_as_event() -> Iterator[threading.Event]:
-    """Turn SIGTERM into an event: what a run looks at between two decisions."""
+    """Turn SIGTERM into an event: what a run looks at between two decisions.
+
+    A signal that nobody has answered by an exception, as it came too late, is sent once more
+    afterwards: to who listens outside of this.
+    """
     told = threading.Event()
 
     def note(*_: object) -> None:
@@ -49,31 +54,49 @@ def sigterm_as_event() -> Iterator[threading.Event]:
 
     with _on_sigterm(note):
         yield told
+    if told.is_set():
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager
-def sigterm_as_error() -> Iterator[None]:
-    """Turn SIGTERM into :class:`Stopped`: a suite has workers that it must tell, too."""
+def sigterm_as_exit() -> Iterator[None]:
+    """Let SIGTERM end this process at once with one line: where nothing that listens is running.
 
-    def stop(*_: object) -> None:
-        raise Stopped("stopped; the runs' states are saved, run the same command to go on")
+    The line and the exit code are those of work that is stopped later on. No exception is
+    raised: during an import or in a callback from C it would be shown as a traceback.
+    """
+    process = os.getpid()
 
-    with _on_sigterm(stop):
+    def leave(*_: object) -> None:
+        if os.getpid() == process:  # and not its fork
+            shown = "\033[?25h" if os.isatty(2) else ""  # a progress bar hides the cursor
+            line = f"{shown}trimtab: stopped; run the same command again to go on\n"
+            with suppress(OSError):
+                os.write(2, line.encode())
+        os._exit(Stopped.exit_code)
+
+    with _on_sigterm(leave):
         yield
 
 
 @contextmanager
-def sigterm_to_children() -> Iterator[None]:
-    """Hand SIGTERM on to the processes that this one started: a sweep's, made by its launcher."""
+def sigterm_to_children() -> Iterator[threading.Event]:
+    """Hand SIGTERM on to the processes that this one started: a sweep's, made by its launcher.
+
+    Yields:
+        what is set when SIGTERM came.
+    """
+    told = threading.Event()
 
     def hand_on(*_: object) -> None:
         _told.set()
+        told.set()
         for child in _children():
             os.kill(child, signal.SIGTERM)
 
     _told.clear()
     with _on_sigterm(hand_on):
-        yield
+        yield told
 
 
 def _children() -> list[int]:
@@ -96,11 +119,13 @@ def end_with_parent() -> None:
     A worker that nobody gives work to would wait for ever. It is told by SIGTERM first, so that a
     run saves its state.
     """
-    parent = os.getppid()
+    # Known from before this process began: its parent may be gone by now.
+    parent = multiprocessing.parent_process()
+    assert parent is not None and parent.pid is not None, "only a pool's workers have a parent"
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1.0)
+        while os.getppid() == parent.pid:
+            parent.join(1.0)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE)
         os._exit(1)

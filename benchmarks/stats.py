@@ -1,4 +1,4 @@
-"""Statistics of a benchmark, in numpy: point estimates and bootstrap intervals.
+"""Statistics of a benchmark, in numpy: point estimates and percentile bootstraps.
 
 The aggregates and the stratified bootstrap are those of Agarwal et al., "Deep Reinforcement
 Learning at the Edge of the Statistical Precipice" (2021). Scores come as a list of tasks, each an
@@ -6,9 +6,10 @@ array ``[..., R]`` with one score a run, because tasks may have different number
 task with its episodes at hand there is a two-level bootstrap: runs first, then episodes within
 each drawn run.
 
-Everything is deterministic: the same scores and seed give the same interval. Intervals are
-percentile intervals. With very few runs they are too narrow, as every bootstrap is; with one run
-a two-level interval speaks of its episodes alone.
+Everything is deterministic: the same scores and seed give the same interval. The bootstraps are
+the field's formula (to 2e-12 that of the package rliable), kept for those who want to compare with
+it. With few runs they are too narrow: of three seeds a "95 percent" interval holds the truth 73
+percent of the time. Tables are made with :mod:`trimtab.benchmarks.intervals`.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _task_means(tasks: Sequence[Array]) -> Array:
     return np.stack([np.asarray(task, np.float64).mean(axis=-1) for task in tasks], axis=-1)
 
 
-def stratified_interval(
+def stratified_bootstrap(
     tasks: Sequence[Array],
     statistic: Statistic = aggregate_iqm,
     *,
@@ -111,13 +112,13 @@ def stratified_interval(
         confidence: share of resamples that the interval holds.
         seed: seed of the resampling.
     """
-    tasks = _checked(tasks, "stratified bootstrap")
+    tasks = checked_scores(tasks, "stratified bootstrap")
     rng = np.random.default_rng(seed)
     drawn = [task[rng.integers(len(task), size=(repetitions, len(task)))] for task in tasks]
     return _percentiles(float(statistic(tasks)), statistic(drawn), confidence)
 
 
-def two_level_interval(
+def two_level_bootstrap(
     runs: Sequence[Array],
     statistic: Statistic = aggregate_mean,
     *,
@@ -136,7 +137,7 @@ def two_level_interval(
         confidence: share of resamples that the interval holds.
         seed: seed of the resampling.
     """
-    runs = _checked(runs, "two-level bootstrap")
+    runs = checked_scores(runs, "two-level bootstrap")
     rng = np.random.default_rng(seed)
     choice = rng.integers(len(runs), size=(repetitions, len(runs)))
     drawn = _episode_bootstrap(runs, choice, rng)
@@ -144,7 +145,7 @@ def two_level_interval(
     return _percentiles(float(statistic([observed])), statistic([drawn]), confidence)
 
 
-def difference_interval(
+def difference_bootstrap(
     method: Mapping[int, Array],
     baseline: Mapping[int, Array],
     *,
@@ -166,8 +167,8 @@ def difference_interval(
         seed: seed of the resampling.
     """
     ours, theirs = sorted(method), sorted(baseline)
-    left = _checked([method[key] for key in ours], "difference of means")
-    right = _checked([baseline[key] for key in theirs], "difference of means")
+    left = checked_scores([method[key] for key in ours], "difference of means")
+    right = checked_scores([baseline[key] for key in theirs], "difference of means")
     rng = np.random.default_rng(seed)
     left_choice = rng.integers(len(left), size=(repetitions, len(left)))
     right_choice = left_choice
@@ -179,7 +180,7 @@ def difference_interval(
     return _percentiles(observed, drawn, confidence)
 
 
-def probability_of_improvement(
+def improvement_bootstrap(
     method: Sequence[Array],
     baseline: Sequence[Array],
     *,
@@ -199,24 +200,38 @@ def probability_of_improvement(
         confidence: share of resamples that the interval holds.
         seed: seed of the resampling.
     """
-    method = _checked(method, "probability of improvement")
-    baseline = _checked(baseline, "probability of improvement")
-    if len(method) != len(baseline):
-        raise TrimtabError(
-            f"probability of improvement: {len(method)} tasks of the method and {len(baseline)} of "
-            "the baseline; give both on the same tasks"
-        )
+    tables = wins(method, baseline)
     rng = np.random.default_rng(seed)
     observed, drawn = 0.0, np.zeros(repetitions)
-    for ours, theirs in zip(method, baseline, strict=True):
-        difference = ours[:, None] - theirs[None, :]
-        wins = (np.sign(difference) + 1.0) / 2.0  # 1, 0.5 or 0 for each pair
-        observed += float(wins.mean())
+    for table in tables:
+        ours, theirs = table.shape
+        observed += float(table.mean())
         # Resampling runs only changes how often each pair counts: no need to form the pairs anew.
-        left = rng.multinomial(len(ours), np.full(len(ours), 1 / len(ours)), size=repetitions)
-        right = rng.multinomial(len(theirs), np.full(len(theirs), 1 / len(theirs)), repetitions)
-        drawn += ((left @ wins) * right).sum(axis=-1) / wins.size
-    return _percentiles(observed / len(method), drawn / len(method), confidence)
+        left = rng.multinomial(ours, np.full(ours, 1 / ours), size=repetitions)
+        right = rng.multinomial(theirs, np.full(theirs, 1 / theirs), repetitions)
+        drawn += ((left @ table) * right).sum(axis=-1) / table.size
+    return _percentiles(observed / len(tables), drawn / len(tables), confidence)
+
+
+def wins(method: Sequence[Array], baseline: Sequence[Array]) -> list[Array]:
+    """Return for each task who beats whom: 1, 0.5 for a tie, or 0, ``[R, R of the baseline]``.
+
+    Args:
+        method: for each task the scores of the method's runs ``[R_t]``.
+        baseline: for each of the same tasks those of the baseline's runs.
+
+    Raises:
+        TrimtabError: if a task has no score or one that is not finite, or the tasks do not pair.
+    """
+    ours = checked_scores(method, "probability of improvement")
+    theirs = checked_scores(baseline, "probability of improvement")
+    if len(ours) != len(theirs):
+        raise TrimtabError(
+            f"probability of improvement: {len(ours)} tasks of the method and {len(theirs)} of "
+            "the baseline; give both on the same tasks"
+        )
+    pairs = zip(ours, theirs, strict=True)
+    return [(np.sign(left[:, None] - right[None, :]) + 1.0) / 2.0 for left, right in pairs]
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
@@ -267,7 +282,12 @@ def _percentiles(value: float, drawn: Array, confidence: float) -> Interval:
     return Interval(value, float(low), float(high))
 
 
-def _checked(groups: Sequence[Array], what: str) -> list[Array]:
+def checked_scores(groups: Sequence[Array], what: str) -> list[Array]:
+    """Return groups of scores as flat arrays of floats.
+
+    Raises:
+        TrimtabError: if there is no group, one is empty or not flat, or a score is not finite.
+    """
     arrays = [np.asarray(group, np.float64) for group in groups]
     if not arrays or any(array.ndim != 1 or array.size == 0 for array in arrays):
         raise TrimtabError(f"{what}: every task or run needs at least one score in a flat array")

@@ -8,8 +8,10 @@ the same seed (the same-start rule). Nothing here knows what any method does.
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import logging
 import multiprocessing
+import multiprocessing.queues
 import os
 import queue
 import signal
@@ -18,19 +20,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import TimeRemainingColumn as Remaining
 
-import trimtab
-from trimtab.benchmarks.config import compose_run, load_group, quoted
-from trimtab.benchmarks.signals import end_with_parent, sigterm_as_error
+from trimtab.benchmarks.config import RunConfig, compose_run, load_group, quoted
+from trimtab.benchmarks.identity import PROTOCOL_REVISION, constructed
+from trimtab.benchmarks.pools import await_some, leave_worker, worker_pool
+from trimtab.benchmarks.provenance import versions
+from trimtab.benchmarks.recipes import is_recipe_section, recipe_identity
+from trimtab.benchmarks.signals import end_with_parent, sigterm_as_event, told_to_end
+from trimtab.envs.registry import checked_names, get_spec
+from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json, read_json, sha256_json
 from trimtab.types import TrimtabError
 
 logger = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    Messages = multiprocessing.queues.Queue[tuple[str, float, str]]  # label, share done, words
+
+_STOPPED = "stopped; the runs' states are saved, run the same command to go on"
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class Suite:
         baselines: method label -> label of the method that it is compared with.
         export: name of the run whose first seed becomes a bundle, or None.
         figure: a figure of its own (``trimtab.benchmarks.figures``), or None for learning curves.
+        settings: what the file says, and the seeds that were asked for instead.
     """
 
     name: str
@@ -68,7 +81,34 @@ class Suite:
     baselines: Mapping[str, str]
     export: str | None
     figure: Mapping[str, Any] | None
-    digest: str
+    settings: Mapping[str, Any]
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """A hash of all that decides the suite's numbers, code revisions and packages included."""
+        parts: dict[str, Any] = {"protocol": PROTOCOL_REVISION, "packages": versions()}
+        for job in self.jobs:
+            if job.name not in parts:
+                config = compose_run([*job.overrides, *(["base=x"] if job.base else [])])
+                parts[job.name] = _revised(config)
+        return sha256_json({**self.settings, "parts": parts})
+
+
+def _revised(config: RunConfig) -> dict[str, Any]:
+    """Return what of a run may be revised while its settings stay: code, physics, recipes."""
+    groups = {"algorithm": config.algorithm, "policy": config.policy}
+    options = checked_names(config["env_options"] or {})
+    return {
+        "code": [
+            constructed(group, name, config[group])
+            for group, name in groups.items()
+            if name is not None
+        ],
+        "physics": get_spec(config["env"], **options).fingerprint,
+        "data": recipe_identity(config["dataset"], Path(config["out"]))
+        if is_recipe_section(config["dataset"])
+        else None,
+    }
 
 
 @dataclass
@@ -127,7 +167,7 @@ def load_suite(name: str, runs: str, seeds: Sequence[int] | None = None) -> Suit
         baselines=document.get("baselines", {}),
         export=document.get("export"),
         figure=document.get("figure"),
-        digest=sha256_json({"suite": document, "seeds": given, "version": trimtab.__version__}),
+        settings={"suite": document, "seeds": given},
     )
 
 
@@ -141,6 +181,7 @@ def run_suite(suite: Suite, out: Path, *, workers: int, console: Console) -> Out
         console: where progress is shown.
 
     Raises:
+        Stopped: if the process is told to end (SIGTERM): the runs' states are saved.
         TrimtabError: the first error of a run; the other runs are stopped, and go on next time.
     """
     note = out / "suite.json"
@@ -149,22 +190,20 @@ def run_suite(suite: Suite, out: Path, *, workers: int, console: Console) -> Out
         return Outcome(done, already_done=True)
     outcome = Outcome()
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, sigterm_as_error():
-        messages: queue.Queue[tuple[str, float, str]] = manager.Queue()
-        with (
-            _bars(suite, messages, console) as finished,
-            concurrent.futures.ProcessPoolExecutor(
-                workers or os.cpu_count() or 1, mp_context=context, initializer=_quiet_worker
-            ) as pool,
-        ):
-            try:
-                _schedule(suite, pool, messages, outcome, finished)
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                for process in multiprocessing.active_children():
-                    if process is not manager._process:  # type: ignore[attr-defined]
-                        process.terminate()
-                raise
+    messages: Messages = context.Queue()
+    with (
+        sigterm_as_event() as told,
+        _bars(suite, messages, console) as finished,
+        worker_pool(
+            workers or os.cpu_count() or 1,
+            context,
+            _prepare_worker,
+            (messages,),
+            told=told,
+            stopped=_STOPPED,
+        ) as pool,
+    ):
+        _schedule(suite, pool, told, outcome, finished)
     folders = {f"{name}/{seed}": str(path) for (name, seed), path in outcome.folders.items()}
     atomic_write_json(note, {"digest": suite.digest, "folders": folders})
     return outcome
@@ -187,8 +226,8 @@ def _all_done(note: Path, suite: Suite) -> dict[tuple[str, int], Path] | None:
 
 def _schedule(
     suite: Suite,
-    pool: concurrent.futures.ProcessPoolExecutor,
-    messages: Any,
+    pool: concurrent.futures.Executor,
+    told: threading.Event,
     outcome: Outcome,
     finished: Any,
 ) -> None:
@@ -200,9 +239,8 @@ def _schedule(
             if job.base is None or (job.base, job.seed) in outcome.folders:
                 waiting.remove(job)
                 base = outcome.folders.get((job.base, job.seed)) if job.base else None
-                running[pool.submit(run_job, job, base, messages)] = job
-        ready, _ = concurrent.futures.wait(running, return_when=concurrent.futures.FIRST_COMPLETED)
-        for future in ready:
+                running[pool.submit(_work, job, base)] = job
+        for future in await_some(running, told, _STOPPED):
             job = running.pop(future)
             outcome.folders[job.name, job.seed] = Path(future.result())
             finished(job)
@@ -212,6 +250,7 @@ def run_job(job: Job, base: Path | None, messages: Any) -> str:
     """Carry out one run in this process; return its folder.
 
     Raises:
+        Stopped: if the process is told to end.
         TrimtabError: as ``trimtab train``, with the run's name in front.
     """
     from trimtab.benchmarks.train import train
@@ -226,22 +265,41 @@ def run_job(job: Job, base: Path | None, messages: Any) -> str:
             lambda share, text: messages.put((job.label, share, text)),
             wait=True,  # two suites that share runs do each of them once
         )
+    except Stopped:
+        raise
     except TrimtabError as error:
         raise TrimtabError(f"{job.label}: {error}") from error
     return str(result.folder)
 
 
-def _quiet_worker() -> None:
+_worker_messages: Messages
+"""Where a worker process says how far it is."""
+
+
+def _prepare_worker(messages: Messages) -> None:
     import warnings
 
+    global _worker_messages
     end_with_parent()
     # The parent decides what an interrupt means; a worker is told by being terminated.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     warnings.filterwarnings("ignore")
+    messages.cancel_join_thread()  # a worker that ends does not wait for its last words to be read
+    _worker_messages = messages
+
+
+def _work(job: Job, base: Path | None) -> str:
+    """Carry out one run in a worker process, which ends if it is told to stop."""
+    if told_to_end():  # during the last steps of the run before
+        leave_worker()
+    try:
+        return run_job(job, base, _worker_messages)
+    except Stopped:  # its state is saved; the pool may have given it another run already
+        leave_worker()
 
 
 @contextmanager
-def _bars(suite: Suite, messages: Any, console: Console) -> Iterator[Any]:
+def _bars(suite: Suite, messages: Messages, console: Console) -> Iterator[Any]:
     """Show how far the whole suite and each running run are."""
     progress = Progress(
         TextColumn("{task.description}", table_column=None),

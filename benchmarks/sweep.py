@@ -37,7 +37,6 @@ def sweep_job(composed: Any) -> dict[str, Any]:
 def sweep(overrides: Sequence[str]) -> int:
     """Carry out a sweep with Hydra's launcher; joblib's, if it is there and none is named."""
     from hydra import initialize_config_module
-    from hydra.core.global_hydra import GlobalHydra
     from hydra.core.utils import JobStatus
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -51,26 +50,9 @@ def sweep(overrides: Sequence[str]) -> int:
             words = config.check_overrides(words)
             runs = [config.from_composed(_compose(one)) for one in _combinations(words)]
         _check(runs)
-        with (
-            initialize_config_module("trimtab.conf", version_base="1.3"),
-            sigterm_to_children(),
-        ):
-            hydra = GlobalHydra.instance().hydra
-            assert hydra is not None
-            batches = hydra.multirun(
-                config_name="config",
-                task_function=sweep_job,
-                overrides=[*words, "hydra.mode=MULTIRUN"],
-                with_log_configuration=False,
-            )
+        batches = _launch(words)
     except (HydraException, OmegaConfBaseException) as error:
         raise TrimtabError(f"sweep: {str(error).strip().splitlines()[0]}") from error
-    except Exception as error:
-        if told_to_end():  # a launcher whose workers end raises an error of its own
-            raise _stopped() from error
-        raise
-    if told_to_end():
-        raise _stopped()
     jobs = [job for batch in batches for job in batch]
     failed = [job for job in jobs if job.status == JobStatus.FAILED]
     for job in jobs:
@@ -80,6 +62,38 @@ def sweep(overrides: Sequence[str]) -> int:
     if failed:
         raise TrimtabError(f"{len(failed)} of {len(jobs)} runs failed: {_reason(failed[0])}")
     return 0
+
+
+def _launch(words: Sequence[str]) -> Any:
+    """Hand the runs of a sweep to Hydra's launcher; return Hydra's batches of jobs.
+
+    Raises:
+        Stopped: SIGTERM came meanwhile; a launcher whose workers end then raises an error of its
+            own, or none.
+    """
+    from hydra import initialize_config_module
+    from hydra.core.global_hydra import GlobalHydra
+
+    with (
+        initialize_config_module("trimtab.conf", version_base="1.3"),
+        sigterm_to_children() as told,
+    ):
+        hydra = GlobalHydra.instance().hydra
+        assert hydra is not None
+        try:
+            batches = hydra.multirun(
+                config_name="config",
+                task_function=sweep_job,
+                overrides=[*words, "hydra.mode=MULTIRUN"],
+                with_log_configuration=False,
+            )
+        except Exception as error:
+            if told.is_set():
+                raise _stopped() from error
+            raise
+    if told.is_set():
+        raise _stopped()
+    return batches
 
 
 def _stopped() -> Stopped:

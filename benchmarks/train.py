@@ -25,9 +25,10 @@ from trimtab.benchmarks import build
 from trimtab.benchmarks.checkpoint import load_checkpoint, save_checkpoint
 from trimtab.benchmarks.collector import Collector
 from trimtab.benchmarks.config import RunConfig
-from trimtab.benchmarks.evaluate import Evaluator, Scores, torch_act
+from trimtab.benchmarks.evaluate import SUCCESS_RULE, Evaluator, Scores, torch_act
 from trimtab.benchmarks.experience import Experience, make_dataset_source, make_experience
-from trimtab.benchmarks.provenance import check_same_base, write_provenance
+from trimtab.benchmarks.identity import HASH_VERSION, PROTOCOL_REVISION, revision_of
+from trimtab.benchmarks.provenance import check_same_base, check_same_start, write_provenance
 from trimtab.benchmarks.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.rundir import MetricsLog, locked, remove_leftovers
 from trimtab.benchmarks.signals import sigterm_as_event
@@ -131,7 +132,7 @@ def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
         remove_leftovers(folder)
         begun = (folder / "provenance.json").is_file()
         if begun:
-            check_same_base(folder, parts)
+            check_same_start(folder, parts)
         with sigterm_as_event() as stop:
             run = Run(config, parts, folder, progress, stop)
             try:
@@ -179,7 +180,7 @@ class Run:
         self.policy_label = parts.policy_label or self.algorithm.policy.label
         env, steps = parts.env, parts.act_steps
         self.dataset_source = make_dataset_source(
-            config, parts, lambda share: progress(share, "returns of the dataset")
+            config, parts, self.algorithm, lambda share: progress(share, "returns of the dataset")
         )
         self.experience: Experience | None = None
         self.collector: Collector | None = None
@@ -324,6 +325,20 @@ class Run:
             check=self._check_stop,
         )
         self.evaluation_due = False
+        protocol: dict[str, Any] = {
+            "fingerprint": parts.env.fingerprint,
+            "hash_version": HASH_VERSION,
+            "revision": revision_of(type(self.algorithm)),
+            "policy_revision": revision_of(type(policy)),
+            "protocol_revision": PROTOCOL_REVISION,
+            "act_steps": parts.act_steps,
+            "deterministic": deterministic,
+            "success_rule": SUCCESS_RULE if parts.env.success_key is not None else None,
+            "horizon": parts.env.horizon,
+            "control_hz": parts.env.control_rate,
+            "delay_ms": 0.0,  # the simulator waits for the policy
+            "device": config["device"],
+        }
         self.rows += [
             EpisodeRow(
                 suite=config["suite_name"],
@@ -341,8 +356,9 @@ class Run:
                 success=score.success,
                 length=score.length,
                 seconds=score.seconds,
-                fingerprint=parts.env.fingerprint,
                 config_hash=parts.config_hash,
+                metrics=score.metrics,
+                **protocol,
             )
             for score in scores.episodes
         ]
@@ -442,10 +458,7 @@ class Run:
             self.experience.load_state_dict(state["experience"])
             self.collector.load_state_dict(state["collector"])
         self.metrics.load_state_dict(state["metrics"])
-        self.rows = [
-            EpisodeRow(**{("return_" if k == "return" else k): v for k, v in row.items()})
-            for row in state["rows"]
-        ]
+        self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
         torch.set_rng_state(state["torch_random"])
         np.random.set_state(tuple(state["numpy_random"]))
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])

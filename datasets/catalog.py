@@ -236,6 +236,7 @@ def summary(dataset: Dataset) -> dict[str, Any]:
         "success_rate": float(np.mean(known)) if known else None,
         "terminated": int(ends[:, 0].sum()),
         "truncated": int(ends[:, 1].sum()),
+        "without_last_observation": sum(not e.last_observed for e in dataset.episodes),
         "obs_min": statistics.obs_min.tolist(),
         "obs_max": statistics.obs_max.tolist(),
         "action_min": statistics.action_min.tolist(),

@@ -22,7 +22,7 @@ from trimtab.files import atomic_directory, atomic_write_json, read_json, sha256
 __all__ = ["ColumnWriter", "open_columns", "sha256_with_progress", "write_columns"]
 
 _INDEX = "index.json"
-_VERSION = 1  # of the layout; another one is written anew
+_VERSION = 2  # of the layout; another one is written anew
 _BLOCK = 1 << 24
 
 Progress = Callable[[float], None]

@@ -1,7 +1,8 @@
 """The one in-memory schema of offline data: episodes of T steps with T+1 observations.
 
 Every reader ends here and every consumer starts here. Units are raw (nothing is normalised),
-termination and truncation are kept apart, and the true last observation is stored.
+termination and truncation are kept apart, and the true last observation is stored; an episode whose
+file lacks it says so.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from trimtab.types import Statistics, TrimtabError
+from trimtab.errors import TrimtabError
+
+if TYPE_CHECKING:
+    from trimtab.types import Statistics, Tensor
 
 __all__ = [
     "ContentHash", "Dataset", "Episode", "EpisodesOnAccess", "check_episode", "check_limits",
@@ -51,6 +54,9 @@ class Episode:
         truncations: ``[T]`` bool, true where only the clock ran out.
         infos: further arrays ``[T, ...]`` by name, for example ``success`` (bool).
         seed: seed that the episode's reset was given, or None where unknown.
+        last_observed: whether the last observation was recorded. Where it was not, and the task did
+            not end, the one before stands in its place: the last step serves cloning, and no
+            value can be bootstrapped from it.
     """
 
     observations: npt.NDArray[np.float32]
@@ -60,6 +66,7 @@ class Episode:
     truncations: npt.NDArray[np.bool_]
     infos: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     seed: int | None = None
+    last_observed: bool = True
 
     def __post_init__(self) -> None:
         for name in ("observations", "actions", "rewards"):
@@ -71,6 +78,11 @@ class Episode:
 
     def __len__(self) -> int:
         return len(self.rewards)
+
+    @property
+    def num_transitions(self) -> int:
+        """Number of steps whose next observation was recorded: T or, where it lacks, T - 1."""
+        return len(self) - (not self.last_observed)
 
     @property
     def total_reward(self) -> float:
@@ -122,6 +134,8 @@ class ContentHash:
     def add(self, episode: Episode) -> None:
         """Take the next episode in."""
         self._digest.update(f"episode seed {episode.seed}".encode())
+        if not episode.last_observed:
+            self._digest.update(b"last observation not recorded")
         for name, array in episode.arrays().items():
             little = array.astype(array.dtype.newbyteorder("<"), copy=False)
             self._digest.update(f"{name} {little.dtype.str} {little.shape}".encode())
@@ -210,22 +224,40 @@ class Dataset:
             digest.add(episode)
         return digest.hexdigest()
 
-    def statistics(self) -> Statistics:
-        """Return per-dimension statistics over every observation and every action.
+    def statistics(self, *, transitions_only: bool = False) -> Statistics:
+        """Return per-dimension statistics over every recorded observation and every action.
+
+        Args:
+            transitions_only: count the observations of transitions alone: without the last one of
+                each episode, which no transition begins with.
 
         Means and deviations are accumulated in float64 and returned as float32; the deviation is
         the population's (divided by the count) and 0 for a dimension that never changes.
 
         Raises:
-            TrimtabError: if the data holds NaN or infinity.
+            TrimtabError: if the data holds NaN or infinity, or no observation is left to count.
         """
-        observations = [episode.observations for episode in self.episodes]
+        # Not at the top: processes that read strangers' files have episodes and no torch.
+        import torch
+
+        from trimtab.types import Statistics
+
+        observations = [
+            rows
+            for episode in self.episodes
+            if len(rows := episode.observations[: episode.num_transitions + (not transitions_only)])
+        ]
+        if not observations:
+            raise TrimtabError(
+                f"dataset {self.id}: none of its steps has a recorded next observation, so that no "
+                "value can be learned from it; clone it instead"
+            )
         actions = [episode.actions for episode in self.episodes]
         count = sum(len(rows) for rows in observations)
         mean = np.sum([rows.sum(0, dtype=np.float64) for rows in observations], axis=0) / count
         squares = np.sum([((rows - mean) ** 2).sum(0) for rows in observations], axis=0) / count
 
-        def tensor(value: Any) -> torch.Tensor:
+        def tensor(value: Any) -> Tensor:
             return torch.from_numpy(np.asarray(value, dtype=np.float32))
 
         return Statistics(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF
+from trimtab.datasets.formats.own import missing_ends
 
 __all__ = ["Finding", "check"]
 
@@ -49,9 +50,9 @@ def check(dataset: Dataset) -> list[Finding]:
     """Return everything suspicious in ``dataset``; an empty list means nothing was found.
 
     Codes: ``no-episodes``, ``not-finite``, ``constant-observation``, ``saturated-observation``,
-    ``normalised-observation``, ``repeated-end``, ``constant-action``, ``saturated-action``,
-    ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``, ``ordered-episodes``,
-    ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``.
+    ``normalised-observation``, ``repeated-end``, ``missing-end``, ``constant-action``,
+    ``saturated-action``, ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``,
+    ``ordered-episodes``, ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``.
     """
     if not dataset.episodes:
         return [Finding("error", "no-episodes", dataset.id, "it has no episodes; make it again")]
@@ -60,6 +61,7 @@ def check(dataset: Dataset) -> list[Finding]:
         *_observations(dataset),
         *_normalised(dataset),
         *_repeated_end(dataset),
+        *_missing_end(dataset),
         *_actions(dataset),
         *_rewards(dataset),
         *_duplicates(dataset),
@@ -125,7 +127,8 @@ def _repeated_end(dataset: Dataset) -> Iterator[Finding]:
     moving = [
         episode
         for episode in dataset.episodes
-        if len(episode) == 1 or (episode.observations[-2] != episode.observations[-3]).any()
+        if episode.last_observed
+        and (len(episode) == 1 or (episode.observations[-2] != episode.observations[-3]).any())
     ]
     repeated = sum(
         bool((episode.observations[-1] == episode.observations[-2]).all()) for episode in moving
@@ -134,9 +137,15 @@ def _repeated_end(dataset: Dataset) -> Iterator[Finding]:
         yield Finding(
             "warning", "repeated-end", "key 'observations'",
             f"the final observation repeats the one before in {repeated} of {len(dataset)} "
-            "episodes: it was not recorded; imitation does not need it, but values bootstrapped "
-            "from it are a little wrong",
+            "episodes: it was not recorded; imitation does not need it, but a value bootstrapped "
+            "from it closes the episode on itself; drop the last step, or read the data in a "
+            "format that says so",
         )  # fmt: skip
+
+
+def _missing_end(dataset: Dataset) -> Iterator[Finding]:
+    for line in missing_ends(dataset):
+        yield Finding("warning", "missing-end", "key 'observations'", line)
 
 
 def _actions(dataset: Dataset) -> Iterator[Finding]:

@@ -14,7 +14,13 @@ import numpy.typing as npt
 import torch
 
 from trimtab.datasets.episodes import Dataset, Episode
-from trimtab.datasets.steps import EPISODE_END, TERMINATED, step_flags, step_returns
+from trimtab.datasets.steps import (
+    EPISODE_END,
+    NO_SUCCESSOR,
+    TERMINATED,
+    step_flags,
+    step_returns,
+)
 from trimtab.datasets.weighting import WeightedEpisodes
 from trimtab.types import Batch, Tensor, TrimtabError
 
@@ -90,6 +96,7 @@ class ReplayBuffer:
         self._size = 0  # filled rows
         self._dataset_hash: str | None = None  # set: the rows are a dataset's and stay as they are
         self._weighted: WeightedEpisodes | None = None  # set: starts are not uniform
+        self._left_out = np.empty(0, dtype=np.int64)  # rows that no batch has, oldest first
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._link()
 
@@ -125,6 +132,7 @@ class ReplayBuffer:
         seed: int = 0,
         device: str | torch.device = "cpu",
         weights: npt.ArrayLike | None = None,
+        successors: bool = True,
     ) -> ReplayBuffer:
         """Return a full, read-only buffer of a dataset's steps, episodes one after another.
 
@@ -132,10 +140,13 @@ class ReplayBuffer:
         carry ``mc_return``: the sum of the rewards from the row to its episode's end, discounted as
         the windows are, with nothing bootstrapped. Mix it with an online buffer by ``Mixture``.
         ``weights`` holds a weight for each episode, with which each of its steps is drawn as a
-        start; None: all alike.
+        start; None: all alike. ``successors`` says that ``next_obs`` is made use of: a last step
+        whose next observation was not recorded is then in no window, and windows end before it.
+        Cloning, which looks at no ``next_obs``, sets it false and has every step.
 
         Raises:
-            TrimtabError: if the dataset has no steps, or the weights do not fit.
+            TrimtabError: if the dataset has no steps, or none with a next observation where that is
+                wanted, or the weights do not fit.
         """
         if dataset.num_steps < 1:
             raise TrimtabError(f"dataset {dataset.id}: it has no steps; make it again")
@@ -167,9 +178,39 @@ class ReplayBuffer:
             first = part.stop
         buffer._size = buffer.rows
         buffer._dataset_hash = dataset.content_hash
-        if weights is not None:
-            buffer._weighted = WeightedEpisodes([len(episode) for episode in episodes], weights)
+        lengths = np.array([len(episode) for episode in episodes])
+        whole = np.array([episode.last_observed for episode in episodes]) | (not successors)
+        buffer._choose_starts(lengths, whole, weights, dataset.id)
         return buffer
+
+    def _choose_starts(
+        self,
+        lengths: npt.NDArray[np.int64],
+        whole: npt.NDArray[np.bool_],
+        weights: npt.ArrayLike | None,
+        id: str,
+    ) -> None:
+        """Decide which of a dataset's rows are drawn as starts, and how often.
+
+        Args:
+            lengths: ``[E]`` steps of each episode.
+            whole: ``[E]`` whether all of them are drawn; the last one is not where this is false.
+            weights: as ``from_dataset``'s.
+            id: the dataset's, for errors.
+
+        Raises:
+            TrimtabError: if no row is left, or the weights do not fit.
+        """
+        self._left_out = np.asarray((np.cumsum(lengths) - 1)[~whole], dtype=np.int64)
+        # The k-th row that is left is row k plus the left-out rows before it.
+        self._passed = self._left_out - np.arange(len(self._left_out))
+        if len(self._left_out) == self._size:
+            raise TrimtabError(
+                f"dataset {id}: none of its steps has a recorded next observation, so that no "
+                "value can be learned from it; clone it instead"
+            )
+        if weights is not None:
+            self._weighted = WeightedEpisodes(lengths - ~whole, weights)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ReplayBuffer:
@@ -229,6 +270,7 @@ class ReplayBuffer:
                         rewards=rows["reward"][part],
                         terminations=terminated,
                         truncations=is_last & ~terminated,
+                        last_observed=not rows["flags"][last] & NO_SUCCESSOR,
                     )
                 )
                 first = last + 1
@@ -268,7 +310,9 @@ class ReplayBuffer:
             terminated: ``[N]`` bool, the task ended.
             truncated: ``[N]`` bool, the episode was cut.
             aux: the declared further values by name, each ``[N, ...]``.
-            steps: ``[N]`` how many actions of each chunk were taken; None: all.
+            steps: ``[N]`` how many actions of each chunk were taken, at least 1; None: all. What
+                was planned after them is not kept: as in a dataset's windows the last one that was
+                taken is repeated.
 
         Raises:
             TrimtabError: on a wrong shape, a missing or unknown ``aux`` name, or a buffer that was
@@ -299,6 +343,8 @@ class ReplayBuffer:
                 raise TrimtabError(
                     f"replay buffer: '{name}' has shape {value.shape}, expected {expected}"
                 )
+        if steps is not None:
+            values["action"] = _repeat_last(values["action"], values["taken"])
         for name, value in values.items():
             self._arrays[name][self._position] = value
         self._arrays["flags"][self._position] = (
@@ -323,9 +369,12 @@ class ReplayBuffer:
             )
         # Ages count from the oldest row, so that the write head is always at the end of the range.
         if self._weighted is None:
-            start = self._generator.integers(self._size * self.num_envs, size=batch_size)
+            most = self._size * self.num_envs - len(self._left_out)
+            start = self._generator.integers(most, size=batch_size)
         else:
             start = self._weighted.draw(self._generator, batch_size)
+        if len(self._left_out):
+            start += self._passed.searchsorted(start, side="right")
         oldest = (self._position - self._size) % self.rows * self.num_envs
         first = start + oldest
         first[first >= self.capacity] -= self.capacity
@@ -335,9 +384,12 @@ class ReplayBuffer:
         offsets = np.minimum(self._steps, newer[:, None])
         index = first[:, None] + offsets * self.num_envs
         index[index >= self.capacity] -= self.capacity
-        ends = self._flat["flags"].take(index) >= EPISODE_END
+        flags = self._flat["flags"].take(index)
+        ends = flags >= EPISODE_END
         ends[:, -1] = True
         used = np.minimum(ends.argmax(axis=1), newer) + 1
+        if len(self._left_out):  # a window ends before such a row, which is never its first
+            used -= np.take_along_axis(flags, used[:, None] - 1, axis=1)[:, 0] >= NO_SUCCESSOR
         last = np.take_along_axis(index, used[:, None] - 1, axis=1)
         index = np.where(self._steps < used[:, None], index, last)
         return self._batch(first, last[:, 0], index, used)
@@ -381,6 +433,7 @@ class ReplayBuffer:
 
     def _layout(self) -> dict[str, Any]:
         weighted = {} if self._weighted is None else {"weights": self._weighted.digest}
+        left_out = {"left_out": len(self._left_out)} if len(self._left_out) else {}
         return {
             "rows": self.rows,
             "window": self.window,
@@ -389,6 +442,7 @@ class ReplayBuffer:
             "shapes": {name: [self.num_envs, *shape] for name, shape in self._shapes.items()},
             "dataset": self._dataset_hash,
             **weighted,
+            **left_out,
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -454,6 +508,17 @@ class ReplayBuffer:
         for name, array in kept.items():
             array[:size] = arrays[name]
         self._size, self._position = size, position
+
+
+def _repeat_last(
+    action: npt.NDArray[np.float32], taken: npt.NDArray[np.uint16]
+) -> npt.NDArray[np.float32]:
+    """Return chunks ``[N, h, A]`` with the last of the ``taken`` ``[N]`` actions after them."""
+    chunk = action.shape[1]
+    if int(taken.min()) >= chunk:
+        return action
+    places = np.minimum(np.arange(chunk), np.maximum(taken[:, None].astype(np.int64), 1) - 1)
+    return np.take_along_axis(action, places[:, :, None], axis=1)
 
 
 def _array(value: npt.ArrayLike | Tensor, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from trimtab.datasets.episodes import Episode
 
-__all__ = ["EPISODE_END", "TERMINATED", "step_flags", "step_returns"]
+__all__ = ["EPISODE_END", "NO_SUCCESSOR", "TERMINATED", "step_flags", "step_returns"]
 
 TERMINATED = 1
 """The task ended: nothing follows, the value afterwards is 0."""
@@ -15,11 +15,16 @@ TERMINATED = 1
 EPISODE_END = 2
 """The episode ended for any reason: a window stops here."""
 
+NO_SUCCESSOR = 4
+"""The next observation was not recorded: nothing can be bootstrapped from it."""
+
 
 def step_flags(episode: Episode) -> npt.NDArray[np.uint8]:
     """Return how each step ``[T]`` of an episode ends, as a buffer stores it."""
     ends = _ends(episode)
-    return (episode.terminations * TERMINATED + ends * EPISODE_END).astype(np.uint8)
+    flags = (episode.terminations * TERMINATED + ends * EPISODE_END).astype(np.uint8)
+    flags[episode.num_transitions :] |= NO_SUCCESSOR
+    return flags
 
 
 def step_returns(episode: Episode, discount: float, rows: int) -> npt.NDArray[np.float32]:

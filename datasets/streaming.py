@@ -29,7 +29,6 @@ from trimtab.datasets.formats.contents import Contents, action_limits, chosen
 from trimtab.datasets.formats.registry import Hints, recognise
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.steps import step_flags, step_returns
-from trimtab.datasets.weighting import WeightedEpisodes
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
@@ -51,11 +50,13 @@ class StoredEpisodes(EpisodesOnAccess):
         columns: arrays of all episodes one after another, by their names in an episode.
         first: ``[E]`` number of each episode's first step.
         lengths: ``[E]`` steps of each episode.
+        last_observed: ``[E]`` whether each episode's last observation was recorded.
 
     Args:
         columns: see above.
         lengths: see above.
         seeds: seed of each episode's reset, or None where unknown.
+        last_observed: see above.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class StoredEpisodes(EpisodesOnAccess):
         columns: Mapping[str, npt.NDArray[Any]],
         lengths: Sequence[int],
         seeds: Sequence[int | None],
+        last_observed: Sequence[bool],
     ) -> None:
         self.columns = columns
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.first = np.cumsum(self.lengths) - self.lengths
+        self.last_observed = np.asarray(last_observed, dtype=np.bool_)
         self._seeds = seeds
         prefix = "infos/"
         self._infos = {k[len(prefix) :]: v for k, v in columns.items() if k.startswith(prefix)}
@@ -85,6 +88,7 @@ class StoredEpisodes(EpisodesOnAccess):
             **arrays,
             infos={key: column[first:last] for key, column in self._infos.items()},
             seed=self._seeds[number],
+            last_observed=bool(self.last_observed[number]),
         )
 
 
@@ -178,7 +182,7 @@ def load(
     if found is None:
         raise TrimtabError(f"{place} cannot be read back; check the disk")
     columns, about = found
-    episodes = StoredEpisodes(columns, about["lengths"], about["seeds"])
+    episodes = StoredEpisodes(columns, about["lengths"], about["seeds"], about["last_observed"])
     low, high = about["limits"]
     return StreamedDataset(
         **about["fields"],
@@ -235,6 +239,7 @@ def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) 
     digest = _digest(fields, low, high)
     lengths: list[int] = []
     seeds: list[int | None] = []
+    last_observed: list[bool] = []
     dims: tuple[int, int] | None = None
     with write_columns(place) as writer:
         wanted = episodes if numbers is None else (episodes[number] for number in numbers)
@@ -252,6 +257,7 @@ def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) 
                 ) from error
             lengths.append(len(episode))
             seeds.append(episode.seed)
+            last_observed.append(episode.last_observed)
             if index % _EVERY == 0:
                 progress(index / len(episodes))
         if check is not None:
@@ -261,6 +267,7 @@ def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) 
             "limits": [[x if np.isfinite(x) else None for x in side] for side in (low, high)],
             "lengths": lengths,
             "seeds": seeds,
+            "last_observed": last_observed,
             "content_hash": digest.hexdigest(),
         }
 
@@ -303,10 +310,11 @@ class StreamedBuffer(ReplayBuffer):
         seed: as the parent's.
         device: as the parent's.
         weights: as ``from_dataset``'s.
+        successors: as ``from_dataset``'s.
         progress: called with the share of the Monte-Carlo returns that is computed, the first time.
 
     Raises:
-        TrimtabError: if the weights do not fit, or the disk refuses.
+        TrimtabError: as ``from_dataset``, or if the disk refuses.
     """
 
     def __init__(
@@ -319,6 +327,7 @@ class StreamedBuffer(ReplayBuffer):
         seed: int = 0,
         device: str | torch.device = "cpu",
         weights: npt.ArrayLike | None = None,
+        successors: bool = True,
         progress: Progress = lambda share: None,
     ) -> None:
         self._episodes = dataset.stored
@@ -338,8 +347,8 @@ class StreamedBuffer(ReplayBuffer):
         self._dataset_hash = dataset.content_hash
         self._episode_of = _EpisodeOf(dataset.stored.lengths)
         self._readers = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
-        if weights is not None:
-            self._weighted = WeightedEpisodes(dataset.stored.lengths, weights)
+        whole = dataset.stored.last_observed | (not successors)
+        self._choose_starts(dataset.stored.lengths, whole, weights, dataset.id)
 
     def episodes(self) -> list[Episode]:
         """Return the dataset's episodes, as views of what is on disk."""

@@ -21,7 +21,7 @@ from trimtab.envs.task_env import TaskEnv
 if TYPE_CHECKING:
     from trimtab.envs.vector import EpisodeVectorEnv
 
-__all__ = ["DictEnv", "DictVectorEnv", "Parts", "split"]
+__all__ = ["DictEnv", "DictVectorEnv", "GoalDictEnv", "Parts", "dict_env", "split"]
 
 Parts = Mapping[str, tuple[int, ...]]
 """Names of parts, and the entries of the flat observation that they consist of, in order."""
@@ -48,6 +48,8 @@ class DictEnv(gymnasium.Wrapper[Any, FloatArray, FloatArray, FloatArray]):
         env: the flat one.
     """
 
+    env: TaskEnv
+
     def __init__(self, env: TaskEnv) -> None:
         super().__init__(env)
         self.parts = env.obs_parts
@@ -64,6 +66,32 @@ class DictEnv(gymnasium.Wrapper[Any, FloatArray, FloatArray, FloatArray]):
         """Apply ``action`` [A]; return the parts of the observation and the rest as it is."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         return split(obs, self.parts), reward, terminated, truncated, info
+
+
+class GoalDictEnv(DictEnv):
+    """One whose reward follows from the achieved and the desired goal, as relabelling needs it."""
+
+    def compute_reward(self, achieved_goal: Any, desired_goal: Any, info: Any) -> NDArray[Any]:
+        """Return what a step is worth that ends at ``achieved_goal``, as Gymnasium-Robotics does.
+
+        It is the reward of the environment up to the rounding of goals to float32, which decides a
+        sparse one only where the distance is the threshold itself.
+
+        Args:
+            achieved_goal: [..., G].
+            desired_goal: [..., G].
+            info: not used.
+
+        Returns:
+            [...].
+        """
+        assert self.env.goal_reward is not None
+        return np.asarray(self.env.goal_reward(achieved_goal, desired_goal), np.float64)
+
+
+def dict_env(env: TaskEnv) -> DictEnv:
+    """Return the environment with dictionaries; ``compute_reward`` too where goals decide it."""
+    return DictEnv(env) if env.goal_reward is None else GoalDictEnv(env)
 
 
 class DictVectorEnv(gymnasium.vector.VectorWrapper):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import difflib
 import functools
 import importlib
@@ -18,9 +20,16 @@ from typing import Any, Literal, overload
 import gymnasium
 
 import trimtab
-from trimtab.envs.dict_observations import DictEnv
-from trimtab.envs.fingerprint import fingerprint
-from trimtab.envs.spec import EnvSpec, Family, OwnVector, Task
+from trimtab.envs.dict_observations import DictEnv, dict_env
+from trimtab.envs.fingerprint import (
+    Confirmation,
+    confirmation,
+    definition,
+    fingerprint,
+    reference_key,
+    source_digest,
+)
+from trimtab.envs.spec import EnvSpec, Family, OwnVector, RawEnv, Task
 from trimtab.envs.task_env import TaskEnv
 from trimtab.errors import TrimtabError
 
@@ -29,6 +38,7 @@ __all__ = [
     "OUTSIDE",
     "OUTSIDE_GROUP",
     "check_observations",
+    "confirm",
     "get_spec",
     "list_envs",
     "list_families",
@@ -46,7 +56,8 @@ OUTSIDE = "TRIMTAB_FAMILIES"
 OUTSIDE_GROUP = "trimtab.envs"
 """Entry points by which an installed package names such modules."""
 _REWARDS = ("native", "sparse")
-_LONGEST = 2**31 - 1  # steps; arrays cannot be as long as every whole number
+LONGEST = 2**31 - 1
+"""Largest horizon in steps: arrays cannot be as long as every whole number."""
 _RESERVED = frozenset({"id", "render", "observations"})  # arguments of make that are no options
 _DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {"horizon": None, "reward": "native", "terminate_on_success": False}
@@ -90,6 +101,12 @@ def _outside() -> list[str]:
     return list(dict.fromkeys([*named, *(point.value for point in installed)]))
 
 
+@functools.cache
+def _sources() -> Mapping[str, str]:
+    """Return the SHA-256 of the module that brings a family, for those from outside, by name."""
+    return {_family_outside(name).name: source_digest(name) for name in _outside()}
+
+
 def _family_outside(name: str) -> Family:
     try:
         family = getattr(importlib.import_module(name), "FAMILY", None)
@@ -121,6 +138,7 @@ def _wrong_field(family: Family) -> str | None:
         and all(isinstance(n, str) and isinstance(task, Task) for n, task in tasks.items()),
         "build": callable(family.build),
         "frames": callable(family.frames),
+        "revision": type(family.revision) is int and family.revision >= 1,
     }
     return next((field for field, is_right in right.items() if not is_right), None)
 
@@ -188,10 +206,10 @@ def _checked_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[st
             )
     horizon, reward = values["horizon"], values["reward"]
     if horizon is not None and (
-        isinstance(horizon, bool) or not isinstance(horizon, int) or not 1 <= horizon <= _LONGEST
+        isinstance(horizon, bool) or not isinstance(horizon, int) or not 1 <= horizon <= LONGEST
     ):
         raise TrimtabError(
-            f"{id}: horizon must be a whole number of steps >= 1 and <= {_LONGEST}, got {horizon!r}"
+            f"{id}: horizon must be a whole number of steps >= 1 and <= {LONGEST}, got {horizon!r}"
         )
     if horizon == task.horizon:
         values["horizon"] = None
@@ -261,7 +279,8 @@ def make(
     Args:
         id: ``family/task``, as :func:`list_envs` gives them.
         render: whether its ``render()`` is going to be called; the episodes are the same.
-        observations: one vector, or a dictionary of its parts (``EnvSpec.obs_parts``).
+        observations: one vector, or a dictionary of its parts (``EnvSpec.obs_parts``); then there
+            is a ``compute_reward`` where the reward follows from the goals.
         options: ``horizon`` (int, environment steps; None for the task's own), ``reward``
             (``"native"`` or ``"sparse"``), ``terminate_on_success`` (bool), and the task's own.
 
@@ -271,7 +290,7 @@ def make(
     """
     check_observations(id, observations)
     env = _build(id, options, render=render)[0]
-    return DictEnv(env) if observations == "dict" else env
+    return dict_env(env) if observations == "dict" else env
 
 
 def check_observations(id: str, observations: str) -> None:
@@ -287,8 +306,8 @@ def check_observations(id: str, observations: str) -> None:
 def get_spec(id: str, **options: Any) -> EnvSpec:
     """Return what is known about an environment, its physics and its fingerprint.
 
-    The first call for an id and its options runs a few seeded steps; later ones in the same
-    process are free.
+    The first call for an id and its options plays a few seeded steps, where there is a reference to
+    compare them with; later ones in the same process are free.
 
     Raises:
         TrimtabError: as :func:`make`.
@@ -328,8 +347,7 @@ def _spec(id: str, options_json: str) -> EnvSpec:
     assert isinstance(observation, gymnasium.spaces.Box)
     assert isinstance(action, gymnasium.spaces.Box)
     time_step, frame_skip, integrator = family.frames(env.raw)
-    versions = {package: importlib.metadata.version(package) for package in family.packages}
-    return EnvSpec(
+    spec = EnvSpec(
         id=id,
         family=family.name,
         task=name,
@@ -345,13 +363,38 @@ def _spec(id: str, options_json: str) -> EnvSpec:
         tags=task.tags,
         options=options,
         physics={
-            **versions,
+            **{package: importlib.metadata.version(package) for package in family.packages},
             "timestep": time_step,
             "frame_skip": frame_skip,
             "integrator": integrator,
         },
-        fingerprint=fingerprint(
-            lambda: family.probe(env.raw) if family.probe is not None else env,
-            {**versions, "id": id, "options": options},
-        ),
     )
+    with contextlib.closing(env):
+        known = definition(spec, family, _sources().get(family.name))
+        name_of_physics = fingerprint(known, family, _reference_key(known, task), env.raw)
+    return dataclasses.replace(spec, fingerprint=name_of_physics)
+
+
+def _reference_key(known: Mapping[str, Any], task: Task) -> str:
+    own = {key: value for key, value in known["options"].items() if key in task.options}
+    return reference_key(known, own)
+
+
+def confirm(spec: EnvSpec) -> Confirmation:
+    """Compare how an environment moves here with its committed reference.
+
+    The horizon, a sparse reward and an end at success do not change what is simulated: one
+    reference serves them all. The trajectory is played once a process.
+
+    Raises:
+        TrimtabError: as :func:`make`.
+    """
+    family, _, task = _find(spec.id)
+    known = definition(spec, family, _sources().get(family.name))
+    with contextlib.ExitStack() as closing:
+
+        def raw() -> RawEnv:
+            env = closing.enter_context(contextlib.closing(_build(spec.id, spec.options)[0]))
+            return env.raw
+
+        return confirmation(family, _reference_key(known, task), raw)

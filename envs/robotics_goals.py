@@ -77,6 +77,12 @@ class FlatGoalEnv(gymnasium.Env[Any, Any]):
                 break
         return self._flat(obs), reward, terminated, truncated, info
 
+    def goal_reward(self, achieved: Any, desired: Any) -> Any:
+        """Return the rewards [...] of achieved goals [..., G] where others are desired."""
+        return self._env.compute_reward(
+            np.asarray(achieved, np.float64), np.asarray(desired, np.float64), {}
+        )
+
     def render(self) -> Any:
         """Return a picture [H, W, 3]."""
         return self._env.render()

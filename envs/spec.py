@@ -73,13 +73,16 @@ class Family:
         build: makes the bare environment of a task: ``build(task, render=..., **options)`` with
             the task's own options. Its observations are flat arrays of any float type, it never
             truncates, and ``reset(seed=...)`` decides the whole episode. An attribute
-            ``obs_parts`` names entries of the observation (see :class:`EnvSpec`). Made with
+            ``obs_parts`` names entries of the observation (see :class:`EnvSpec`), and one
+            ``goal_reward(achieved, desired)`` returns the rewards [...] of goals [..., G], where a
+            reward follows from the two alone. Made with
             ``render=True``, its ``render()`` returns a picture [H, W, 3] uint8.
         frames: (time step in seconds, steps of physics per action, integrator's name) of a bare
             environment.
         vector: its own vector environment, where it has one.
-        probe: makes of a bare environment the one whose trajectory is the fingerprint, where six
-            digits of the environment's own depend on the processor; None for itself.
+        probe: makes of a bare environment the one whose trajectory confirms its physics, where the
+            environment's own is computed in float32; None for itself.
+        revision: raised when a change of ours makes the same simulator simulate something else.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Family:
     frames: Callable[[RawEnv], tuple[float, int, str]]
     vector: OwnVector | None = None
     probe: Callable[[RawEnv], RawEnv] | None = None
+    revision: int = 1
 
 
 @dataclass(frozen=True)
@@ -114,8 +118,8 @@ class EnvSpec:
         tags: words to select tasks by.
         options: the options that differ from the defaults.
         physics: engine and package versions, time step, frame skip, integrator.
-        fingerprint: 12 hexadecimal digits over a short seeded trajectory; equal fingerprints mean
-            equal dynamics to six digits.
+        fingerprint: 12 hexadecimal digits that name the physics on every processor; scores of two
+            names cannot be compared (:mod:`trimtab.envs.fingerprint`).
     """
 
     id: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import gymnasium
@@ -52,6 +52,9 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         self.success_key = success_key
         self._sparse = sparse
         self._terminate_on_success = terminate_on_success
+        own_reward = None if sparse else getattr(raw, "goal_reward", None)
+        self.goal_reward: Callable[[Any, Any], Any] | None = own_reward
+        """Rewards [...] of achieved and desired goals [..., G]; None where others decide it."""
         self._elapsed = 0
         observation, action = raw.observation_space, raw.action_space
         assert isinstance(observation, gymnasium.spaces.Box)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,12 @@ class Policy(nn.Module, ABC):
         spec: shapes and limits.
         noise_shape: shape of the noise of one row, all of it standard normal.
         normalizer: the only place where units change.
+        revision: raised by one whenever a policy with equal weights and noise acts otherwise, or is
+            cloned by another loss.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
+    revision: ClassVar[int] = 1
     evaluate_deterministic: bool = False
 
     normalizer: Normalizer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from trimtab.types import PolicySpec, Statistics
+from trimtab.types import PolicySpec, Statistics, TrimtabError
 
 _SMALLEST_RANGE = 1e-4
 """Half range below which a dataset's dimension counts as constant and is not scaled up."""
@@ -18,8 +20,12 @@ class Normalizer(nn.Module):
     dataset it maps each observation and action dimension from the dataset's own range, as DPPO and
     DSRL do (arXiv 2409.00588, 2506.15799). Observations outside that range are not clipped; actions
     are always inside the limits of the spec.
+
+    Attributes:
+        limit: normalised observations are clipped to ``[-limit, limit]``; None: they are not.
     """
 
+    limit: float | None = None
     obs_shift: Tensor
     obs_scale: Tensor
     action_shift: Tensor
@@ -78,18 +84,44 @@ class Normalizer(nn.Module):
         return torch.maximum(torch.minimum(raw, self.action_high), self.action_low)
 
 
+class ClippedNormalizer(Normalizer):
+    """A normaliser that clips normalised observations.
+
+    Args:
+        spec: shapes and limits.
+        limit: normalised observations are clipped to ``[-limit, limit]``.
+
+    Raises:
+        TrimtabError: if ``limit`` is not above 0.
+    """
+
+    limit: float
+
+    def __init__(self, spec: PolicySpec, limit: float) -> None:
+        if not limit > 0:
+            raise TrimtabError(f"a limit of normalised observations must be above 0, got {limit}")
+        super().__init__(spec)
+        self.limit = float(limit)
+
+    def obs(self, obs: Tensor) -> Tensor:
+        """Return raw observations ``[..., O]`` normalised and clipped."""
+        return super().obs(obs).clamp(-self.limit, self.limit)
+
+
 class RunningNormalizer(Normalizer):
     """Observations to mean 0 and standard deviation 1 of all that was seen, clipped.
 
     The usual observation normalisation of on-policy learning (Engstrom et al., arXiv 2005.12729,
-    section 3). Nothing was seen at first, and observations are then only clipped. A learner calls
-    :meth:`see` between rollouts, so that the policy that acted is the policy that is improved.
+    section 3). Nothing was seen at first, and observations are then left as they are: the limit is
+    in standard deviations, which are not known yet. A learner calls :meth:`see` between rollouts,
+    so that the policy that acted is the policy that is improved.
 
     Args:
         spec: shapes and limits.
         limit: normalised observations are clipped to ``[-limit, limit]``.
     """
 
+    limit: float
     mean: Tensor
     variance: Tensor
     count: Tensor
@@ -97,6 +129,7 @@ class RunningNormalizer(Normalizer):
     def __init__(self, spec: PolicySpec, limit: float = 10.0) -> None:
         super().__init__(spec)
         self.limit = limit
+        self.fitted = False  # beside ``count``, so that an exported graph has no branch in it
         self.register_buffer("mean", torch.zeros(spec.obs_dim, dtype=torch.float64))
         self.register_buffer("variance", torch.ones(spec.obs_dim, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
@@ -107,10 +140,16 @@ class RunningNormalizer(Normalizer):
         absorb(obs.reshape(-1, obs.shape[-1]), self.mean, self.variance, self.count)
         self.obs_shift.copy_(self.mean)
         self.obs_scale.copy_((self.variance + 1e-8).sqrt())
+        self.fitted = True
 
     def obs(self, obs: Tensor) -> Tensor:
-        """Return raw observations ``[..., O]`` normalised and clipped."""
-        return super().obs(obs).clamp(-self.limit, self.limit)
+        """Return raw observations ``[..., O]`` normalised and clipped, or as they are."""
+        normalised = super().obs(obs)
+        return normalised.clamp(-self.limit, self.limit) if self.fitted else normalised
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self.fitted = bool(self.count > 0)
 
 
 def absorb(rows: Tensor, mean: Tensor, variance: Tensor, count: Tensor) -> None:

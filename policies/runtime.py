@@ -122,8 +122,8 @@ class PolicyRunner:
                 on those that play an action predicted earlier.
 
         Raises:
-            TrimtabError: if the observation has another shape, is not numeric or not finite, or if
-                the policy gives an action that is not finite.
+            TrimtabError: if the observation has another shape, is not numeric or not finite, has a
+                masked value, or if the policy gives an action that is not finite.
         """
         checked = self._checked(obs, (self.obs_dim,), "observation")
         if not self._queue:
@@ -180,11 +180,17 @@ class PolicyRunner:
         A size of None in ``shape`` stands for any number of rows but zero.
         """
         try:
-            array: NDArray[Any] = np.asarray(value)
+            # Plain asarray drops a mask, also of a list's rows.
+            given = np.ma.asarray(value)  # type: ignore[no-untyped-call]
         except ValueError as error:
             raise TrimtabError(f"{what}: is no array ({error}); give shape {shape}") from error
+        array: NDArray[Any] = np.asarray(given)
         if array.dtype.kind not in "fiu":
             raise TrimtabError(f"{what}: has type {array.dtype}; give numbers in raw units")
+        masked = np.ma.getmaskarray(given)  # type: ignore[no-untyped-call]
+        if masked.any():  # what stands beneath a mask is no measurement
+            index = tuple(int(i) for i in np.argwhere(masked)[0])
+            raise TrimtabError(f"{what}: value at index {index} is masked; check that sensor first")
         fits = array.ndim == len(shape) and all(
             have > 0 if want is None else have == want
             for have, want in zip(array.shape, shape, strict=True)

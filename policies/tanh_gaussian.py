@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks import mlp
+from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
 from trimtab.types import PolicySpec
 
 
@@ -27,9 +28,11 @@ class TanhGaussianPolicy(Policy):
         log_std_min: lower bound of the log standard deviation (a clamp).
         log_std_max: upper bound of the log standard deviation (a clamp).
         activation: of the hidden layers: relu, tanh, elu, gelu or silu.
+        obs_limit: normalised observations are clipped to ``[-obs_limit, obs_limit]``; None: they
+            are not.
 
     Raises:
-        TrimtabError: if an action limit is not finite.
+        TrimtabError: if an action limit is not finite, or ``obs_limit`` is not above 0.
     """
 
     evaluate_deterministic = True
@@ -43,6 +46,7 @@ class TanhGaussianPolicy(Policy):
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
         activation: str = "relu",
+        obs_limit: float | None = None,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
@@ -54,11 +58,25 @@ class TanhGaussianPolicy(Policy):
             log_std_max=log_std_max,
             activation=activation,
         )
+        if obs_limit is not None:
+            self._clip_observations(obs_limit)
         self.log_std_range = (log_std_min, log_std_max)
         flat = spec.horizon * spec.action_dim
         self.network = mlp(
             spec.obs_dim, hidden, 2 * flat, layer_norm=layer_norm, activation=activation
         )
+
+    def _clip_observations(self, limit: float) -> None:
+        device = self.normalizer.obs_shift.device
+        self.normalizer = ClippedNormalizer(self.spec, limit).to(device)
+        self._keywords["obs_limit"] = limit
+
+    def read_observations_as(self, normalizer: Normalizer) -> None:
+        """Normalise observations as ``normalizer`` does now, its clip included."""
+        if normalizer.limit is not None:
+            self._clip_observations(normalizer.limit)
+        self.normalizer.obs_shift.copy_(normalizer.obs_shift)
+        self.normalizer.obs_scale.copy_(normalizer.obs_scale)
 
     def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""

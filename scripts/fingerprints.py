@@ -1,56 +1,59 @@
-"""Write tests/envs/fingerprints.json: how every environment moves under the pinned packages.
+"""Write envs/physics/: the names of every environment's physics, and the trajectories that confirm.
 
-``python scripts/fingerprints.py`` measures all of them anew, ``python scripts/fingerprints.py
-metaworld gym/Ant-v5`` those of some families or ids, and keeps the other entries. Every family is
-measured in a process of its own, and once more with the older instructions that another processor
-would use. Where the two differ, a last bit decides a contact: the id is entered as unsteady, with
-means of an episode that a test compares instead. Beside the fingerprint stand the horizon, the
-time step, the frame skip, the integrator and the key of success. ``--other-machine`` enters those
-as unsteady too whose fingerprint here differs from the table's, which then stays: for packages that
-are the same on a machine that is not.
+``python scripts/fingerprints.py`` plays all environments anew, ``python scripts/fingerprints.py
+metaworld gym/Ant-v5`` those of some families or ids, and keeps what there is of the others.
+``names.json`` holds each definition with its name. A name is never taken back: a definition that
+is there keeps it, and a new one (another version, horizon, time step or revision) is added. Scores
+from before cannot stand beside new ones then: say in the changelog why.
 
-What cannot be measured keeps the entry that it has, and is told at the end with exit code 1. A
-changed fingerprint means that scores from before are of another environment: say in the changelog
-why it changed.
+A reference is made of the numbers that no processor moves. Every trajectory is played again while
+all positions and velocities are disturbed, before each step of physics, by up to 1e-12: thousands
+of times what another processor's rounding does. A number that moves by more than a twentieth of the
+tolerance, because a contact enlarges the difference, is left out of the reference from there on.
+
+``--measure`` prints what this process sees of ids, one JSON document a line: name, definition,
+deviation from the reference, bits, and what closing leaves open. What cannot be played keeps what
+it has, and is told at the end with exit code 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib.metadata
 import json
-import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import gymnasium
+import mujoco
 import numpy as np
+from safetensors.numpy import load_file, save
 
-from trimtab.envs.registry import get_spec, list_envs, list_families, make
-from trimtab.envs.spec import EnvSpec
+from trimtab.envs import fingerprint as physics
+from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, list_tasks, make
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_json
+from trimtab.files import atomic_write_bytes, atomic_write_text
+from trimtab.processor import processor_kind
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = ROOT / "tests" / "envs" / "fingerprints.json"
+FOLDER = ROOT / "envs" / "physics"
+NAMES = FOLDER / "names.json"
 Row = dict[str, Any]
+Names = dict[str, list[dict[str, Any]]]
 
-# What makes the C library, numpy, BLAS and XLA compute as on a processor without AVX2 and FMA.
-OLDER_PROCESSOR = {
-    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-FMA,-FMA4",
-    "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3",
-    "OPENBLAS_CORETYPE": "Nehalem",
-    "XLA_FLAGS": "--xla_cpu_max_isa=AVX",
-}
-TOLERANCE = 1e-2
-"""Relative difference of two means that a last bit may make within an episode of 25 steps."""
+DISTURBANCES = (1e-12, 1e-12, 1e-13)
+"""Size of each disturbance of positions and velocities, in their own units."""
+SHARE = 0.05
+"""Share of the tolerance that a disturbed number may move by and stay in the reference."""
 
 
 def installed_versions(family: str) -> dict[str, str]:
@@ -80,45 +83,43 @@ def open_things() -> dict[str, int]:
 
 
 def measure(ids: Sequence[str]) -> Iterable[Row]:
-    """Yield a row for each id: its fingerprint, and what closing its environment left open.
+    """Yield a row for each id: its name, how it moves, and what closing it left open.
 
     A simulator opens some things once and for all when it is first used, and XLA a thread more when
     it is busy; so where something is left open the environment is made again, up to three times. A
-    leak leaks every time, and what the last one leaves is what counts.
+    leak leaks every time, and what the last one leaves is what counts. Of tasks that are compiled,
+    for half a minute each, that is looked at for the first alone.
     """
-    table = read_table()
+    processor_kind()  # it imports torch, whose threads are no leak
+    tags = {id: task.tags for id, task in list_tasks().items()}
+    compiled = [id for id in ids if "mjx" in tags.get(id, ())]
     for id in ids:
         before, started = open_things(), time.perf_counter()
         try:
             spec = get_spec(id)
+            moved = confirm(spec)
         except Exception as error:  # simulators raise anything, and the others are still wanted
             yield {"id": id, "error": " ".join(f"{type(error).__name__}: {error}".split())}
             continue
         seconds = time.perf_counter() - started
         left = {name: count - before[name] for name, count in open_things().items()}
-        for _ in range(3):
+        for _ in range(0 if id in compiled[1:] else 3):
             if all(count <= 0 for count in left.values()):
                 break
             before = open_things()
             make_and_close(id)
             left = {name: count - before[name] for name, count in open_things().items()}
-        row = {
-            "id": id, "fingerprint": spec.fingerprint, "settings": settings_of(spec),
-            "left_open": left, "seconds": round(seconds, 3),
+        yield {
+            "id": id, "name": spec.fingerprint, "definition": definition_of(id),
+            **moved.to_json(), "seconds": round(seconds, 3),
+            "left_open": {} if id in compiled[1:] else left,
         }  # fmt: skip
-        if spec.fingerprint != table["fingerprints"].get(id):
-            row["means"] = episode_means(id)
-        yield row
 
 
-def settings_of(spec: EnvSpec) -> Row:
-    """Return what decides scores beside the physics, and what the physics is computed by."""
-    names = ("timestep", "frame_skip", "integrator")
-    return {
-        "horizon": spec.horizon,
-        **{name: spec.physics[name] for name in names},
-        "success_key": spec.success_key,
-    }
+def definition_of(id: str, **options: Any) -> Row:
+    """Return the definition of an environment of one of our own families."""
+    (family,) = (f for f in list_families() if f.name == id.split("/", 1)[0])
+    return physics.definition(get_spec(id, **options), family)
 
 
 def make_and_close(id: str) -> None:
@@ -127,29 +128,6 @@ def make_and_close(id: str) -> None:
     env.reset(seed=0)
     env.step(env.action_space.sample())
     env.close()
-
-
-def episode_means(id: str) -> dict[str, float]:
-    """Return means over 25 steps of an episode, which tell physics apart where last bits matter."""
-    env = make(id)
-    generator = np.random.default_rng(0)
-    observations, rewards = [env.reset(seed=0)[0]], []
-    for _ in range(25):
-        action = generator.uniform(env.action_space.low, env.action_space.high)
-        obs, reward, terminated, truncated, _ = env.step(action.astype(np.float32))
-        observations.append(obs)
-        rewards.append(reward)
-        if terminated or truncated:
-            break
-    env.close()
-    all_of_them = np.array(observations, np.float64)
-    values = {
-        "reward": np.mean(rewards),
-        "observation": all_of_them.mean(),
-        "observation_size": np.abs(all_of_them).mean(),
-        "observation_change": np.abs(np.diff(all_of_them, axis=0)).mean(),
-    }
-    return {name: float(f"{value:.6g}") for name, value in values.items()}
 
 
 def measure_elsewhere(
@@ -172,87 +150,115 @@ def measure_elsewhere(
     return {id: rows.get(id, {"id": id, "error": ended}) for id in ids}
 
 
-def complaint(table: Mapping[str, Any], row: Row, versions: Mapping[str, str]) -> str:
-    """Return what is wrong with a measured row against the table; empty if nothing.
+@contextlib.contextmanager
+def disturbed(size: float, seed: int) -> Iterator[None]:
+    """Move all positions and velocities a little before every step of MuJoCo's and pymunk's.
 
     Args:
-        table: what the file holds.
-        row: as :func:`measure` yields it.
-        versions: those installed of the packages of the id's family.
+        size: largest change of each number, uniform around zero.
+        seed: decides the changes.
     """
-    id = row["id"]
-    command = f"python scripts/fingerprints.py {id}"
-    if "error" in row:
-        return f"{id} cannot be measured: {row['error']}"
-    if id not in table["fingerprints"]:
-        return f"{id} has no expected fingerprint; run `{command}` and commit the file"
-    held = table["versions"].get(id.split("/", 1)[0])
-    if held != versions:
-        return (
-            f"{id}: the expected fingerprint holds for {held}, installed is {dict(versions)}; "
-            "install requirements.lock, or measure all anew"
-        )
-    before = table["settings"].get(id, {})
-    changed = [
-        f"{name} {before.get(name)} before, {value} now"
-        for name, value in row["settings"].items()
-        if before.get(name) != value
+    generator = np.random.default_rng(seed)
+    kept: list[tuple[Any, str, Any]] = []
+
+    def replace(owner: Any, function: str, disturb: Callable[..., None]) -> None:
+        original = getattr(owner, function)
+        kept.append((owner, function, original))
+
+        def with_disturbance(*args: Any, **kwargs: Any) -> Any:
+            disturb(*args)
+            return original(*args, **kwargs)
+
+        setattr(owner, function, with_disturbance)
+
+    def of_mujoco(_: Any, data: Any, *__: Any) -> None:
+        data.qpos[:] += generator.uniform(-size, size, data.qpos.shape)
+        data.qvel[:] += generator.uniform(-size, size, data.qvel.shape)
+
+    def of_pymunk(space: Any, *_: Any) -> None:
+        for body in space.bodies:
+            body.position += tuple(generator.uniform(-size, size, 2))
+            body.velocity += tuple(generator.uniform(-size, size, 2))
+            body.angle += float(generator.uniform(-size, size))
+
+    for function in ("mj_step", "mj_step2", "mj_forward"):
+        replace(mujoco, function, of_mujoco)
+    with contextlib.suppress(ImportError):
+        import pymunk
+
+        replace(pymunk.Space, "step", of_pymunk)
+    try:
+        yield
+    finally:
+        for owner, function, original in kept:
+            setattr(owner, function, original)
+
+
+def reference_of(id: str) -> tuple[str, physics.Numbers]:
+    """Return an environment's reference, by its name: what moves with no processor.
+
+    Raises:
+        TrimtabError: if nothing is left, or a disturbance does not reach the simulator.
+    """
+    (family,) = (f for f in list_families() if f.name == id.split("/", 1)[0])
+    with contextlib.closing(make(id)) as env:
+
+        def played() -> physics.Numbers:
+            return physics.trajectory(env.raw if family.probe is None else family.probe(env.raw))
+
+        expected = played()
+        enlarged = np.zeros(expected.shape, np.bool_)
+        for seed, size in enumerate(DISTURBANCES):
+            with disturbed(size, seed):
+                moved = played()
+            if physics.bits(moved) == physics.bits(expected):
+                raise TrimtabError(f"{id}: a disturbance does not reach its simulator")
+            enlarged |= physics.relative_deviations(moved, expected) > SHARE * physics.TOLERANCE
+    expected[np.logical_or.accumulate(enlarged, axis=1)] = np.nan
+    if not np.isfinite(expected[:, 1:]).any():
+        raise TrimtabError(f"{id}: every number behind the reset depends on the processor")
+    return physics.reference_key(definition_of(id), {}), expected
+
+
+def write_references(ids: Sequence[str], path: Path) -> None:
+    """Play some ids of one family and write their references, and the definitions beside them."""
+    tensors, definitions = {}, {}
+    for id in ids:
+        started = time.perf_counter()
+        try:
+            key, expected = reference_of(id)
+        except Exception as error:  # simulators raise anything, and the others are still wanted
+            sys.stderr.write(f"fingerprints: {id}: {type(error).__name__}: {error}\n")
+            continue
+        share = np.isfinite(expected).mean()
+        seconds = time.perf_counter() - started
+        sys.stderr.write(f"fingerprints: {id}: {share:.0%} of it kept, {seconds:.1f} s\n")
+        tensors[key], definitions[id] = expected.astype(np.float32), definition_of(id)
+    atomic_write_bytes(path, save(tensors, {"definitions": json.dumps(definitions)}))
+
+
+def enter(names: Names, known: Row) -> None:
+    """Add a definition to the names, under the digits of its own, unless it is there."""
+    entries = names.setdefault(known["id"], [])
+    if all(entry["definition"] != known for entry in entries):
+        new = physics.name(known)
+        sys.stderr.write(f"fingerprints: {known['id']}: a new name, {new}\n")
+        entries.append({"name": new, "definition": known})
+
+
+def read_names() -> Names:
+    """Return what names.json holds; nothing where there is no file."""
+    names: Names = json.loads(NAMES.read_text(encoding="utf-8")) if NAMES.is_file() else {}
+    return names
+
+
+def write_names(names: Names) -> None:
+    """Write names.json, a definition a line."""
+    blocks = [
+        f'  "{id}": [\n' + ",\n".join(f"    {json.dumps(entry)}" for entry in names[id]) + "\n  ]"
+        for id in sorted(names)
     ]
-    if changed:
-        return (
-            f"{id} is another task than expected: {', '.join(changed)}; scores from before cannot "
-            f"stand beside new ones: give it another name, or run `{command}` and say why"
-        )
-    expected, unsteady = table["fingerprints"][id], table["unsteady"].get(id)
-    if unsteady is not None and row["fingerprint"] not in unsteady["fingerprints"]:
-        held_means, means = unsteady["means"], row["means"]
-        moved = {
-            name: (value, means[name])
-            for name, value in held_means.items()
-            if not math.isclose(value, means[name], rel_tol=TOLERANCE, abs_tol=1e-6)
-        }
-        if moved:
-            return (
-                f"{id} moves otherwise than expected, by more than another processor's last bit: "
-                f"fingerprint {expected} before, {row['fingerprint']} now, means {moved}; if that "
-                f"is meant, run `{command}` and say why"
-            )
-    elif unsteady is None and row["fingerprint"] != expected:
-        return (
-            f"{id} moves otherwise than expected: fingerprint {expected} before, "
-            f"{row['fingerprint']} now; if that is meant, run `{command}` and say why; if only the "
-            "machine is another, add --other-machine"
-        )
-    return ""
-
-
-def enter(
-    table: dict[str, dict[str, Any]], here: Row, older: Row, *, other_machine: bool = False
-) -> None:
-    """Write an id's rows, from here and as on an older processor, into the table."""
-    id, new = here["id"], here["fingerprint"]
-    old = table["fingerprints"].get(id, "absent")
-    keep = other_machine and old != "absent"
-    if new != old:
-        told = f"{old} stays, {new} here" if keep else f"{old} -> {new}"
-        sys.stderr.write(f"fingerprints: {id}: {told}\n")
-    table["settings"][id] = here["settings"]
-    all_of_them = {new, older["fingerprint"], *([old] if keep else [])}
-    table["fingerprints"][id] = old if keep else new
-    if len(all_of_them) == 1:
-        table["unsteady"].pop(id, None)
-        return
-    # A row that is as the table has it carries no means; of two that differ, one does.
-    means = here.get("means") or older["means"]
-    table["unsteady"][id] = {"fingerprints": sorted(all_of_them), "means": means}
-
-
-def read_table() -> dict[str, dict[str, Any]]:
-    """Return what the file holds; an empty table where there is none."""
-    if not TABLE.is_file():
-        return {"versions": {}, "fingerprints": {}, "settings": {}, "unsteady": {}}
-    table: dict[str, dict[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))
-    return table
+    atomic_write_text(NAMES, "{\n" + ",\n".join(blocks) + "\n}\n")
 
 
 def chosen(words: Sequence[str]) -> list[str]:
@@ -267,17 +273,38 @@ def chosen(words: Sequence[str]) -> list[str]:
     return [id for id in list_envs() if not words or {id, id.split("/", 1)[0]} & set(words)]
 
 
+def _references_elsewhere(ids: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Make references in a process of its own; return the definitions, and add to the family's."""
+    family = ids[0].split("/", 1)[0]
+    made, path = folder / f"{family}.safetensors", FOLDER / f"{family}.safetensors"
+    subprocess.run(
+        [sys.executable, str(Path(__file__).resolve()), "--references", str(made), *ids],
+        check=True,
+    )
+    with physics.safe_open(made, framework="numpy") as file:
+        definitions: dict[str, Any] = json.loads(file.metadata()["definitions"])
+    before = load_file(path) if path.is_file() else {}
+    kept = {
+        key: value
+        for key, value in before.items()
+        if key.split(" ")[0] in list_envs() and key.split(" ")[0] not in definitions
+    }
+    atomic_write_bytes(path, save(dict(sorted((kept | load_file(made)).items()))))
+    return definitions
+
+
 def main() -> int:
-    """Measure, tell what changed, write."""
+    """Play, tell what is new, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="FAMILY_OR_ID")
     parser.add_argument("--measure", action="store_true", help="only print rows, from this process")
-    parser.add_argument(
-        "--other-machine", action="store_true", help="keep the table's where this machine differs"
-    )
-    parser.add_argument("--workers", type=int, default=1, help="families measured side by side")
+    parser.add_argument("--references", type=Path, help="only write references, of one family")
+    parser.add_argument("--workers", type=int, default=1, help="families played side by side")
     words = parser.parse_args()
     ids = chosen(words.words)
+    if words.references:
+        write_references(ids, words.references)
+        return 0
     if words.measure:
         asked = {word: n for n, word in enumerate(words.words)}
         for row in measure(sorted(ids, key=lambda id: asked.get(id, 0))):
@@ -285,40 +312,19 @@ def main() -> int:
             sys.stdout.flush()
         return 0
 
-    table, failed = read_table(), 0
+    FOLDER.mkdir(exist_ok=True)
     families: dict[str, list[str]] = {}
     for id in ids:
         families.setdefault(id.split("/", 1)[0], []).append(id)
-    with ThreadPoolExecutor(words.workers) as pool:
-        here = pool.map(measure_elsewhere, families.values())
-        older = pool.map(lambda ids: measure_elsewhere(ids, OLDER_PROCESSOR), families.values())
-        for family, rows, others in zip(families, here, older, strict=True):
-            for id, row in rows.items():
-                error = row.get("error") or others[id].get("error")
-                if error:
-                    failed += 1
-                    sys.stderr.write(f"fingerprints: {id}: {error}\n")
-                    continue
-                enter(table, row, others[id], other_machine=words.other_machine)
-                table["versions"][family] = installed_versions(family)
-            seconds = sum(row.get("seconds", 0.0) for row in rows.values())
-            sys.stderr.write(f"fingerprints: {family}: {len(rows)} in {seconds:.1f} s\n")
-    known = {id: value for id, value in table["fingerprints"].items() if id in list_envs()}
-    settings = {id: value for id, value in table["settings"].items() if id in list_envs()}
-    unsteady = {id: value for id, value in table["unsteady"].items() if id in list_envs()}
-    names = {family.name for family in list_families()}
-    held = {family: value for family, value in table["versions"].items() if family in names}
-    atomic_write_json(
-        TABLE,
-        {
-            "versions": dict(sorted(held.items())),
-            "fingerprints": dict(sorted(known.items())),
-            "settings": dict(sorted(settings.items())),
-            "unsteady": dict(sorted(unsteady.items())),
-        },
-    )
-    sys.stderr.write(f"fingerprints: {len(known)} ids in {TABLE.relative_to(ROOT)}\n")
-    return 1 if failed else 0
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(words.workers) as pool:
+        made = pool.map(lambda ids: _references_elsewhere(ids, Path(folder)), families.values())
+        definitions = {id: known for found in made for id, known in found.items()}
+    names = {id: entries for id, entries in read_names().items() if id in list_envs()}
+    for known in definitions.values():
+        enter(names, known)
+    write_names(names)
+    sys.stderr.write(f"fingerprints: {len(definitions)} of {len(ids)} ids written\n")
+    return 0 if len(definitions) == len(ids) else 1
 
 
 if __name__ == "__main__":

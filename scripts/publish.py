@@ -2,6 +2,7 @@
 
 python scripts/publish.py runs/suites/quickstart
 python scripts/publish.py speed                    # what `trimtab speed out=speed` wrote
+python scripts/publish.py recompute                # every committed table, from its committed rows
 """
 
 from __future__ import annotations
@@ -13,8 +14,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from trimtab.benchmarks import curves, leaderboard, report
+from trimtab.benchmarks.intervals import verdict
+from trimtab.benchmarks.rows import collect_episodes
 from trimtab.benchmarks.speed import Row
 from trimtab.benchmarks.speed_report import readable
+from trimtab.benchmarks.stats import Interval
+from trimtab.benchmarks.suite import load_suite
+from trimtab.files import atomic_write_text
+from trimtab.processor import processor_kind
 
 ROOT = Path(__file__).parent.parent
 KINDS = (
@@ -49,7 +57,7 @@ def gains(board: Any) -> Iterator[tuple[str, ...]]:
 
 def parity(board: Any) -> Iterator[tuple[str, ...]]:
     """Yield the lines of a table of returns beside those of the peers."""
-    yield "task", "method", "return", "the peer's", "P(better)"
+    yield "task", "method", "return", "the peer's", "P(better)", "seeds", "shown"
     for env in board["tables"]:
         means = {entry["label"]: entry["mean"] for entry in env["entries"]}
         for entry in env["entries"]:
@@ -60,6 +68,8 @@ def parity(board: Any) -> Iterator[tuple[str, ...]]:
                     interval(entry["mean"], 0),
                     interval(means[entry["baseline"]], 0),
                     interval(entry["improvement"]),
+                    str(len(entry["runs"])),
+                    verdict(Interval(**entry["improvement"])),
                 )
 
 
@@ -101,8 +111,53 @@ def main(folder: Path) -> None:
     results.mkdir(parents=True, exist_ok=True)
     for file in kinds[0]:
         shutil.copyfile(folder / file, results / file)
+    if (folder / "suite.json").is_file():
+        write_configurations(folder / "suite.json", results)
+    write_readme(name)
+
+
+def write_configurations(note: Path, results: Path) -> None:
+    """Write what a finished suite's hashes were computed from, and what its bits depend on."""
+    folders = json.loads(note.read_text())["folders"].values()
+    found = {}
+    for folder in folders:
+        provenance = json.loads((Path(folder) / "provenance.json").read_text())
+        found[provenance["config_hash"]] = provenance["identity"]
+    text = json.dumps(dict(sorted(found.items())), indent=1, sort_keys=True)
+    atomic_write_text(results / "configurations.json", text + "\n")
+    machine = json.dumps({"processor": processor_kind()}, indent=1)
+    atomic_write_text(results / "machine.json", machine + "\n")
+
+
+def recompute() -> None:
+    """Write every committed leaderboard, its learning curves and the README's tables anew.
+
+    The rows, the command and the versions stay: they say how the rows were made.
+    """
+    for rows in sorted((ROOT / "benchmarks" / "results").glob("*/leaderboard.json")):
+        folder, suite = rows.parent, load_suite(rows.parent.name.replace("-", "_"), "runs")
+        committed = json.loads(rows.read_text())
+        board = leaderboard.build(
+            collect_episodes(folder / "episodes.parquet"),
+            baselines=suite.baselines or None,
+            command=committed["command"],
+            versions=committed["versions"],
+            title=committed["title"],
+        )
+        atomic_write_text(folder / "leaderboard.md", board.to_markdown())
+        atomic_write_text(folder / "leaderboard.csv", board.to_csv())
+        atomic_write_text(folder / "leaderboard.json", board.to_json())
+        atomic_write_text(folder / "index.html", report.render(board))
+        if suite.figure is None:
+            curves.draw(board, folder / "figure.png")
+        write_readme(folder.name)
+
+
+def write_readme(name: str) -> None:
+    """Write the README's table of a result, if it has one."""
     if name not in TABLES:
         return
+    results = ROOT / "benchmarks" / "results" / name
     start = f"<!-- {name} table: written by scripts/publish.py -->"
     readme = ROOT / "README.md"
     before, found, rest = readme.read_text().partition(start)
@@ -115,4 +170,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "recompute":
+        recompute()
+    else:
+        main(Path(sys.argv[1]))

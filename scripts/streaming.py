@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from trimtab.benchmarks.speed import check_rounds
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.apart import stop_server
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.streaming import StreamedBuffer, load
 from trimtab.files import atomic_write_json
@@ -149,6 +150,7 @@ def loading(name: str, folder: Path, cache: Path) -> dict[str, Any]:
     dataset.statistics()
     for _ in range(DRAWN):
         buffer.sample(BATCH)
+    stop_server()  # so that its readers are counted
     return {
         "name": name,
         "transitions": dataset.num_steps,

@@ -1,10 +1,21 @@
-"""What every test finds: one thread a process, no hub, and searches that repeat."""
+"""What every test finds: one thread a process, no hub, a scratch folder, searches that repeat.
+
+Workers of a parallel run (``--dist loadgroup``) are given whole groups of tests, the longest first:
+a file is a group, and the files whose tests are one a task are a group for each simulator family,
+because what a family compiles is kept in its process. ``tests/durations.json`` holds how long each
+group took; ``--write-durations`` writes it anew. It decides the order and nothing else.
+"""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import json
 import os
+import shutil
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,6 +32,22 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 
+# What libraries keep for later (compiled programs, shaders, fonts) and all temporary files lie in
+# one folder, which goes with the run. Parallel workers, and what a test starts, share it.
+_SCRATCH = None
+if "TRIMTAB_TEST_SCRATCH" not in os.environ:
+    _SCRATCH = tempfile.mkdtemp(prefix="trimtab-")
+    os.environ["TRIMTAB_TEST_SCRATCH"] = _SCRATCH
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # those of tests stay
+    for _name, _folder in {
+        "TMPDIR": "tmp",
+        "XDG_CACHE_HOME": "cache",
+        "MPLCONFIGDIR": "matplotlib",
+    }.items():
+        os.environ[_name] = os.path.join(_SCRATCH, _folder)
+        os.mkdir(os.environ[_name])
+    tempfile.tempdir = None
+
 # Simulators read how to draw when they are imported, whichever test does that first. The workers of
 # a parallel run are told by the process that starts them.
 if "PYTEST_XDIST_WORKER" not in os.environ:
@@ -36,3 +63,63 @@ settings.load_profile("trimtab")
 def root() -> Path:
     """The root of the repository."""
     return Path(__file__).resolve().parent.parent
+
+
+# One file of tests for all tasks; the rest of a group's name is the family.
+BY_FAMILY = {"envs/test_contract.py", "envs/test_fingerprints.py"}
+DURATIONS = Path(__file__).with_name("durations.json")
+_seconds: collections.Counter[str] = collections.Counter()
+
+
+def group_of(nodeid: str) -> str:
+    """Return the name of the group of tests that have to run in one process."""
+    file, _, test = nodeid.removeprefix("tests/").partition("::")
+    family, slash, _ = test.partition("[")[2].partition("/")
+    return f"{file}[{family}]" if slash and file in BY_FAMILY else file
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every-task", action="store_true", help="hold every task to the whole contract"
+    )
+    parser.addoption(
+        "--write-durations", action="store_true", help="write tests/durations.json (needs -n)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if getattr(config.option, "loadgroup", False):  # in a worker
+        recorded: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
+        new = float("inf")  # and so first
+        items.sort(key=lambda item: -recorded.get(group_of(item.nodeid), new))
+
+
+@pytest.hookimpl(optionalhook=True)  # a hook of xdist's, which need not be there
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out groups by the names of tests.
+
+    Marks (``xdist_group``) would do, but xdist 3.8 does not see them under pytest 9.2.
+    """
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return Groups(config, log)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _seconds[group_of(report.nodeid)] += report.duration
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ and config.getoption("write_durations"):
+        measured = {group: round(seconds, 1) for group, seconds in _seconds.items()}
+        table = {**json.loads(DURATIONS.read_text(encoding="utf-8")), **measured}
+        table = {group: table[group] for group in sorted(table)}
+        DURATIONS.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    if _SCRATCH is not None:
+        shutil.rmtree(_SCRATCH, ignore_errors=True)

@@ -65,10 +65,13 @@ def test_the_method_trains(followed: Path) -> None:
 
 
 def test_the_contract_tests_cover_the_method(followed: Path) -> None:
+    """Those of the method, and those that look at all methods or settings at once."""
     tested = run(
         followed, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-v",
         "tests/test_conf.py", "tests/algorithms/test_contract.py",
+        "-k", "filtered_bc or has_its_yaml or test_the_target",
     )  # fmt: skip
+    assert "test_every_method_has_its_yaml_and_every_yaml_its_method PASSED" in tested.stdout
     assert tested.returncode == 0, tested.stdout[-3000:]
     assert re.search(r"test_contract\.py::\S*\[.*filtered_bc.*\] PASSED", tested.stdout)
 

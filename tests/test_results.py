@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trimtab.benchmarks import leaderboard, stats
+from trimtab.benchmarks import intervals, leaderboard, report
 from trimtab.benchmarks.config import compose_run
 from trimtab.benchmarks.rows import collect_episodes
 from trimtab.benchmarks.speed import Row, all_pairs
 from trimtab.benchmarks.speed_report import markdown
+from trimtab.benchmarks.stats import Interval
 from trimtab.benchmarks.suite import load_suite
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
@@ -58,6 +62,38 @@ def mean(scores: dict[int, NDArray[np.float64]]) -> float:
     return float(np.mean([s.mean() for s in scores.values()]))
 
 
+def near(value: Any) -> Any:
+    """Return JSON values with numbers that need not agree to the last bit of a processor."""
+    if isinstance(value, dict):
+        return {key: near(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [near(item) for item in value]
+    return pytest.approx(value, rel=1e-9, abs=1e-12) if isinstance(value, float) else value
+
+
+def cells(text: str) -> list[dict[str, Any]]:
+    """Return the lines of a CSV, numbers as numbers."""
+    number = re.compile(r"-?\d+\.\d+(e-?\d+)?")
+    return [
+        {key: float(cell) if number.fullmatch(cell) else cell for key, cell in line.items()}
+        for line in csv.DictReader(io.StringIO(text))
+    ]
+
+
+def alike(ours: str, theirs: str) -> bool:
+    """Return whether two pages have the same words, and numbers within one of their last digit.
+
+    A number that lies between two roundings may fall to either side on another processor.
+    """
+    number = re.compile(r"([-+]?\d[\d,]*\.\d+)")
+    pairs = list(zip(number.split(ours), number.split(theirs), strict=True))
+    least = [10.0 ** -len(kept.partition(".")[2]) for _, kept in pairs[1::2]]
+    values = [[float(text.replace(",", "")) for text in pair] for pair in pairs[1::2]]
+    near = [abs(new - old) < 1.01 * unit for (new, old), unit in zip(values, least, strict=True)]
+    return all(near) and all(new == old for new, old in pairs[::2])
+
+
+@pytest.mark.bits
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_tables_are_recomputed_from_the_rows(name: str) -> None:
     folder = RESULTS / name
@@ -69,9 +105,13 @@ def test_tables_are_recomputed_from_the_rows(name: str) -> None:
         versions=committed["versions"],
         title=committed["title"],
     )
-    assert json.loads(board.to_json()) == committed
-    assert board.to_markdown() == (folder / "leaderboard.md").read_text()
-    assert board.to_csv() == (folder / "leaderboard.csv").read_text()
+    assert json.loads(board.to_json()) == near(committed)
+    assert alike(board.to_markdown(), (folder / "leaderboard.md").read_text())
+    assert cells(board.to_csv()) == near(cells((folder / "leaderboard.csv").read_text()))
+    page = (folder / "index.html").read_text()
+    for table in board.tables:
+        assert all(entry.mean.text(table.digits) in page for entry in table.entries)
+    assert report.READING.partition(". ")[0] in page
 
 
 @pytest.mark.parametrize("policy", ["flow", "diffusion"])
@@ -88,8 +128,8 @@ def test_steering_beats_its_frozen_base_at_the_closed_door(
     rows: list[dict[str, Any]], algorithm: str, policy: str
 ) -> None:
     steered, base = last(rows, BLOCKED, algorithm, policy), last(rows, BLOCKED, "frozen", policy)
-    gain = stats.difference_interval(steered, base)
-    assert gain.value >= 0.4 and gain.low > 0
+    gain = intervals.difference_interval(steered, base, rate=True)
+    assert gain.value >= 0.4 and gain.low > 0.2
     assert all(steered[seed].mean() > base[seed].mean() for seed in steered)
     assert max(r["env_steps"] for r in rows if r["algorithm"] == algorithm) <= 30_000
 
@@ -104,7 +144,8 @@ def test_the_gain_at_the_closed_door_is_not_that_of_having_no_noise(
     rows: list[dict[str, Any]], policy: str
 ) -> None:
     calm = last(rows, BLOCKED, "zero_noise", policy)
-    assert stats.difference_interval(last(rows, BLOCKED, "dsrl_sac", policy), calm).low > 0.4
+    steered = last(rows, BLOCKED, "dsrl_sac", policy)
+    assert intervals.difference_interval(steered, calm, rate=True).low > 0.1
 
 
 def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
@@ -112,6 +153,7 @@ def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
     assert mean(steered) - mean(base) >= 0.1
 
 
+@pytest.mark.bits
 def test_the_rows_are_those_that_the_suite_makes(rows: list[dict[str, Any]]) -> None:
     for job in load_suite("quickstart", "runs").jobs:
         config = compose_run([*job.overrides, *(["base=x"] if job.base else [])])
@@ -129,15 +171,38 @@ def test_the_rows_are_those_that_the_suite_makes(rows: list[dict[str, Any]]) -> 
         assert {r["suite"] for r in mine} == {"quickstart"}
 
 
-def test_online_methods_are_not_behind_their_peers() -> None:
+def test_what_is_said_of_online_methods_beside_their_peers_is_what_is_shown() -> None:
+    """No method is shown to be behind; of three of the four, nothing can be told.
+
+    Power (``benchmarks/results/coverage/power.csv``): ours being worse by one standard deviation of
+    the seeds is called "behind" 12 percent of the time with five seeds a side, half of the time
+    with ten, and "not behind" at most 3 percent of the time; the rest is "cannot be told". A
+    method that is as good is called "not behind" 27 percent of the time with five, 58 with ten.
+    """
     board = json.loads((RESULTS / "online-parity" / "leaderboard.json").read_text())
-    compared = [entry for env in board["tables"] for entry in env["entries"] if entry["baseline"]]
-    assert len(compared) == 4 and all(len(entry["runs"]) >= 5 for entry in compared)
-    for entry in compared:
-        assert entry["baseline"] == f"sb3_{entry['algorithm']}"
-        assert entry["improvement"]["high"] >= 0.5, entry["label"]
+    shown = {
+        (env["env"], entry["label"], len(entry["runs"])): intervals.verdict(
+            Interval(**entry["improvement"])
+        )
+        for env in board["tables"]
+        for entry in env["entries"]
+        if entry["baseline"] == f"sb3_{entry['algorithm']}"
+    }
+    assert shown == {
+        ("gym/HalfCheetah-v5", "td3", 5): "not behind",
+        ("gym/Hopper-v5", "ppo", 10): "cannot be told",
+        ("gym/Hopper-v5", "sac", 5): "cannot be told",
+        ("gym/InvertedDoublePendulum-v5", "ppo", 5): "cannot be told",
+    }
+    with (RESULTS / "coverage" / "power.csv").open(newline="") as file:
+        power = {(r["seeds"], float(r["worse_by"])): r for r in csv.DictReader(file)}
+    for seeds, behind, equal in (("5", 0.12, 0.27), ("10", 0.49, 0.58)):
+        assert float(power[seeds, 1.0]["behind"]) == pytest.approx(behind, abs=0.006)
+        assert float(power[seeds, 1.0]["not behind"]) <= 0.03
+        assert float(power[seeds, 0.0]["not behind"]) == pytest.approx(equal, abs=0.006)
 
 
+@pytest.mark.bits
 def test_the_readme_has_the_tables_of_the_results(root: Path) -> None:
     spec = importlib.util.spec_from_file_location("publish", root / "scripts" / "publish.py")
     assert spec is not None and spec.loader is not None
@@ -149,6 +214,7 @@ def test_the_readme_has_the_tables_of_the_results(root: Path) -> None:
         assert publish.markdown(lines(content)) in readme, name
 
 
+@pytest.mark.bits
 def test_speed_rows_are_whole_and_their_ratios_those_of_their_rates() -> None:
     folder = RESULTS / "speed"
     rows = [Row(**row) for row in json.loads((folder / "speed.json").read_text())]

@@ -1,63 +1,60 @@
 """Reading in a process apart: a damaged file can crash or hang a C library, but not the caller.
 
-The child hands its arrays over in shared memory, so that nothing is copied twice, or in a file
-where they are too large for that; beside them only JSON passes, and nothing is unpickled.
+The caller is never forked, for it may have threads (torch's, JAX's): a small server, started in a
+fresh interpreter when the first file is read, forks for each reading (``reading_server.py``). It
+is told what to read by the name of a module's function and by JSON. The reader hands its arrays
+over in shared memory, so that nothing is copied twice, or in a file where they are too large for
+that; beside them only JSON passes, and nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import faulthandler
-import gc
+import atexit
 import json
 import mmap
 import os
 import resource
-import select
 import signal
+import socket
+import subprocess
+import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.formats.reading_server import ADVICE, NO_ROOM, Blocks, Read, resolve
 from trimtab.errors import TrimtabError
 
-__all__ = ["Blocks", "Read", "Received", "read_apart", "spilled_to"]
+__all__ = [
+    "Blocks", "Read", "Received", "read_apart", "reference", "resolve", "spilled_to", "stop_server",
+]  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Blocks:
-    """An array that is read a part at a time, because all of it may not fit into memory.
-
-    Attributes:
-        dtype: of the numbers.
-        shape: of the whole.
-        read: yields consecutive rows.
-    """
-
-    dtype: npt.DTypeLike
-    shape: tuple[int, ...]
-    read: Callable[[], Iterable[npt.NDArray[Any]]]
-
-
-Read = tuple[Mapping[str, Any], Iterable[tuple[str, npt.NDArray[Any] | Blocks]]]
-"""JSON values, which are complete once all arrays are read, and arrays of numbers with names."""
 Received = tuple[Mapping[str, Any], dict[str, npt.NDArray[Any]]]
-"""The same in the calling process."""
+"""What was read, in the calling process: JSON values, and arrays by their names."""
 
 _spill: ContextVar[Path | None] = ContextVar("spill", default=None)
 
 _SECONDS = 20.0  # of processor time, before a reader is taken to hang
 _BYTES_A_SECOND = 1e6  # further time that a large file gets
-_ALIGNMENT = 64
-_NO_ROOM = 3  # the child's exit code
-_ADVICE = "make the dataset again or fetch a fresh copy"
+_MEMORY = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()  # that a reader may ask for
+_PATIENCE = 5.0  # seconds that the server gets to end
+_START = (
+    "import sys; sys.path[:] = sys.argv[2:]; "
+    "from trimtab.datasets.formats.reading_server import serve; serve(int(sys.argv[1]))"
+)
+_ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
 
 
 @contextmanager
@@ -73,44 +70,186 @@ def spilled_to(folder: Path) -> Iterator[None]:
         _spill.reset(token)
 
 
-def read_apart(path: Path, read: Callable[[], AbstractContextManager[Read]]) -> Received:
-    """Return what is read in a child process; the arrays are read-only.
+def reference(function: Callable[..., Any]) -> str:
+    """Return the name ``module:function`` by which a process apart finds a function.
+
+    Raises:
+        TypeError: if it is not one of a module, but a closure, say.
+    """
+    name = f"{function.__module__}:{function.__qualname__}"
+    if getattr(sys.modules[function.__module__], function.__qualname__, None) is not function:
+        raise TypeError(f"{name} is not a function of a module")
+    return name
+
+
+def read_apart(
+    path: Path,
+    read: Callable[..., AbstractContextManager[Read]],
+    *arguments: Any,
+    imports: Sequence[str] = (),
+) -> Received:
+    """Return what is read in a process apart; the arrays are read-only.
 
     Args:
         path: what is read: named in errors, and its size decides the patience.
-        read: entered in the child, and left when the arrays are gathered. It may raise
-            TrimtabError, and nothing it does to memory or files' positions is seen here.
+        read: a module's function. It is called and entered in the process apart, and left when the
+            arrays are gathered. It may raise TrimtabError, and nothing it does to memory or files'
+            positions is seen here.
+        arguments: of ``read``: JSON values, so that a tuple arrives as a list.
+        imports: further modules that the server is to import once, and not each reader anew.
 
     Raises:
         TrimtabError: what ``read`` raised, that it crashed or came to no end, or that there is no
             room for its arrays.
     """
-    seconds = _SECONDS + _bytes(path) / _BYTES_A_SECOND
+    request = {
+        "path": str(path),
+        "function": reference(read),
+        "arguments": arguments,
+        "imports": [read.__module__, *imports],
+        "seconds": _SECONDS + _bytes(path) / _BYTES_A_SECOND,
+        "memory": _MEMORY,
+    }
     folder = _spill.get()
     store = os.memfd_create("trimtab") if folder is None else _nameless(folder)
-    ended, alive = os.pipe()
     try:
-        with warnings.catch_warnings():
-            # The child only reads and leaves by _exit; no thread of the parent is needed in it.
-            warnings.simplefilter("ignore")
-            child = os.fork()
-        if child == 0:
-            _child(path, store, read, seconds)
-        os.close(alive)
-        alive = -1
-        status = _wait(child, ended, 10 * seconds)
+        answer = _answer(request, store)
+        status = answer["status"]
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
             return _received(store)
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NO_ROOM:
-            place = folder or "memory"
-            raise TrimtabError(f"dataset {path}: there is no room for its arrays in {place}")
-        slow = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL)
-        fault = "its reader came to no end" if slow else "its reader crashed"
-        raise TrimtabError(f"dataset {path}: damaged ({fault}); {_ADVICE}")
     finally:
-        for descriptor in (store, ended, alive):
-            if descriptor >= 0:
-                os.close(descriptor)
+        os.close(store)
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == NO_ROOM:
+        place = folder or "memory"
+        raise TrimtabError(f"dataset {path}: there is no room for its arrays in {place}")
+    killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+    if killed_by == signal.SIGKILL and not answer["slow"]:
+        raise TrimtabError(
+            f"dataset {path}: its reader was killed, as happens where memory runs out; "
+            f"free some, or {ADVICE}"
+        )
+    slow = answer["slow"] or killed_by == signal.SIGXCPU
+    fault = "its reader came to no end" if slow else "its reader crashed"
+    raise TrimtabError(f"dataset {path}: damaged ({fault}); {ADVICE}")
+
+
+def _answer(request: Mapping[str, Any], store: int) -> dict[str, Any]:
+    """Let the server carry out a request and return how the reader ended.
+
+    Raises:
+        TrimtabError: if the server cannot be started, or is killed time and again.
+    """
+    with os.fdopen(os.memfd_create("trimtab"), "wb") as task:
+        task.write(json.dumps(request).encode())
+        task.flush()
+        here = os.open(".", os.O_PATH)  # relative paths mean the same there
+        try:
+            for _ in range(2):
+                mine, theirs = socket.socketpair()
+                with mine:  # closing it, as an interrupt does, ends the reader
+                    with theirs:
+                        _server.send([task.fileno(), store, here, theirs.fileno()])
+                    with mine.makefile("rb") as end:
+                        text = end.read()
+                if text:
+                    answer: dict[str, Any] = json.loads(text)
+                    return answer
+                _server.stop()
+        finally:
+            os.close(here)
+    raise TrimtabError(
+        f"dataset {request['path']}: the process that reads datasets ended twice without an "
+        "answer, as happens where memory runs out; free some and try again"
+    )
+
+
+class _Server:
+    """This process's reading server: started when it is first needed, ended with this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def send(self, descriptors: Sequence[int]) -> None:
+        """Hand over a request, to a fresh server where the last one was killed.
+
+        Raises:
+            TrimtabError: if no server can be started.
+        """
+        with self._lock:
+            for _ in range(2):
+                try:
+                    if self._control is None:
+                        self._start()
+                    assert self._control is not None
+                    socket.send_fds(self._control, [b"."], descriptors)
+                    return
+                except ConnectionError:
+                    self._end()
+                except OSError as error:
+                    fault = error.strerror or error
+                    raise TrimtabError(f"cannot start what reads datasets ({fault})") from error
+            raise TrimtabError("cannot start what reads datasets (it ends at once)")
+
+    def _start(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        end = theirs.fileno()
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", _START, str(end), *filter(_is_text, sys.path)],
+                    env={**os.environ, **_ONE_THREAD},
+                    pass_fds=[end],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,  # Ctrl-C is the caller's to answer
+                )
+            except OSError:
+                self._end()
+                raise
+
+    def _end(self) -> None:
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            try:
+                self._process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._control = self._process = None
+
+    def stop(self) -> None:
+        """End the server; the next reading starts another."""
+        with self._lock:
+            self._end()
+
+    def forget(self) -> None:
+        """Leave the server to the process that this one was forked from."""
+        self._lock = threading.Lock()
+        if self._control is not None:
+            self._control.close()
+        if self._process is not None:
+            self._process.returncode = 0  # it is not this process's to wait for
+        self._control = self._process = None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+_server = _Server()
+os.register_at_fork(after_in_child=_server.forget)
+atexit.register(_server.stop)
+
+
+def stop_server() -> None:
+    """End the process that readings are forked from; the next reading starts another.
+
+    It ends with this process anyway. Afterwards ``resource.RUSAGE_CHILDREN`` counts the readers.
+    """
+    _server.stop()
 
 
 def _bytes(path: Path) -> int:
@@ -127,89 +266,6 @@ def _nameless(folder: Path) -> int:
             return os.dup(file.fileno())
     except OSError as error:
         raise TrimtabError(f"cannot write in {folder}: {error.strerror or error}") from error
-
-
-def _wait(child: int, ended: int, seconds: float) -> int:
-    """Return the child's status; ``ended`` becomes readable when it is gone."""
-    try:
-        if not select.select([ended], [], [], seconds)[0]:
-            os.kill(child, signal.SIGKILL)
-    except BaseException:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
-    return os.waitpid(child, 0)[1]
-
-
-def _child(
-    path: Path, store: int, read: Callable[[], AbstractContextManager[Read]], seconds: float
-) -> None:
-    """Read, write the answer to ``store`` and leave; nothing of the parent is cleaned up."""
-    code = 1
-    try:
-        gc.disable()
-        faulthandler.disable()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a crash is told by the parent, in one line
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 2))
-        index: dict[str, Any] = {}
-        place = 0
-        try:
-            described: dict[str, Any] = {}
-            with read() as (values, arrays):
-                for name, array in arrays:
-                    place += -place % _ALIGNMENT
-                    described[name] = [np.dtype(array.dtype).str, array.shape, place]
-                    place = _write_array(store, place, array)
-            index = {"values": values, "arrays": described}
-        except TrimtabError as error:
-            index = {"error": str(error)}
-        except _NoRoomError:
-            raise
-        except Exception as error:
-            fault = f"{type(error).__name__}: {error}"
-            index = {"error": f"dataset {path}: not readable ({fault}); {_ADVICE}"}
-        text = json.dumps(index).encode()
-        os.ftruncate(store, place)  # of an array that was not read whole
-        _write(store, place, text + len(text).to_bytes(8, "little"))
-        code = 0
-    except _NoRoomError:
-        code = _NO_ROOM
-    finally:
-        os._exit(code)
-
-
-class _NoRoomError(Exception):
-    """What takes the arrays is full; told apart from what a reader raises."""
-
-
-def _write_array(store: int, place: int, array: npt.NDArray[Any] | Blocks) -> int:
-    """Write an array and return the place behind it.
-
-    Raises:
-        ValueError: if blocks do not make up the array that they are of.
-    """
-    parts = array.read() if isinstance(array, Blocks) else [array]
-    end = place + np.dtype(array.dtype).itemsize * int(np.prod(array.shape, dtype=np.int64))
-    for part in parts:
-        data = np.ascontiguousarray(part, dtype=array.dtype)
-        if place + data.nbytes > end:
-            raise ValueError("more rows than it says")
-        _write(store, place, data.reshape(-1).view(np.uint8) if data.size else b"")
-        place += data.nbytes
-    if place != end:
-        raise ValueError("fewer rows than it says")
-    return place
-
-
-def _write(store: int, place: int, data: Any) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            count = os.pwrite(store, view[: 1 << 30], place)
-        except OSError as error:
-            raise _NoRoomError from error
-        view, place = view[count:], place + count
 
 
 def _received(store: int) -> Received:

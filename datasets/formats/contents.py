@@ -17,13 +17,13 @@ from typing import Any, Unpack
 import numpy as np
 
 from trimtab.datasets.episodes import Dataset, Episode, EpisodesOnAccess, validate
-from trimtab.datasets.formats.own import Own
+from trimtab.datasets.formats.own import LAST_OBSERVED, Own
 from trimtab.datasets.formats.registry import Hints, Load
 from trimtab.errors import TrimtabError
 
 __all__ = [
     "Contents", "LazyEpisodes", "Open", "action_limits", "apply_hints", "assemble", "chosen",
-    "contents_of", "loads",
+    "contents_of", "loads", "with_ends",
 ]  # fmt: skip
 
 Limits = tuple[tuple[float, ...], tuple[float, ...]]
@@ -110,7 +110,37 @@ def contents_of(
     high = tuple(np.inf if x is None else x for x in own["action_high"])
     check = partial(_check_noted, f"dataset {path}", own["content_hash"])
     fields = {name: own[name] for name in names} | {"recipe": {**own["recipe"], **unread}}
+    if LAST_OBSERVED in own:
+        episodes = with_ends(episodes, own[LAST_OBSERVED], f"dataset {path}")
     return Contents(path, episodes, fields, (low, high), check)
+
+
+def with_ends(
+    episodes: Sequence[Episode], observed: Sequence[bool], where: str
+) -> Sequence[Episode]:
+    """Return episodes that know whether their last observations were recorded.
+
+    Args:
+        episodes: as they are stored.
+        observed: ``[E]`` whether each one's was.
+        where: opens the message.
+
+    Raises:
+        TrimtabError: if it is no list of booleans, or the two differ in length.
+    """
+    flags = observed if isinstance(observed, list | tuple) else None
+    if flags is None or not all(isinstance(flag, bool) for flag in flags):
+        raise TrimtabError(f"{where}: '{LAST_OBSERVED}' is no list of true and false; {_ADVICE}")
+    if len(observed) != len(episodes):
+        raise TrimtabError(
+            f"{where}: '{LAST_OBSERVED}' is of {len(observed)} episodes, there are "
+            f"{len(episodes)}; {_ADVICE}"
+        )
+
+    def build(number: int) -> Episode:
+        return dataclasses.replace(episodes[number], last_observed=bool(observed[number]))
+
+    return LazyEpisodes(len(episodes), build)
 
 
 def _check_noted(where: str, noted: str, steps: int, content_hash: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
-from trimtab.datasets.formats.apart import Blocks
+from trimtab.datasets.formats.apart import Blocks, Read
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
 from trimtab.datasets.formats.hdf5 import (
     child,
@@ -71,7 +71,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     """
     path = Path(path)
     where = f"dataset {path}"
-    _, read = read_file(path, lambda file: ({}, _read(file, where).items()))
+    _, read = read_file(path, _read, where)
     arrays = {name: _column(name, array) for name, array in read.items()}
     for name, dimensions in _DIMENSIONS.items():
         if name in arrays and arrays[name].ndim != dimensions:
@@ -97,7 +97,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     return contents_of(path, episodes, own, recipe={"imported": "d4rl"})
 
 
-def _read(file: h5py.File, where: str) -> dict[str, Blocks]:
+def _read(file: h5py.File, where: str) -> Read:
     chunks: list[h5py.Group] = [file]
     if "virtual" in file:
         inside = child(file, "virtual", where)
@@ -122,7 +122,7 @@ def _read(file: h5py.File, where: str) -> dict[str, Blocks]:
             for part in name.split("/"):
                 group = child(group, part, where)
             whole[name] = in_blocks(group, f"{where}, key '{name}'")
-    return whole
+    return {}, whole.items()
 
 
 def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:

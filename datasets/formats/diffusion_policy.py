@@ -39,8 +39,9 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     The observation is ``obs``, else ``state``, else every other vector, concatenated in the order
     of their names. Vectors beside it become infos. Points, such as Push-T's ``keypoint``
     ``[N, 9, 2]``, are vectors too, their coordinates end to end; images are left out. No final
-    observation is stored: the last one is repeated. Rewards are zero unless stored, and every
-    episode is truncated: a demonstration does not say that its task ended.
+    observation is stored: the last one stands in its place, and the episode says so. Rewards are
+    zero unless stored, and every episode is truncated: a demonstration does not say that its task
+    ended.
 
     Raises:
         TrimtabError: if anything is missing, damaged, of a wrong shape, or compressed in a way
@@ -101,6 +102,7 @@ def _episodes(arrays: Arrays, ends: npt.NDArray[Any]) -> Iterator[Episode]:
             rewards,
             *flag_ends(end - begin, terminated=False),
             infos={n: a[begin:end] for n, a in arrays.items() if n not in core},
+            last_observed=False,
         )
         begin = end
 

@@ -38,8 +38,9 @@ _ADVICE = "make the dataset again or fetch a fresh copy"
 def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """Read a file of DPPO's layout and bring it back to raw units; images are left out.
 
-    No final observation is stored: the last one is repeated. Missing rewards are zero. An episode
-    is terminated where its last row of ``terminals`` says so, otherwise truncated.
+    No final observation is stored: the last one stands in its place, and the episode says so.
+    Missing rewards are zero. An episode is terminated where its last row of ``terminals`` says so,
+    otherwise truncated.
 
     Raises:
         TrimtabError: if anything is missing (without ``normalization.npz`` the units are unknown),
@@ -110,6 +111,7 @@ def _episodes(arrays: Arrays) -> Iterator[Episode]:
                 arrays["actions"][rows],
                 arrays["rewards"][rows] if "rewards" in arrays else no_reward(steps),
                 *flag_ends(steps, terminated=terminated),
+                last_observed=terminated,
             )
 
 

@@ -16,7 +16,14 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.formats.apart import Blocks, Read, Received, read_apart
+from trimtab.datasets.formats.apart import (
+    Blocks,
+    Read,
+    Received,
+    read_apart,
+    reference,
+    resolve,
+)
 from trimtab.errors import TrimtabError
 
 __all__ = [
@@ -60,21 +67,27 @@ def opened(path: Path) -> Iterator[h5py.File]:
         ) from error
 
 
-def read_file(path: Path, read: Callable[[h5py.File], Read]) -> Received:
+def read_file(path: Path, read: Callable[..., Read], *arguments: Any) -> Received:
     """Return what ``read`` makes of the open file, in a process apart: damage can crash HDF5.
+
+    Args:
+        path: the file.
+        read: a module's function of the open file and of ``arguments``.
+        arguments: JSON values, so that a tuple arrives as a list.
 
     Raises:
         TrimtabError: as :func:`opened`, what ``read`` raises, or that HDF5 crashed or hung.
     """
-
-    @contextmanager
-    def inside() -> Iterator[Read]:
-        with opened(path) as file:
-            yield read(file)
-
     if not path.is_file():
         raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
-    return read_apart(path, inside)
+    task = (str(path), reference(read), arguments)
+    return read_apart(path, _inside, *task, imports=[read.__module__])
+
+
+@contextmanager
+def _inside(path: str, read: str, arguments: Sequence[Any]) -> Iterator[Read]:
+    with opened(Path(path)) as file:
+        yield resolve(read)(file, *arguments)
 
 
 def file_image(write: Callable[[h5py.File], None], **settings: Any) -> bytes:
@@ -105,19 +118,19 @@ def root_names(path: Path) -> frozenset[str]:
             start = raw.read(max(_SIGNATURE_PLACES) + len(_SIGNATURE))
         if not any(start[place:].startswith(_SIGNATURE) for place in _SIGNATURE_PLACES):
             return frozenset()
-        values, _ = read_file(path, lambda file: ({"names": _names(file)}, []))
+        values, _ = read_file(path, _names_below)
     except (OSError, TrimtabError):
         return frozenset()
     return frozenset(values["names"])
 
 
-def _names(file: h5py.File) -> list[str]:
+def _names_below(file: h5py.File) -> Read:
     names = list(file)
     for name in names[:100]:
         member = child(file, name, "root")
         if isinstance(member, h5py.Group):
             names += [f"{name}/{below}" for below, _ in zip(member, range(100), strict=False)]
-    return names
+    return {"names": names}, []
 
 
 def child(group: h5py.Group, name: str, place: str) -> h5py.Group | h5py.Dataset:

@@ -59,10 +59,11 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 
     In a stranger's folder the observation is ``observation.state``, then
     ``observation.environment_state``, then other vectors below ``observation.`` in the order of
-    their names. No final observation is stored: the last one is repeated. Missing rewards are
-    zero. ``next.done`` does not tell an end by the clock from a true one: an episode counts as
-    terminated where it ends with ``next.terminated``, with ``next.done`` and not
-    ``next.truncated``, or, where neither is stored, with ``next.success``.
+    their names. No final observation is stored: the last one stands in its place, and an episode
+    that is not terminated says so. Missing rewards are zero. ``next.done`` does not tell an end by
+    the clock from a true one: an episode counts as terminated where it ends with
+    ``next.terminated``, with ``next.done`` and not ``next.truncated``, or, where neither is stored,
+    with ``next.success``.
 
     Raises:
         TrimtabError: if anything is missing, damaged, of a wrong shape or of another version.
@@ -197,12 +198,14 @@ def _stranger_episodes(arrays: Arrays, slices: list[slice], where: str) -> LazyE
             parts = [_matrix(arrays[name][rows]).astype(np.float32) for name in names]
         seen = np.concatenate(parts, axis=1)
         steps = len(seen)
+        terminated = _terminated(arrays, rows.stop - 1)
         return Episode(
             np.concatenate([seen, seen[-1:]]),
             _matrix(arrays[ACTION][rows]),
             arrays[REWARD][rows] if REWARD in arrays else no_reward(steps),
-            *flag_ends(steps, terminated=_terminated(arrays, rows.stop - 1)),
+            *flag_ends(steps, terminated=terminated),
             infos={name: array[rows] for name, array in infos.items()},
+            last_observed=terminated,
         )
 
     return LazyEpisodes(len(slices), build)

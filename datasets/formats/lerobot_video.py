@@ -26,7 +26,7 @@ from trimtab.datasets.formats.apart import Read, read_apart
 from trimtab.datasets.formats.contents import Contents, apply_hints, assemble, chosen
 from trimtab.datasets.formats.ffmpeg import Stream, decode, executable, inspect
 from trimtab.datasets.formats.own import Own, need
-from trimtab.datasets.formats.parquet import read_columns
+from trimtab.datasets.formats.parquet import PANDAS, read_columns
 from trimtab.datasets.formats.registry import Hints
 from trimtab.errors import TrimtabError
 
@@ -376,24 +376,24 @@ def _read_images(
 
 def _stored_images(file: Path, name: str, where: str) -> Mapping[str, npt.NDArray[Any]]:
     """Return a file's images end to end as bytes, with the size and the indices of each."""
+    return read_apart(file, _images_of, str(file), name, where, imports=PANDAS)[1]
 
-    @contextmanager
-    def read() -> Iterator[Read]:
-        with pq.ParquetFile(file) as table:
-            if name not in table.schema_arrow.names:
-                raise TrimtabError(f"{where}: missing; {_ADVICE}")
-            column = table.read([name], use_threads=False).column(0)
-            indices = table.read(["episode_index", "frame_index"], use_threads=False)
-        need(dict.fromkeys(indices.column_names), ("episode_index", "frame_index"), where)
-        stored = [entry and entry.get("bytes") for entry in column.to_pylist()]
-        if any(type(entry) is not bytes for entry in stored):
-            raise TrimtabError(f"{where}: an image is not stored in the file itself; {_ADVICE}")
-        arrays = {key: indices[key].to_numpy().astype(np.int64) for key in indices.column_names}
-        arrays["sizes"] = np.array([len(entry) for entry in stored], np.int64)
-        arrays["bytes"] = np.frombuffer(b"".join(stored), np.uint8)
-        yield {}, arrays.items()
 
-    return read_apart(file, read)[1]
+@contextmanager
+def _images_of(file: str, name: str, where: str) -> Iterator[Read]:
+    with pq.ParquetFile(file) as table:
+        if name not in table.schema_arrow.names:
+            raise TrimtabError(f"{where}: missing; {_ADVICE}")
+        column = table.read([name], use_threads=False).column(0)
+        indices = table.read(["episode_index", "frame_index"], use_threads=False)
+    need(dict.fromkeys(indices.column_names), ("episode_index", "frame_index"), where)
+    stored = [entry and entry.get("bytes") for entry in column.to_pylist()]
+    if any(type(entry) is not bytes for entry in stored):
+        raise TrimtabError(f"{where}: an image is not stored in the file itself; {_ADVICE}")
+    arrays = {key: indices[key].to_numpy().astype(np.int64) for key in indices.column_names}
+    arrays["sizes"] = np.array([len(entry) for entry in stored], np.int64)
+    arrays["bytes"] = np.frombuffer(b"".join(stored), np.uint8)
+    yield {}, arrays.items()
 
 
 def _picture(stored: bytes, camera: Camera, where: str) -> Picture:

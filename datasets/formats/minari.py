@@ -36,10 +36,14 @@ from trimtab.datasets.formats.minari_metadata import (
     METADATA_FILE,
     PREFIX,
     action_limits,
+    algorithm_name,
     env_of_spec,
+    env_spec,
+    last_observed,
     observation_keys,
     read_metadata,
 )
+from trimtab.datasets.formats.own import ends_of
 from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, sha256_file, sha256_json
@@ -87,6 +91,7 @@ def save(dataset: Dataset, folder: str | Path) -> None:
             "trimtab_recipe": dict(dataset.recipe),
             "trimtab_fingerprint": dataset.fingerprint,
             "trimtab_content_hash": dataset.content_hash,
+            **{PREFIX + key: value for key, value in ends_of(dataset).items()},
         },
         dataset.id,
     )
@@ -109,7 +114,8 @@ def save(dataset: Dataset, folder: str | Path) -> None:
             "dataset_size": round((data / DATA_FILE).stat().st_size / 1e6, 1),
             "author": ["Trimtab"],
             "author_email": [],
-            "algorithm_name": str(dataset.recipe.get("name", "unknown")),
+            "algorithm_name": algorithm_name(dataset.recipe),
+            **env_spec(dataset),
             "description": f"{len(dataset)} episodes of {dataset.env}",
             "requirements": [],
         }
@@ -147,7 +153,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         _check_untouched(metadata, file_path)
         episodes = _FileEpisodes(metadata, file_path)
     else:
-        received = read_file(file_path, lambda file: _packed(file, metadata, file_path, order))
+        received = read_file(file_path, _packed, metadata, str(file_path), order)
         episodes = _unpacked(received)
     check = partial(_check_totals, metadata, file_path)
     return Contents(file_path, episodes, fields, limits, check)
@@ -324,16 +330,14 @@ def _check_untouched(metadata: Mapping[str, Any], path: Path) -> None:
         )
 
 
-def _packed(
-    file: h5py.File, metadata: Mapping[str, Any], path: Path, order: tuple[str, ...]
-) -> Read:
+def _packed(file: h5py.File, metadata: Mapping[str, Any], path: str, order: Sequence[str]) -> Read:
     """Return episodes as what a process apart can hand over."""
     file.close()
     seeds: list[int | None] = []
 
     def arrays() -> Iterator[tuple[str, npt.NDArray[Any]]]:
         part = range(metadata["total_episodes"])
-        for index, episode in enumerate(_read_episodes(metadata, path, part, order)):
+        for index, episode in enumerate(_read_episodes(metadata, Path(path), part, tuple(order))):
             seeds.append(episode.seed)
             for name, array in episode.arrays().items():
                 yield f"{index}/{name}", array
@@ -378,6 +382,7 @@ def _read_episode(
             observations=observations,
             infos=_read_infos(group, steps, place),
             seed=int(seed) if isinstance(seed, int | np.integer) else None,
+            last_observed=last_observed(metadata, index),
             **arrays,
         )
 

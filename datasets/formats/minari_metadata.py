@@ -9,10 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.own import LAST_OBSERVED
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json, sha256_json
 
-__all__ = ["action_limits", "env_of_spec", "observation_keys", "read_metadata"]
+__all__ = [
+    "action_limits", "algorithm_name", "env_of_spec", "env_spec", "last_observed",
+    "observation_keys", "read_metadata",
+]  # fmt: skip
 
 METADATA_FILE = "metadata.json"
 PREFIX = "trimtab_"
@@ -57,7 +62,19 @@ def read_metadata(folder: str | Path) -> dict[str, Any]:
         raise TrimtabError(
             f"dataset {path}: its {PREFIX}* keys were changed after it was written; {_ADVICE}"
         )
+    noted = metadata.get(PREFIX + LAST_OBSERVED, [])
+    if not isinstance(noted, list) or len(noted) not in (0, metadata["total_episodes"]):
+        raise TrimtabError(
+            f"dataset {path}: '{PREFIX}{LAST_OBSERVED}' is not of as many episodes as there are; "
+            f"{_ADVICE}"
+        )
     return metadata
+
+
+def last_observed(metadata: Mapping[str, Any], index: int) -> bool:
+    """Return whether the last observation of an episode was recorded."""
+    noted = metadata.get(PREFIX + LAST_OBSERVED)
+    return not noted or bool(noted[index])
 
 
 def _space(metadata: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -104,6 +121,51 @@ def observation_keys(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
     found = paths(_space(metadata, "observation_space"), "", 0)
     return tuple(path.removeprefix("/") for path in found if path)
+
+
+def env_spec(dataset: Dataset) -> dict[str, str]:
+    """Return Gymnasium's specification of the task that a dataset was recorded in, as metadata.
+
+    It is that of ``envs/register.py``, with the dataset's options, so that Minari's
+    ``recover_environment`` makes the task. A stranger's dataset has none.
+    """
+    family, slash, task = dataset.env.partition("/")
+    if dataset.fingerprint is None or not slash:
+        return {}
+    spec: dict[str, Any] = {
+        "id": f"trimtab/{family}.{task}",
+        "entry_point": "trimtab.envs.register:make_registered",
+        "reward_threshold": None,
+        "nondeterministic": False,
+        "max_episode_steps": None,  # the task cuts its episodes itself
+        "order_enforce": False,
+        "disable_env_checker": True,
+        "kwargs": {"task": dataset.env, **dataset.env_options},
+        "additional_wrappers": [],
+        "vector_entry_point": None,
+    }
+    return {"env_spec": json.dumps(spec)}
+
+
+def algorithm_name(recipe: Mapping[str, Any]) -> str:
+    """Return who acted in a dataset: its recipe's name, policies, controller or methods."""
+    controller = recipe.get("controller")
+    controller = controller if isinstance(controller, Mapping) else {}
+    policies = controller.get("policies")
+    runs = recipe.get("runs", recipe.get("run"))
+    if recipe.get("name"):
+        return str(recipe["name"])
+    if isinstance(policies, list) and policies:
+        return ", ".join(map(str, policies))
+    if controller.get("_target_"):
+        return str(controller["_target_"]).rpartition(".")[2]
+    if isinstance(runs, list):
+        words = [run.get("algorithm") if isinstance(run, Mapping) else run for run in runs]
+        found = [str(word).removeprefix("algorithm=") for word in words if word]
+        named = found if all(isinstance(run, Mapping) for run in runs) else found[:1]
+        return ", ".join(dict.fromkeys(named)) or "unknown"
+    parts = recipe.get("of")
+    return ", ".join(map(str, parts)) if isinstance(parts, list) and parts else "unknown"
 
 
 def env_of_spec(metadata: Mapping[str, Any]) -> str:

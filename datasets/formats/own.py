@@ -20,13 +20,17 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "Own", "check_replaceable", "common_infos", "flag_ends", "flags_of", "need", "no_reward",
-    "parse", "rows_of", "text_of", "uneven_infos", "with_common_infos",
+    "LAST_OBSERVED", "Own", "check_replaceable", "common_infos", "ends_of", "flag_ends",
+    "flags_of", "missing_ends", "need", "no_reward", "parse", "rows_of", "text_of",
+    "uneven_infos", "with_common_infos",
 ]  # fmt: skip
 
 Own = dict[str, Any]
 Infos = dict[str, tuple[str, tuple[int, ...]]]
 """Type and shape of a row of each info."""
+
+LAST_OBSERVED = "last_observed"
+"""Key of which episodes' last observations were recorded; it lacks where all of them were."""
 
 _DIGEST = "sha256"
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -49,6 +53,7 @@ def text_of(dataset: Dataset, **further: Any) -> str:
         "fingerprint": dataset.fingerprint,
         "seeds": [episode.seed for episode in dataset.episodes],
         "content_hash": dataset.content_hash,
+        **ends_of(dataset),
         **further,
     }
     try:
@@ -58,6 +63,21 @@ def text_of(dataset: Dataset, **further: Any) -> str:
             f"dataset {dataset.id}: its recipe or options are not JSON ({error}); use plain values"
         ) from error
     return json.dumps({**plain, _DIGEST: sha256_json(plain)})
+
+
+def ends_of(dataset: Dataset) -> dict[str, list[bool]]:
+    """Return which episodes' last observations were recorded; nothing where all of them were."""
+    observed = [episode.last_observed for episode in dataset.episodes]
+    return {} if all(observed) else {LAST_OBSERVED: observed}
+
+
+def missing_ends(dataset: Dataset) -> list[str]:
+    """Return a line on the last observations that the dataset's own source did not record."""
+    missing = sum(not episode.last_observed for episode in dataset.episodes)
+    return [
+        f"the last observation of {missing} of {len(dataset)} episodes was not recorded: their "
+        "last steps serve cloning and no value"
+    ] * (missing > 0)
 
 
 def parse(text: str | bytes, where: str) -> Own:

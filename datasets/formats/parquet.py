@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 from trimtab.datasets.formats.apart import Blocks, Read, read_apart
 from trimtab.errors import TrimtabError
 
-__all__ = ["read_columns"]
+__all__ = ["PANDAS", "read_columns"]
 
+PANDAS = ("pandas",)
+"""What pyarrow imports, where it is installed, when numbers are first asked for."""
 _FAULTS = (
     pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError,
     RuntimeError, AttributeError, IndexError,
@@ -42,18 +44,19 @@ def read_columns(
     Raises:
         TrimtabError: if a file is damaged, or a column is not of that many numbers.
     """
+    task = ([str(path) for path in paths], dict(widths))
+    return read_apart(folder, _read, *task, imports=PANDAS)[1]
 
-    @contextmanager
-    def read() -> Iterator[Read]:
-        files = [_Columns(path, widths) for path in paths]
-        names = sorted(set().union(*(file.types for file in files)))
-        for file in files:
-            if missing := sorted(set(names) - file.types.keys()):
-                place = f"dataset {file.path}, key '{missing[0]}'"
-                raise TrimtabError(f"{place}: missing; {_ADVICE}")
-        yield {}, ((name, _joined(name, widths[name], files)) for name in names)
 
-    return read_apart(folder, read)[1]
+@contextmanager
+def _read(paths: Sequence[str], widths: Mapping[str, int]) -> Iterator[Read]:
+    files = [_Columns(Path(path), widths) for path in paths]
+    names = sorted(set().union(*(file.types for file in files)))
+    for file in files:
+        if missing := sorted(set(names) - file.types.keys()):
+            place = f"dataset {file.path}, key '{missing[0]}'"
+            raise TrimtabError(f"{place}: missing; {_ADVICE}")
+    yield {}, ((name, _joined(name, widths[name], files)) for name in names)
 
 
 class _Columns:

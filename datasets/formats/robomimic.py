@@ -1,7 +1,8 @@
 """robomimic's HDF5: a group a demonstration, with ``obs`` and ``next_obs`` by key, and masks.
 
-The layout: ``docs/datasets/overview.md`` and ``robomimic/utils/file_utils.py`` of robomimic, whose
-readers pass over groups that they do not know; ours is called ``trimtab``.
+The layout: ``docs/datasets/overview.md``, ``robomimic/utils/file_utils.py`` and ``dataset.py`` of
+robomimic, whose readers take whatever lies in the group ``data`` for a demonstration. What Trimtab
+adds is therefore in a group ``trimtab`` beside it; files of earlier versions have it inside.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from trimtab.datasets.formats.own import (
     text_of,
 )
 from trimtab.datasets.formats.registry import Format, Hints
+from trimtab.datasets.formats.robomimic_tasks import PARTS, Parts, env_args, observation_parts
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes
 
@@ -51,14 +53,11 @@ logger = logging.getLogger(__name__)
 Arrays = dict[str, npt.NDArray[Any]]
 
 _DEMO = re.compile(r"demo_(\d{1,9})", re.ASCII)
-_FLAT = "flat"  # robomimic's name for an observation that is one vector
-_GYM = 2  # robomimic's number for Gym's kind of environment
 _OWN = "trimtab"
 _STATES = "states"
-_OWN_KEYS = (
-    f"obs/{_FLAT}", f"next_obs/{_FLAT}", "actions", "rewards", f"{_OWN}/terminations",
-    f"{_OWN}/truncations",
-)  # fmt: skip
+_TEXT = "json"  # in the group of ours; earlier, the group's own place in "data" was this array
+_OWN_KEYS = ("actions", "rewards", f"{_OWN}/terminations", f"{_OWN}/truncations")
+_EARLIER_PARTS = [("flat", 0)]  # of all observations in files that do not note any
 _MOST_NAMES = 1_000_000
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
@@ -68,17 +67,18 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
 
     In a stranger's file the vectors below ``obs`` are concatenated in the order of their names, or
     those that the hint ``keys`` names, in its order; images are left out. The final observation is
-    the last of ``next_obs``, or the last of ``obs`` again where there is none. Missing rewards are
-    zero. ``dones`` is set at the end of every demonstration by most writers, whatever ended it: an
-    episode counts as terminated only where it ends done with a reward of 1 in data whose rewards
-    are 0 and 1. ``mask/*`` becomes the recipe's ``masks``, and ``states`` an info.
+    the last of ``next_obs``; where there is none, the last of ``obs`` stands in its place, and an
+    episode that is not terminated says so. Missing rewards are zero. ``dones`` is set at the end of
+    every demonstration by most writers, whatever ended it: an episode counts as terminated only
+    where it ends done with a reward of 1 in data whose rewards are 0 and 1. ``mask/*`` becomes the
+    recipe's ``masks``, and ``states`` an info.
 
     Raises:
         TrimtabError: if anything is missing, damaged or of a wrong shape.
     """
     path = Path(path)
     where = f"dataset {path}"
-    values, arrays = read_file(path, lambda file: _read(file, path, where))
+    values, arrays = read_file(path, _read, str(path), where)
     own = parse(arrays[_OWN].tobytes(), where) if _OWN in arrays else None
     if values["images"]:
         logger.warning("%s: images are left out: %s", where, ", ".join(sorted(values["images"])))
@@ -96,17 +96,20 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
             )  # fmt: skip
         keys = [key.strip() for key in hints.get("keys", "").split(",") if key.strip()]
         episodes = _stranger_episodes(demos, keys, where)
+        parts = _parts(demos[0] if demos else {}, keys)
     else:
         episodes = _own_episodes(demos, own, where)
-    env_args, masks = values["env_args"], values["masks"]
-    recipe = {"imported": "robomimic", "env_args": env_args, **({"masks": masks} if masks else {})}
-    env = env_args.get("env_name")
+        parts = []
+    named, masks = values["env_args"], values["masks"]
+    recipe = {"imported": "robomimic", "env_args": named, **({"masks": masks} if masks else {})}
+    recipe.update({PARTS: [list(part) for part in parts]} if parts else {})
+    env = named.get("env_name")
     env = env if isinstance(env, str) and env else "unknown"
     left_out = sorted(values["images"])
     return contents_of(path, episodes, own, left_out=left_out, env=env, recipe=recipe)
 
 
-def _read(file: h5py.File, path: Path, where: str) -> Read:
+def _read(file: h5py.File, path: str, where: str) -> Read:
     data = child(file, "data", where)
     if not isinstance(data, h5py.Group):
         raise TrimtabError(f"{where}, key 'data': not a group; {_ADVICE}")
@@ -120,7 +123,7 @@ def _read(file: h5py.File, path: Path, where: str) -> Read:
         "masks": _masks(file, demos, where),
     }
     file.close()
-    return values, _arrays(path, demos, images, where)
+    return values, _arrays(Path(path), demos, images, where)
 
 
 def _arrays(
@@ -130,21 +133,37 @@ def _arrays(
     for first in range(0, len(demos), REOPEN):
         with opened(path) as file:
             data = child(file, "data", where)
-            if first == 0 and _OWN in data:
+            ours = _own_group(file, where)
+            if first == 0 and ours is not None:
+                yield _OWN, read_array(child(ours, _TEXT, where), f"{where}, key '{_OWN}/{_TEXT}'")
+            elif first == 0 and _OWN in data:
                 yield _OWN, read_array(child(data, _OWN, where), f"{where}, key 'data/{_OWN}'")
             for index, demo in enumerate(demos[first : first + REOPEN], first):
                 place = f"{where}: {demo}"
                 group = child(data, demo, where)
                 if not isinstance(group, h5py.Group):
                     raise TrimtabError(f"{place}: not a group; {_ADVICE}")
-                for name, member in _wanted(group, place):
+                for name, member in _wanted(group, None if ours is None else ours.get(demo), place):
                     if member.dtype.kind in "biuf" and (_OWN in name or len(member.shape) <= 2):
                         yield f"{index}/{name}", read_array(member, f"{place}, key '{name}'")
                     elif name not in images:
                         images.append(name)
 
 
-def _wanted(group: h5py.Group, place: str) -> Iterator[tuple[str, h5py.Dataset]]:
+def _own_group(file: h5py.File, where: str) -> h5py.Group | None:
+    if _OWN not in file:
+        return None
+    group = child(file, _OWN, where)
+    return group if isinstance(group, h5py.Group) and _TEXT in group else None
+
+
+def _wanted(
+    group: h5py.Group, ours: h5py.Group | None, place: str
+) -> Iterator[tuple[str, h5py.Dataset]]:
+    """Yield the arrays of a demonstration that are read, and those that Trimtab adds to it."""
+    if isinstance(ours, h5py.Group):
+        for below, member in children(ours, place).items():
+            yield f"{_OWN}/{below}", member
     for name in ("actions", "rewards", "dones", _STATES):
         if name in group:
             member = child(group, name, place)
@@ -210,11 +229,19 @@ def _vectors(demo: Arrays, group: str, keys: Sequence[str], place: str) -> npt.N
     return np.concatenate(parts, axis=1) if parts else None
 
 
+def _parts(demo: Arrays, keys: Sequence[str]) -> Parts:
+    """Return the names and lengths of the parts that an observation is put together of."""
+    prefix = "obs/"
+    there = {n.removeprefix(prefix): a for n, a in demo.items() if n.startswith(prefix)}
+    chosen = [key for key in keys or sorted(there) if key in there]
+    return [(key, there[key].shape[1] if there[key].ndim > 1 else 1) for key in chosen]
+
+
 def _stranger_episodes(demos: list[Arrays], keys: Sequence[str], where: str) -> LazyEpisodes:
     seen = [demo["rewards"] for demo in demos if "rewards" in demo]
     sparse = bool(seen) and all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
     if not all(any(key.startswith("next_obs/") for key in demo) for demo in demos):
-        logger.warning("%s: no next_obs: the last observation is repeated", where)
+        logger.warning("%s: no next_obs: last observations are not known", where)
     if len(seen) < len(demos):
         logger.warning("%s: missing rewards are zero", where)
 
@@ -237,23 +264,28 @@ def _stranger_episodes(demos: list[Arrays], keys: Sequence[str], where: str) -> 
         infos = {_STATES: states} if states is not None and len(states) == steps else {}
         with np.errstate(over="ignore"):  # infinity is refused afterwards
             return Episode(
-                np.concatenate([observations, final]), demo["actions"], rewards, *flags, infos
-            )
+                np.concatenate([observations, final]), demo["actions"], rewards, *flags, infos,
+                last_observed=terminated or following is not None,
+            )  # fmt: skip
 
     return LazyEpisodes(len(demos), build)
 
 
 def _own_episodes(demos: list[Arrays], own: Own, where: str) -> LazyEpisodes:
     prefix = f"{_OWN}/infos/"
+    parts = [name for name, _ in own.get(PARTS, _EARLIER_PARTS)]
 
     def build(index: int) -> Episode:
         demo, seed, has_states = demos[index], own["seeds"][index], own[_STATES][index]
-        need(demo, _OWN_KEYS + (_STATES,) * has_states, where)
+        below = [f"{group}/{part}" for group in ("obs", "next_obs") for part in parts]
+        need(demo, (*below, *_OWN_KEYS, *[_STATES] * has_states), where)
         infos = {n.removeprefix(prefix): a for n, a in demo.items() if n.startswith(prefix)}
         if has_states:
             infos[_STATES] = demo[_STATES]
-        seen, following, actions, rewards, *flags = (demo[name] for name in _OWN_KEYS)
-        if seen.ndim != 2 or following.shape != seen.shape:
+        actions, rewards, *flags = (demo[name] for name in _OWN_KEYS)
+        seen = _vectors(demo, "obs", parts, where)
+        following = _vectors(demo, "next_obs", parts, where)
+        if seen is None or following is None or following.shape != seen.shape:
             raise TrimtabError(f"{where}, key 'obs': not what Trimtab saved; {_ADVICE}")
         observations = np.concatenate([seen, following[-1:]])
         return Episode(observations, actions, rewards, flags[0], flags[1], infos, seed)
@@ -264,24 +296,30 @@ def _own_episodes(demos: list[Arrays], own: Own, where: str) -> LazyEpisodes:
 def _save(dataset: Dataset, path: Path) -> None:
     """Write ``dataset`` as one file; the recipe's ``masks`` become robomimic's filter keys.
 
+    A task of robosuite, and data that came from a file of robomimic's, has the environment and the
+    observation keys of theirs; any other observation is the key ``flat``.
+
     Raises:
         TrimtabError: if the dataset is not valid, something else is in its place, or the disk
             refuses.
     """
     validate(dataset, f"dataset {dataset.id}")
-    check_replaceable(path, f"data/{_OWN}" in root_names(path))
+    check_replaceable(path, not root_names(path).isdisjoint({_OWN, f"data/{_OWN}"}))
     has_states = [_is_states(episode) for episode in dataset.episodes]
-    text = text_of(dataset, states=has_states)
-    named = {"env_name": dataset.env, "type": _GYM, "env_kwargs": dict(dataset.env_options)}
-    env_args = dataset.recipe.get("env_args", named)
+    parts = observation_parts(dataset)
+    text = text_of(dataset, states=has_states, **{PARTS: parts})
 
     def write(file: h5py.File) -> None:
         data = file.create_group("data")
         data.attrs["total"] = dataset.num_steps
-        data.attrs["env_args"] = json.dumps(env_args)
-        data[_OWN] = np.frombuffer(text.encode(), np.uint8)
+        data.attrs["env_args"] = json.dumps(env_args(dataset))
+        ours = file.create_group(_OWN)
+        ours.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
         for index, episode in enumerate(dataset.episodes):
-            _write_demo(data.create_group(f"demo_{index}"), episode, has_states[index])
+            demo = f"demo_{index}"
+            data.create_group(demo).attrs["num_samples"] = len(episode)
+            _write_arrays(data[demo], _arrays_of(episode, parts, has_states[index]))
+            _write_arrays(ours.create_group(demo), _own_arrays(episode, has_states[index]))
         for name, chosen in _valid_masks(dataset).items():
             names = np.array([f"demo_{index}".encode() for index in chosen], "S")
             file.create_dataset(f"mask/{name}", data=names)
@@ -298,21 +336,30 @@ def _valid_masks(dataset: Dataset) -> Mapping[str, list[int]]:
     return masks if isinstance(masks, Mapping) else {}
 
 
-def _write_demo(group: h5py.Group, episode: Episode, has_states: bool) -> None:
-    group.attrs["num_samples"] = len(episode)
-    arrays: Arrays = {
-        f"obs/{_FLAT}": episode.observations[:-1],
-        f"next_obs/{_FLAT}": episode.observations[1:],
-        "actions": episode.actions,
-        "rewards": episode.rewards,
-        "dones": (episode.terminations | episode.truncations).astype(np.int64),
-        _STATES: episode.infos[_STATES] if has_states else np.zeros((len(episode), 1)),
-        f"{_OWN}/terminations": episode.terminations,
-        f"{_OWN}/truncations": episode.truncations,
+def _arrays_of(episode: Episode, parts: Parts, has_states: bool) -> Arrays:
+    """Return what robomimic reads of an episode."""
+    arrays: Arrays = {}
+    stops = np.cumsum([length for _, length in parts])[:-1]
+    for group, rows in (("obs", episode.observations[:-1]), ("next_obs", episode.observations[1:])):
+        split = np.split(rows, stops, axis=1)
+        arrays.update({f"{group}/{n}": a for (n, _), a in zip(parts, split, strict=True)})
+    arrays["actions"], arrays["rewards"] = episode.actions, episode.rewards
+    arrays["dones"] = (episode.terminations | episode.truncations).astype(np.int64)
+    arrays[_STATES] = episode.infos[_STATES] if has_states else np.zeros((len(episode), 1))
+    return arrays
+
+
+def _own_arrays(episode: Episode, has_states: bool) -> Arrays:
+    """Return what robomimic has no place for."""
+    infos = {n: a for n, a in episode.infos.items() if not (has_states and n == _STATES)}
+    return {
+        "terminations": episode.terminations,
+        "truncations": episode.truncations,
+        **{f"infos/{name}": array for name, array in infos.items()},
     }
-    for name, array in episode.infos.items():
-        if not (has_states and name == _STATES):
-            arrays[f"{_OWN}/infos/{name}"] = array
+
+
+def _write_arrays(group: h5py.Group, arrays: Arrays) -> None:
     for name, array in arrays.items():
         group.create_dataset(name, data=array)  # assigning would note the time in its groups
 

@@ -39,6 +39,7 @@ _FAULTS = (
     lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError, RecursionError,
     IndexError, AttributeError, struct.error,
 )  # fmt: skip
+_NUMCODECS = ("numcodecs", "multiprocessing.synchronize")  # and what it imports when it is used
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -88,7 +89,7 @@ class Store:
         return array
 
     def _decoded(self, name: str) -> npt.NDArray[Any]:
-        shape, chunks, values = self._describe(name)
+        values = self._describe(name)[2]
         compressor = values.get("compressor")
         codec = None if compressor is None else compressor["id"]
         place = f"dataset {self.path}, key '{name}'"
@@ -97,19 +98,26 @@ class Store:
                 f"{place}: compressed with {codec!r:.40}; save it again with one of none, "
                 f"{', '.join([*STANDARD, *IN_NUMCODECS])}"
             )
-        # All is read before there is a process apart: a file's position would be shared with it.
-        stored = {n: self._read(n) for n in self._names if n.startswith(f"{name}/")}
         if codec not in IN_NUMCODECS:
-            decode = STANDARD[codec] if codec else _as_stored
+            return self.decode(name, STANDARD[codec] if codec else _as_stored)
+        numcodecs_decoder(codec, place)  # that there is one
+        task = (str(self.path), name, codec, place)
+        return read_apart(self.path, _decompressed, *task, imports=_NUMCODECS)[1][name]
+
+    def decode(self, name: str, decode: Decoder) -> npt.NDArray[Any]:
+        """Return the array ``name``, whose chunks ``decode`` decompresses, in this process.
+
+        Raises:
+            TrimtabError: if it is damaged or no array of numbers.
+        """
+
+        def assembled() -> npt.NDArray[Any]:
+            shape, chunks, values = self._describe(name)
+            stored = {n: self._read(n) for n in self._names if n.startswith(f"{name}/")}
             return _assemble(name, shape, chunks, values, stored, decode)
-        decode = numcodecs_decoder(codec, place)
 
-        @contextmanager
-        def read() -> Iterator[Read]:
-            assemble = functools.partial(_assemble, name, shape, chunks, values, stored, decode)
-            yield {}, [(name, self._guarded(name, assemble))]
-
-        return read_apart(self.path, read)[1][name]
+        array: npt.NDArray[Any] = self._guarded(name, assembled)
+        return array
 
     def _guarded(self, name: str, action: Callable[[], Any]) -> Any:
         try:
@@ -130,6 +138,12 @@ class Store:
         if any(type(x) is not int or x < 0 for x in shape + chunks) or 0 in chunks:
             raise ValueError(f"shape {shape} in chunks of {chunks}")
         return shape, chunks, values
+
+
+@contextmanager
+def _decompressed(path: str, name: str, codec: str, place: str) -> Iterator[Read]:
+    with opened_store(Path(path)) as store:
+        yield {}, [(name, store.decode(name, numcodecs_decoder(codec, place)))]
 
 
 def _assemble(

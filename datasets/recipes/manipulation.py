@@ -8,7 +8,7 @@ else there is (zero here), and the gripper last.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,9 @@ class Reach(_Hand):
         TrimtabError: if entries are not those of a position.
     """
 
+    name: ClassVar[str] = "reach"
+    revision: ClassVar[int] = 1
+
     def __init__(
         self,
         task: str,
@@ -118,6 +121,9 @@ class Push(_Hand):
     Raises:
         TrimtabError: if entries are not those of a position.
     """
+
+    name: ClassVar[str] = "push"
+    revision: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -183,6 +189,9 @@ class PickAndPlace(_Hand):
     Raises:
         TrimtabError: if entries are not those of a position, or there is no goal or two.
     """
+
+    name: ClassVar[str] = "pick_and_place"
+    revision: ClassVar[int] = 1
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,9 @@ class MazePlanner:
     Raises:
         TrimtabError: if there is no such map, or Gymnasium-Robotics is not installed.
     """
+
+    name: ClassVar[str] = "maze_planner"
+    revision: ClassVar[int] = 1
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ class MetaWorldExpert:
     Raises:
         TrimtabError: if Meta-World is not installed or has no expert for ``task``.
     """
+
+    name: ClassVar[str] = "metaworld_expert"
+    revision: ClassVar[int] = 1
 
     def __init__(self, task: str, generator: np.random.Generator, *, noise: float = 0.0) -> None:
         try:

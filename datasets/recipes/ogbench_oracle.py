@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -46,6 +46,9 @@ class OgbenchOracle:
         noise_levels: instead of ``noise``, values of which each episode draws one: a mixture of
             competences.
     """
+
+    name: ClassVar[str] = "ogbench_oracle"
+    revision: ClassVar[int] = 1
 
     def __init__(
         self,

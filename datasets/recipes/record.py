@@ -40,7 +40,11 @@ class HopelessError(TrimtabError):
 
 
 class Controller(Protocol):
-    """A scripted behaviour, made anew for each episode."""
+    """A scripted behaviour, made anew for each episode.
+
+    One of this package has the class attributes ``name`` and ``revision``, by which the datasets
+    that it records are known; ``revision`` is raised when it acts otherwise than before.
+    """
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return a raw action ``[A]`` for a raw observation ``[O]``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ class UniformRandom:
     Raises:
         TrimtabError: if the limits do not fit each other.
     """
+
+    name: ClassVar[str] = "uniform_random"
+    revision: ClassVar[int] = 1
 
     def __init__(
         self,

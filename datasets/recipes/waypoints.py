@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ class WaypointController:
         derivative: gain on the velocity, per metre a second.
         reached: distance in metres at which the next waypoint takes over.
     """
+
+    name: ClassVar[str] = "waypoints"
+    revision: ClassVar[int] = 1
 
     def __init__(
         self,

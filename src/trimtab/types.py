@@ -38,7 +38,7 @@ class Batch:
     """
 
     obs: Tensor  # [B, O]
-    action: Tensor  # [B, H, A]
+    action: Tensor  # [B, H, A]; the last one that was really taken is repeated after it
     reward: Tensor  # [B]
     next_obs: Tensor  # [B, O]
     discount: Tensor  # [B]

@@ -101,6 +101,7 @@ def test_metrics_are_finite_numbers_of_the_same_names(
     assert explores(algorithm) == learns_online
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("plan", [2, 4])
 def test_same_seed_gives_the_same_numbers(
     build: Callable[..., Algorithm], data_of: DataOf, plan: int
@@ -123,6 +124,7 @@ def test_update_changes_what_is_judged(build: Callable[..., Algorithm], data_of:
     assert same(before, algorithm.policy.state_dict()) != learns(algorithm)
 
 
+@pytest.mark.bits
 def test_goes_on_from_its_state_to_the_same_bits(
     build: Callable[..., Algorithm], batch_of: BatchOf, data_of: DataOf
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,12 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.dsrl_na import DSRLNA
 from trimtab.algorithms.dsrl_sac import DSRLSAC
+from trimtab.datasets.mixture import Mixture
 from trimtab.policies.base import Policy
+from trimtab.policies.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.diffusion import DiffusionPolicy
+from trimtab.policies.normalizer import Normalizer, RunningNormalizer
+from trimtab.policies.registry import build_policy
 from trimtab.types import Batch, PolicySpec, TrimtabError
 
 SPEC = PolicySpec(1, 1, 1, (-2.0,), (2.0,))
@@ -81,6 +86,17 @@ def rows_of(batch: Batch, index: Tensor) -> Batch:
         valid=batch.valid[index],
         aux={name: value[index] for name, value in batch.aux.items()},
     )
+
+
+class Rows:
+    """A source that draws the first rows of some decisions."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+
+    def sample(self, batch_size: int) -> Batch:
+        """Return the first rows."""
+        return rows_of(self.batch, torch.arange(batch_size))
 
 
 def test_learns_which_latent_is_rewarded(make: Callable[..., DSRLSAC]) -> None:
@@ -182,6 +198,32 @@ def test_actor_sees_what_the_base_sees(
     assert torch.equal(normalized, base.normalizer.obs(obs)) and not torch.equal(normalized, obs)
 
 
+def test_actor_clips_what_the_base_clips(make: Callable[..., DSRLSAC]) -> None:
+    torch.manual_seed(0)
+    base = DiagonalGaussianPolicy(SPEC, hidden=(8,), normalize_observations=True)
+    assert isinstance(base.normalizer, RunningNormalizer)
+    base.normalizer.see(torch.randn(100, 1))
+    algorithm = make(base)
+    obs = torch.tensor([[-1e3], [0.3], [50.0]])
+    seen = base.normalizer.obs(obs)
+    assert seen.abs().max() == 10.0
+    assert torch.equal(algorithm.actor.normalizer.obs(obs), seen)
+    rebuilt = build_policy(json.loads(json.dumps(algorithm.policy.config())))
+    rebuilt.load_state_dict(algorithm.policy.state_dict())
+    noise = torch.randn(3, 1, 1)
+    assert torch.equal(rebuilt(obs, noise), algorithm.policy(obs, noise))
+    base.normalizer.see(100 + torch.randn(100, 1))  # what the base does later is its own affair
+    assert torch.equal(algorithm.actor.normalizer.obs(obs), seen)
+
+
+def test_actor_of_a_base_that_does_not_clip_does_not(make: Callable[..., DSRLSAC]) -> None:
+    algorithm = make()
+    assert type(algorithm.actor.normalizer) is Normalizer
+    assert "obs_limit" not in algorithm.actor.config()
+    obs = torch.tensor([[-1e3], [1e3]])
+    assert torch.equal(algorithm.actor.normalizer.obs(obs), obs)
+
+
 # The losses, by hand, on a few rows.
 
 
@@ -216,10 +258,15 @@ def warmed(algorithm: DSRLSAC) -> None:
 
 
 @pytest.mark.parametrize("entropy", [True, False])
+@pytest.mark.parametrize("offset", [0.0, 1.0])
 def test_critic_losses_by_hand(
-    make: Callable[..., DSRLSAC], few: Batch, monkeypatch: pytest.MonkeyPatch, entropy: bool
+    make: Callable[..., DSRLSAC],
+    few: Batch,
+    monkeypatch: pytest.MonkeyPatch,
+    entropy: bool,
+    offset: float,
 ) -> None:
-    algorithm = make(backup_entropy=entropy)
+    algorithm = make(backup_entropy=entropy, reward_offset=offset)
     warmed(algorithm)
     old = copy.deepcopy(algorithm)
     next_noise, _ = with_noise(algorithm, monkeypatch, 6)
@@ -237,7 +284,7 @@ def test_critic_losses_by_hand(
             value = old.target(next_obs, seen).min()
             if entropy:
                 value = value - old.temperature() * log_prob[row]
-            backup = few.reward[row] + few.discount[row] * value
+            backup = few.reward[row] - offset + few.discount[row] * value
             stored = few.action if na else few.aux["latent"] * 2.0 / 1.5
             critic = old.action_critic if isinstance(old, DSRLNA) else old.critic
             error = critic(obs, stored[row : row + 1] / 2.0) - backup
@@ -291,15 +338,37 @@ def test_noise_critics_reach_the_actions_critics() -> None:
         assert float(error) < 0.1 < 0.3 < float(taught.std())
 
 
+def uniform_rows(latent: Tensor, seed: int) -> Tensor:
+    """Which rows differ from the normal latents that ``seed`` draws first, at magnitude 2."""
+    torch.manual_seed(seed)
+    return (latent != torch.randn(latent.shape) / 2.0).flatten(1).all(1)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_distillation_latents_fill_the_box_and_follow_the_base(share: float) -> None:
-    torch.manual_seed(0)
     algorithm = DSRLNA(Setup(SPEC, base=Fork()), uniform_share=share, magnitude=2.0, **SMALL)
-    latent = algorithm.distillation_latent(torch.zeros(8000, 1)).flatten()
-    count = int(8000 * share)
-    uniform, normal = latent[:count], latent[count:]
-    if count:
+    torch.manual_seed(4)
+    latent = algorithm.distillation_latent(torch.zeros(8000, 1))
+    rows = uniform_rows(latent, 4)
+    assert int(rows.sum()) == int(8000 * share)
+    uniform, normal = latent[rows], latent[~rows]
+    if share > 0:
         assert uniform.abs().max() <= 1 and abs(float(uniform.std()) - 1 / 3**0.5) < 0.03
-    if count < 8000:
+    if share < 1:
         assert abs(float(normal.std()) - 1 / 2.0) < 0.03  # N(0, 1) in units of the box
         assert normal.abs().max() > 1
+
+
+def test_offline_and_online_rows_get_both_kinds_of_latents() -> None:
+    algorithm = DSRLNA(Setup(SPEC, base=Fork()), magnitude=2.0, **SMALL)
+    offline, online = (played(algorithm, 4000, warmup=True) for _ in range(2))
+    batch = Mixture([Rows(offline), Rows(online)], [1, 1]).sample(2000)
+    torch.manual_seed(5)
+    rows = uniform_rows(algorithm.distillation_latent(batch.obs), 5)
+    assert int(rows.sum()) == 1000
+    for part in (rows[:1000], rows[1000:]):  # a mixture's first half is its first source
+        assert abs(float(part.float().mean()) - 0.5) < 0.06  # four standard deviations
+    torch.manual_seed(6)
+    assert not torch.equal(rows, uniform_rows(algorithm.distillation_latent(batch.obs), 6))
+    torch.manual_seed(5)  # the run's random state decides it, so a resumed run draws the same
+    assert torch.equal(rows, uniform_rows(algorithm.distillation_latent(batch.obs), 5))

@@ -12,8 +12,8 @@ import torch
 from trimtab.algorithms.annealed_sac import AnnealedSAC
 from trimtab.algorithms.annealed_td3 import AnnealedTD3
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.critic import EnsembleCritic, expectile_loss
-from trimtab.algorithms.d_ppo import DPPO
+from trimtab.algorithms.critic import AnnealedExpectile, EnsembleCritic, expectile_loss
+from trimtab.algorithms.dropout_ppo import DropoutPPO
 from trimtab.algorithms.mdpo import MDPO
 from trimtab.algorithms.mdpo_sac import MDPOSAC
 from trimtab.algorithms.ppo import PPO, Samples
@@ -103,14 +103,30 @@ def test_simple_policy_optimisation_leads_back_where_the_clip_is_flat(setup_of: 
     )
 
 
-def test_dropout_leaves_out_what_spreads_most_of_each_sign(setup_of: SetupOf) -> None:
-    kind = DPPO(setup_of(set()), dropout=0.5, **SMALL)
-    surrogate = torch.tensor([0.1, 5.0, 0.2, 4.0, -3.0, -0.1, 0.0])
-    phi = (surrogate[:, None] - surrogate[None]).square().mean(1)
-    kept = kind.kept(surrogate)
-    assert kept.tolist() == [True, False, True, False, False, True, True]
-    assert phi[[1, 3]].min() > phi[[0, 2]].max() and phi[4] > phi[5]
-    assert DPPO(setup_of(set()), dropout=0.0, **SMALL).kept(surrogate).all()
+def test_dropout_leaves_out_what_correlates_least(setup_of: SetupOf) -> None:
+    surrogate = torch.tensor([0.1, 5.0, 0.2, 4.0, -3.0, -0.1, 0.0, 1.0])
+    pairs = surrogate[:, None] * surrogate[None]
+    correlation = (pairs - pairs.diag().diag()).sum(1)
+    for share in (0.0, 0.3, 0.5, 1.0):
+        kept = DropoutPPO(setup_of(set()), dropout=share, **SMALL).kept(surrogate)
+        for side in (correlation >= 0, correlation < 0):
+            order = correlation[side].argsort()
+            dropped = int(share * len(order))
+            expected = torch.ones(len(order), dtype=torch.bool)
+            expected[order[:dropped]] = False
+            assert torch.equal(kept[side], expected), share
+
+
+def test_the_correlation_is_what_lowers_the_surrogates_variance() -> None:
+    x = torch.randn(9, dtype=torch.float64)
+    phi = x * (x.sum() - x)
+    variance = x.square().mean() - x.mean().square()
+    torch.testing.assert_close(81 * variance, 8 * x.square().sum() - phi.sum())
+
+
+def mirror_descent(setup_of: SetupOf, **more: Any) -> MDPO:
+    torch.manual_seed(0)
+    return MDPO(setup_of(set()), decay_steps=1920, **{**SMALL, **more})
 
 
 def test_mirror_descent_weighs_the_divergence_more_and_more(
@@ -118,16 +134,54 @@ def test_mirror_descent_weighs_the_divergence_more_and_more(
 ) -> None:
     moved = []
     for updates in (0, 9):  # of the 10 that decay_steps says
-        torch.manual_seed(0)
-        mdpo = MDPO(setup_of(set()), decay_steps=960, learning_rate=1e-2, **{**SMALL, "epochs": 10})
+        mdpo = mirror_descent(setup_of, learning_rate=1e-2)
         samples = samples_of(mdpo, data_of)
         mdpo.updates = updates
-        mdpo.schedule_rate = lambda: 1e-2  # type: ignore[method-assign]  # the penalty alone
-        mdpo.improve(samples)
+        metrics = mdpo.improve(samples)
+        assert metrics["step_size"] == pytest.approx(1 - updates / 10)
+        assert metrics["learning_rate"] == 1e-2  # theirs stays while t_k falls
         with torch.no_grad():
             mean = mdpo.policy.head(samples.obs)
         moved.append(gaussian_kl(mean, mdpo.policy.log_std, samples.mean, mdpo.old_log_std).mean())
+        assert metrics["kl"] == pytest.approx(moved[-1].item(), rel=1e-5)
     assert moved[1] < 0.5 * moved[0]
+
+
+def test_mirror_descent_steps_over_the_whole_rollout_by_hand(
+    setup_of: SetupOf, data_of: Callable[..., Rollout]
+) -> None:
+    """Ten steps of torch's Adam on equation 6, whatever the minibatches of the value are."""
+    mdpo = mirror_descent(setup_of, learning_rate=1e-2, policy_steps=10)
+    samples = samples_of(mdpo, data_of)
+    mdpo.updates = 5
+    byhand = copy.deepcopy(mdpo.policy)
+    adam = torch.optim.Adam(byhand.parameters(), lr=1e-2, eps=1e-5)
+    normal = torch.distributions.Normal
+    old = normal(samples.mean, byhand.log_std.detach().exp())
+    advantage = (samples.advantage - samples.advantage.mean()) / samples.advantage.std()
+    for _ in range(10):
+        new = normal(byhand.head(samples.obs), byhand.log_std.exp())
+        ratio = (new.log_prob(samples.action).sum((1, 2)) - samples.log_prob).exp()
+        kl = torch.distributions.kl_divergence(new, old).sum((1, 2))
+        adam.zero_grad()
+        (-(ratio * advantage).mean() + kl.mean() / 0.5).backward()
+        torch.nn.utils.clip_grad_norm_(byhand.parameters(), 0.5)
+        adam.step()
+    for batch_size in (24, 96):
+        mine = mirror_descent(setup_of, learning_rate=1e-2, batch_size=batch_size)
+        mine.updates = 5
+        mine.improve(samples)
+        for name, weight in mine.policy.named_parameters():
+            expected = dict(byhand.named_parameters())[name]
+            torch.testing.assert_close(weight, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("warmup_steps", [0, 40])
+def test_the_expectile_falls_in_a_line_from_the_runs_first_step(warmup_steps: int) -> None:
+    line = AnnealedExpectile(0.9, 100, warmup_steps, updates_per_step=0.5)
+    for step in (warmup_steps, 50, 60, 100, 130):
+        expected = max(0.9 - 0.4 * step / 100, 0.5)
+        assert line.after((step - warmup_steps) // 2) == pytest.approx(expected)
 
 
 def test_expectile_goes_from_the_mean_to_the_maximum() -> None:

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from trimtab.algorithms.base import Setup
+from trimtab.algorithms.mdpo import MDPO
+from trimtab.algorithms.ppo import PPO, normalized
 from trimtab.algorithms.returns import ReturnScale, generalized_advantage, next_values
+from trimtab.algorithms.trpo import TRPO
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.types import PolicySpec
+from trimtab.types import PolicySpec, Rollout
 
 GAMMA, DECAY = 0.97, 0.9
 
@@ -84,7 +88,11 @@ def test_running_normalizer_is_that_of_all_that_was_seen() -> None:
     normalizer = RunningNormalizer(spec)
     generator = np.random.default_rng(1)
     parts = [generator.normal(5.0, 3.0, (size, 2, 4)).astype(np.float32) for size in (1, 7, 40)]
-    assert torch.equal(normalizer.obs(torch.full((1, 4), 3.0)), torch.full((1, 4), 3.0))
+    far = torch.tensor([[3.0, -50.0, 1e6, 11.0]])
+    assert torch.equal(normalizer.obs(far), far)  # the limit is in deviations, unknown as yet
+    unfitted = RunningNormalizer(spec)
+    unfitted.load_state_dict(normalizer.state_dict())
+    assert torch.equal(unfitted.obs(far), far)
     for part in parts:
         normalizer.see(torch.tensor(part))
     rows = np.concatenate(parts).reshape(-1, 4).astype(np.float64)
@@ -95,3 +103,31 @@ def test_running_normalizer_is_that_of_all_that_was_seen() -> None:
     restored = RunningNormalizer(spec)
     restored.load_state_dict(normalizer.state_dict())
     assert torch.equal(restored.obs(torch.tensor(obs)), normalizer.obs(torch.tensor(obs)))
+    assert restored.obs(torch.full((1, 4), 1e6)).max() == 10.0
+
+
+def test_the_advantage_of_a_single_decision_stays_as_it_is() -> None:
+    assert normalized(torch.tensor([3.0])).tolist() == [3.0]
+    assert normalized(torch.tensor([[3.0], [-2.0]])).tolist() == [[3.0], [-2.0]]
+    many = normalized(torch.tensor([1.0, 2.0, 6.0]))
+    assert many.mean().item() == pytest.approx(0.0, abs=1e-6)
+    assert many.std().item() == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", [PPO, TRPO, MDPO])
+def test_a_rollout_of_one_decision_is_learned_from(kind: type[PPO]) -> None:
+    torch.manual_seed(0)
+    spec = PolicySpec(4, 1, 1, (-1.0,), (1.0,))
+    learner = kind(Setup(spec), rollout_steps=1, epochs=2)
+    obs = torch.randn(1, 1, 4)
+    _, aux = learner.explore(obs[0], warmup=False)
+    one = torch.ones(1, 1)
+    metrics = learner.update(
+        Rollout(
+            obs=obs, action=torch.zeros(1, 1, 1, 1), reward=one, next_obs=obs + 1,
+            discount=0.99 * one, cut=one < 0, aux={"unclipped": aux["unclipped"][None]},
+        )
+    )  # fmt: skip
+    assert all(np.isfinite(value) for value in metrics.values()), metrics
+    for weight in [*learner.policy.parameters(), *learner.critic.parameters()]:
+        assert weight.isfinite().all()

@@ -13,13 +13,16 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Setup, polyak
 from trimtab.algorithms.critic import EnsembleCritic, EnsembleLinear
 from trimtab.algorithms.sac import SAC
-from trimtab.types import Batch, PolicySpec
+from trimtab.types import Batch, PolicySpec, TrimtabError
 
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
 
 
 def by_hand(algorithm: SAC, batch: Batch, next_noise: Tensor, *, entropy: bool) -> float:
-    """The critic's loss from the formulas at the top of ``sac.py``, one row at a time."""
+    """The critic's loss from the formulas at the top of ``sac.py``, one row at a time.
+
+    A chunk that was cut short goes on as the actor would, here with the same noise.
+    """
     total = 0.0
     normalizer = algorithm.actor.normalizer
     with torch.no_grad():
@@ -32,7 +35,10 @@ def by_hand(algorithm: SAC, batch: Batch, next_noise: Tensor, *, entropy: bool) 
             if entropy:
                 value = value - algorithm.temperature() * log_prob[0]
             backup = batch.reward[row] + batch.discount[row] * value
-            stored = normalizer.normalize_action(batch.action[row : row + 1])
+            planned = algorithm.actor(obs, next_noise[row : row + 1])
+            executed = batch.valid[row : row + 1, :, None]
+            stored = torch.where(executed, batch.action[row : row + 1], planned)
+            stored = normalizer.normalize_action(stored)
             total += 0.5 * float((algorithm.critic(obs, stored) - backup).square().sum())
     return total / len(batch)
 
@@ -123,6 +129,25 @@ def test_temperature_follows_the_entropy(batch_of: Callable[..., Batch]) -> None
         algorithm.update(batch_of(algorithm))
         assert (algorithm.temperature().item() > 0.5) == rises
     assert SAC(Setup(SPEC), hidden=(16,)).target_entropy == -4.0
+
+
+@pytest.mark.parametrize("limit", [-5.0, -20.0])
+def test_log_standard_deviation_stops_at_its_lower_bound(limit: float) -> None:
+    torch.manual_seed(0)
+    algorithm = SAC(Setup(SPEC), hidden=(16,), log_std_min=limit)
+    last = algorithm.actor.network[-1]
+    assert isinstance(last, nn.Linear)
+    with torch.no_grad():
+        last.bias[SPEC.horizon * SPEC.action_dim :] = -100.0
+    _, log_std = algorithm.actor.distribution(torch.randn(9, 5))
+    assert (log_std == limit).all()
+    assert algorithm.actor.config()["log_std_min"] == limit
+    assert SAC(Setup(SPEC), hidden=(16,)).actor.log_std_range == (-5.0, 2.0)
+
+
+def test_a_lower_bound_above_the_upper_one_is_refused() -> None:
+    with pytest.raises(TrimtabError, match="log_std_min=3"):
+        SAC(Setup(SPEC), log_std_min=3.0)
 
 
 def test_warmup_is_uniform_over_the_limits() -> None:

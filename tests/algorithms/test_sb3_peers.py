@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -116,6 +117,7 @@ def test_discount_of_the_batch_is_what_bootstraps(data_of: DataOf) -> None:
     peer = SB3TD3(Setup(SPEC, discount=0.5), hidden=(16,), target_noise=0.0)
     batch = data_of(peer)
     assert set(batch.discount.tolist()) == {0.0, np.float32(0.99)}
+    batch = replace(batch, valid=torch.ones_like(batch.valid))  # every chunk was whole
     scaled = peer.judged.normalizer.normalize_action(batch.action).flatten(1)
     with torch.no_grad():
         following = peer.model.actor_target(batch.next_obs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 import types
@@ -10,7 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trimtab.benchmarks.catalog import describe_algorithm
+from trimtab.benchmarks.catalog import describe_algorithm, is_faithful
+from trimtab.benchmarks.commands import LISTINGS
+from trimtab.benchmarks.config import group_options
+from trimtab.benchmarks.renamed import RENAMED
 from trimtab.types import TrimtabError
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
@@ -49,3 +53,20 @@ def test_a_method_without_a_paper_is_refused(
 ) -> None:
     with pytest.raises(TrimtabError, match="cites no paper"):
         described(monkeypatch, text)
+
+
+def test_an_adaptation_says_so_in_the_list_and_in_its_docstring() -> None:
+    listed = {row["algorithm"]: row["faithful"] for row in LISTINGS["algorithm"]("algorithm", "")}
+    assert listed["dropout_ppo"] == listed["mdpo_sac"] == listed["annealed_sac"] == "no"
+    assert listed["ppo"] == listed["mdpo"] == listed["sac"] == "yes"
+    for file in FILES:
+        target = yaml.safe_load(file.read_text(encoding="utf-8"))["algorithm"]["_target_"]
+        module = importlib.import_module(target.rpartition(".")[0])
+        explained = "An adaptation (``faithful`` is False)" in (module.__doc__ or "")
+        assert is_faithful(target) == (not explained) == (listed[file.stem] == "yes"), target
+
+
+def test_a_renamed_method_is_there_under_its_new_name_only() -> None:
+    names = group_options("algorithm")
+    for former, name in RENAMED.items():
+        assert name in names and former not in names

@@ -102,6 +102,7 @@ def test_what_cannot_be_held_is_refused_before_anything_is_written(
     assert not (tmp_path / "checkpoint").exists()
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("fused", [True, False])
 def test_an_optimiser_goes_on_to_the_same_bits(tmp_path: Path, fused: bool) -> None:
     def learner() -> tuple[torch.nn.ParameterList, torch.optim.Adam]:

@@ -141,6 +141,7 @@ def test_a_finished_run_says_so(clone: Path, place: Path) -> None:
     assert "already done" in again.stdout
 
 
+@pytest.mark.bits
 def test_evaluate_twice_and_on_onnx(bundle: Path, place: Path) -> None:
     words = ["evaluate", f"policy={bundle}", "episodes=4", "seed=100", "format=json"]
     first, second = (trimtab(*words, cwd=place) for _ in range(2))

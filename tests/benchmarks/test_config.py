@@ -20,6 +20,10 @@ WRONG = {
     "a setting of the loop": (["online_step=1"], "did you mean online_steps?"),
     "nothing like a setting": (["xyzzy=1"], "there are: env, "),
     "a method": (["algorithm=dsrl_sak"], "algorithm=dsrl_sak: did you mean dsrl_sac?"),
+    "a method's former name": (
+        ["algorithm=d_ppo"],
+        "algorithm=d_ppo: is called dropout_ppo now; write algorithm=dropout_ppo",
+    ),
     "a policy": (["policy=flwo"], "policy=flwo: did you mean flow?"),
     "a dataset": (["dataset=two_route"], "dataset=two_route: did you mean two_routes?"),
     "a method's keyword": (["algorithm.lerning_rate=1"], "did you mean learning_rate?"),

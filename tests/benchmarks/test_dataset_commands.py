@@ -152,6 +152,8 @@ def test_what_a_strangers_file_lost_is_told_on_the_whole_way(
         shown = capfd.readouterr().out
         assert ended.value.code == 0
         assert line in shown.splitlines() and "nothing is lost" not in shown
+        missing = "lost: the last observation of 2 of 2 episodes was not recorded" in shown
+        assert missing == (words[0] == "convert")
     assert answer(capfd, "info", f"path={again}")["left_out"] == ["images"]
 
 

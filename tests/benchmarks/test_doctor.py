@@ -10,6 +10,7 @@ import pytest
 
 from trimtab.benchmarks import doctor
 from trimtab.benchmarks.headless import Trial
+from trimtab.processor import processor_kind
 
 
 def versions(**known: str) -> object:
@@ -25,6 +26,8 @@ def test_this_installation_is_whole(tmp_path: Path) -> None:
     findings = doctor.examine(tmp_path)
     assert [finding for finding in findings if finding.level == "error"] == []
     assert {"envs gym/", "envs metaworld/", "envs robotics/"} <= {f.what for f in findings}
+    kind = next(finding for finding in findings if finding.what == "processor kind")
+    assert kind.level == "ok" and kind.message.startswith(processor_kind())
     assert {"drawing": "ok", "ffmpeg": "ok"}.items() <= {f.what: f.level for f in findings}.items()
 
 

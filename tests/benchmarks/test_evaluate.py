@@ -51,6 +51,7 @@ def judged(
     return untimed(scores.episodes)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_the_same_judge_gives_the_same_scores_again(deterministic: bool) -> None:
     evaluator = Evaluator(HOPPER, episodes=22, seed=5)
@@ -69,6 +70,7 @@ def test_noise_is_drawn_unless_it_is_zero() -> None:
     assert [row[2] for row in certain] != [row[2] for row in sampled]
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_an_episode_does_not_depend_on_how_many_run_beside_it(deterministic: bool) -> None:
     whole = judged(HOPPER, 6, 40, deterministic=deterministic, horizon=60)
@@ -79,6 +81,7 @@ def test_an_episode_does_not_depend_on_how_many_run_beside_it(deterministic: boo
     assert judged(HOPPER, 12, 40, deterministic=deterministic, horizon=60)[:6] == whole
 
 
+@pytest.mark.bits
 def test_a_network_is_judged_alike_in_any_company() -> None:
     spec = get_spec(MAZE)
     torch.manual_seed(0)
@@ -113,6 +116,7 @@ def by_hand(env: gymnasium.Env[Array, Array], seed: int, act_steps: int) -> tupl
     return total, length
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("act_steps", [1, 3])
 def test_an_episode_is_that_of_a_plain_loop_with_its_seed(act_steps: int) -> None:
     evaluator = Evaluator(HOPPER, episodes=3, seed=70, act_steps=act_steps)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 from rich.console import Console
 
-from trimtab.benchmarks import leaderboard, stats
+from trimtab.benchmarks import intervals, leaderboard, stats
 from trimtab.benchmarks.leaderboard import Entry, Leaderboard, build
 from trimtab.benchmarks.rows import collect_episodes, read_episodes
 from trimtab.errors import TrimtabError
@@ -60,7 +60,7 @@ def test_rows_use_the_last_evaluation_and_report_the_best(
     wanted = {"env": BLOCKED, "config_hash": "c2"}
     last = [scores(quickstart_table, **wanted, seed=s, env_steps=30000) for s in range(3)]
     assert [run.last for run in row.runs] == pytest.approx([np.mean(x) for x in last])
-    assert row.mean == stats.two_level_interval([np.sort(x) for x in last], repetitions=500)
+    assert row.mean == intervals.mean_interval([np.sort(x) for x in last], rate=True)
     best = [
         max(
             np.mean(scores(quickstart_table, **wanted, seed=seed, env_steps=k * 5000))
@@ -106,7 +106,7 @@ def test_what_steers_a_base_is_compared_with_that_base_frozen(
     assert row.difference is not None and row.improvement is not None
     assert row.difference.value == pytest.approx(np.mean(gains))
     assert row.lowest_difference == pytest.approx(min(gains))
-    assert row.difference.low > 0.4 and row.improvement.value == 1.0
+    assert row.difference.low > 0.3 and row.improvement.value == 1.0
 
 
 def test_another_frozen_base_is_no_default_baseline(synthetic: Synthetic, method: Any) -> None:

@@ -36,6 +36,7 @@ def test_half_of_a_batch_comes_from_the_dataset(
     assert result.summary["updates"] > 100
 
 
+@pytest.mark.bits
 def test_offline_then_online_goes_on_from_the_same_learner(tiny: Any, tmp_path: Path) -> None:
     words = [*tiny.online(tmp_path, "td3_bc"), f"dataset={tiny.dataset}", "offline_steps=30"]
     result = train(compose_run([*words, "offline_share=0.5", "algorithm.warmup_steps=0"]))

@@ -138,6 +138,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return outcome_of
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("method", ["bc", "dsrl_sac", "dsrl_na", *HOPPING])
 def test_killed_at_three_random_moments(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
@@ -180,6 +181,7 @@ def test_told_to_end_saves_its_state_and_says_so(
     assert outcome(folder) == left_alone(method)
 
 
+@pytest.mark.bits
 def test_told_to_end_during_an_evaluation_repeats_it(
     tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +279,7 @@ def test_a_log_that_was_cut_is_noticed(tiny: Any, tmp_path: Path) -> None:
         train(compose_run(words))
 
 
+@pytest.mark.bits
 def test_the_global_generator_of_numpy_goes_on_too(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,8 @@ from trimtab.errors import TrimtabError
 COLUMNS = [
     "suite", "env", "algorithm", "policy", "dataset", "base", "seed", "env_steps", "updates",
     "eval_episode", "eval_seed", "return", "success", "length", "seconds", "fingerprint",
-    "config_hash",
+    "config_hash", "hash_version", "revision", "policy_revision", "protocol_revision", "act_steps",
+    "deterministic", "success_rule", "horizon", "control_hz", "delay_ms", "device", "metrics",
 ]  # fmt: skip
 
 
@@ -61,6 +62,7 @@ def test_written_rows_are_read_back_with_their_nulls(tmp_path: Path) -> None:
     assert table["policy"].null_count == 3
 
 
+@pytest.mark.bits
 def test_equal_rows_give_equal_bytes_and_leave_nothing_beside(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_episodes(tmp_path / name, [row(), row(eval_episode=1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -16,14 +17,17 @@ import pytest
 from trimtab.benchmarks import build
 from trimtab.benchmarks import train as loop
 from trimtab.benchmarks.checkpoint import load_checkpoint
-from trimtab.benchmarks.config import compose_run
+from trimtab.benchmarks.config import compose_run, group_options
+from trimtab.benchmarks.experience import make_dataset_source
 from trimtab.benchmarks.offline_data import dataset_of_runs, memory_bytes
+from trimtab.benchmarks.suite import load_suite
 from trimtab.benchmarks.train import train
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats import minari
 from trimtab.datasets.replay import ReplayBuffer
 from trimtab.datasets.streaming import StreamedBuffer, stored_files
 from trimtab.datasets.weighting import episode_weights
-from trimtab.envs.registry import get_spec
+from trimtab.envs.registry import checked_names, get_spec
 from trimtab.types import TrimtabError
 
 
@@ -84,6 +88,7 @@ def across(tiny: Any, runs: Any) -> list[str]:
     return [listed(runs(0), runs(1))]
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("source", [streamed, weighted, across])
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(
     source: Any, tiny: Any, runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -100,6 +105,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(
 # ---- streaming -----------------------------------------------------------------------------------
 
 
+@pytest.mark.bits
 def test_a_streamed_run_is_the_run_in_memory(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +158,107 @@ def test_a_quarter_of_the_memory_is_the_default(
     assert (tmp_path / "streams").is_dir()
 
 
+# ---- last observations that were not recorded ----------------------------------------------------
+
+
+def test_only_cloning_has_steps_without_a_next_observation(tiny: Any, tmp_path: Path) -> None:
+    whole = minari.load(tiny.dataset)
+    cut = [dataclasses.replace(e, last_observed=False, infos={}) for e in whole.episodes]
+    minari.save(dataclasses.replace(whole, episodes=cut), tmp_path / "cut")
+    words = [*tiny.task(tmp_path), "act_steps=1", f"dataset={tmp_path / 'cut'}"]
+    starts = []
+    for further in (
+        ["algorithm=bc", "policy=gaussian", "policy.hidden=[8]"],
+        ["algorithm=td3_bc", "algorithm.hidden=[8]"],
+    ):
+        config = compose_run([*words, *further, "offline_steps=1"])
+        parts = build.components(config)
+        source = make_dataset_source(config, parts, parts.make_algorithm())
+        assert source is not None
+        starts.append({tuple(row) for row in source.sample(20 * whole.num_steps).obs.tolist()})
+    last = {tuple(e.observations[-2].tolist()) for e in whole.episodes}
+    assert last <= starts[0] and starts[0] - last == starts[1]
+
+
+# ---- a dataset of another task -------------------------------------------------------------------
+
+
+def test_a_dataset_of_another_task_is_refused(
+    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its rewards and ends mean something else, also where only an option differs."""
+    words = [word for word in tiny.cloning(tmp_path) if word != "other_task=true"]
+    message = (
+        r"is of robotics/PointMaze-TwoRoutes-v0 with env_options \{\} and physics \w+, this run is "
+        r"in robotics/PointMaze-TwoRoutes-v0 with \{'horizon': 28\} and .*; choose a dataset of "
+        "this task, or add other_task=true$"
+    )
+    with pytest.raises(TrimtabError, match=message) as error:
+        train(compose_run(words))
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+    own = [word for word in words if word != "env_options.horizon=28"]
+    parts = build.components(compose_run(own))  # the task itself
+    allowed = build.components(compose_run([*own, "other_task=true"]))
+    assert parts.config_hash == allowed.config_hash  # it changes nothing
+    assert "may mean" not in caplog.text
+    build.components(compose_run([*words, "other_task=true"]))
+    assert "may mean something else" in caplog.text
+
+
+def test_a_recipe_of_another_task_is_refused_before_it_is_made(tiny: Any, tmp_path: Path) -> None:
+    words = [*tiny.task(tmp_path), "algorithm=bc", "policy=gaussian", "offline_steps=2"]
+    words += ["dataset=two_routes", "dataset.episodes=2", "other_task=false"]
+    with pytest.raises(TrimtabError, match="or add other_task=true"):
+        build.components(compose_run(words))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("named", "env", "same"),
+    [
+        ("unknown", "robosuite/Lift", True),
+        ("robosuite/Lift", "robosuite/Lift", True),
+        ("Lift", "robosuite/Lift", True),  # as robomimic's files name it
+        ("Lift", "robosuite/Lift-DPPO", True),
+        ("Hopper-v5", "gym/Hopper-v5", True),  # as Minari's do
+        ("Hopper-v4", "gym/Hopper-v5", False),
+        ("Door", "robosuite/Lift", False),
+        ("robosuite/Lift-DSRL", "robosuite/Lift", False),
+        ("gym/Hopper-v5", "dmc/hopper-hop", False),
+    ],
+)
+def test_a_strangers_name_of_a_task(
+    named: str, env: str, same: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec: Any = dataclasses.make_dataclass("Spec", ["id", "options", "fingerprint"])(
+        env, {}, "0" * 12
+    )
+    build.check_same_task("x/y-v0", named, {}, None, spec, allowed=True)
+    assert ("may mean something else" in caplog.text) != same
+    if not same:
+        with pytest.raises(TrimtabError, match=f"is of {named}, this run is in {env}: its rewards"):
+            build.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
+
+
+# ---- what observations are normalised by ---------------------------------------------------------
+
+
+def test_td3_bc_normalises_by_the_observations_of_transitions(tiny: Any, tmp_path: Path) -> None:
+    """As its authors do; cloning counts the last observation of each episode, too."""
+    episodes = minari.load(tiny.dataset).episodes
+    starts = np.concatenate([e.observations[:-1] for e in episodes]).astype(np.float64)
+    words = [*tiny.task(tmp_path), f"dataset={tiny.dataset}", "offline_steps=1"]
+    parts = build.components(compose_run([*words, "algorithm=td3_bc", "algorithm.hidden=[8]"]))
+    normalizer = parts.make_algorithm().policy.normalizer
+    np.testing.assert_allclose(normalizer.obs_shift, starts.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(normalizer.obs_scale, starts.std(0) + 1e-3, rtol=1e-5)
+    policy = ["policy=gaussian", "policy.hidden=[8]"]
+    parts = build.components(compose_run([*words, "algorithm=bc", *policy]))
+    every = np.concatenate([e.observations for e in episodes])
+    middle = (every.max(0) + every.min(0)) / 2
+    np.testing.assert_allclose(parts.make_algorithm().policy.normalizer.obs_shift, middle)
+
+
 # ---- weighting -----------------------------------------------------------------------------------
 
 
@@ -184,6 +291,7 @@ def test_a_run_draws_by_its_weights(
         (["dataset_weighting=returns"], "dataset_weighting=returns: .* did you mean return?"),
         (["dataset_weighting=return", "weighting_temperature=0"], "must be a number greater than"),
         (["weighting_temperature=warm"], "weighting_temperature=warm: must be a number"),
+        (["other_task=1"], "other_task=1: must be true or false"),
         (["stream_above=-1"], "stream_above=-1: must be a whole number of at least 0"),
         (["dataset=[]"], r"dataset.runs=\[\]: must be a list of folders"),
         (["dataset=[1]"], r"dataset.runs=\[1\]: must be a list of folders"),
@@ -353,3 +461,18 @@ def test_what_a_file_does_not_say_is_said_by_the_run(tiny: Any, tmp_path: Path) 
     ):
         with pytest.raises(TrimtabError, match=re.escape(message)):
             opened(f"dataset={tmp_path / 'd.hdf5'}", word)
+
+
+def test_every_suites_data_is_of_its_task() -> None:
+    """What is published begins without ``other_task``."""
+    checked = set()
+    for name in group_options("suite"):
+        for job in load_suite(name, "runs", [0]).jobs:
+            base = ["base=a/b"] if job.base else []
+            config = compose_run([*job.overrides, *base])
+            if config["dataset"] is None or "env" not in config["dataset"]:
+                continue
+            spec = get_spec(config["env"], **checked_names(config["env_options"]))
+            build.check_recipe_fits(config["dataset"], spec, other_task=False)
+            checked.add((config["env"], config.dataset))
+    assert {dataset for _, dataset in checked} == {"two_routes", "push_noisy", "hopper_replay"}

@@ -24,12 +24,14 @@ from trimtab.datasets.formats import minari
 from trimtab.envs.vector import EpisodeVectorEnv
 from trimtab.files import sha256_file
 from trimtab.policies.bundle import bundle_hash, load_bundle
+from trimtab.processor import processor_kind
 from trimtab.types import TrimtabError
 
 COLUMNS = [
     "suite", "env", "algorithm", "policy", "dataset", "base", "seed", "env_steps", "updates",
     "eval_episode", "eval_seed", "return", "success", "length", "seconds", "fingerprint",
-    "config_hash",
+    "config_hash", "hash_version", "revision", "policy_revision", "protocol_revision", "act_steps",
+    "deterministic", "success_rule", "horizon", "control_hz", "delay_ms", "device", "metrics",
 ]  # fmt: skip
 CONTENTS = {
     "config.yaml", "provenance.json", "metrics.jsonl", "episodes.parquet", "result.json",
@@ -150,6 +152,9 @@ def test_what_is_written_down_of_a_run(steered: tuple[Result, Any], tiny: Any) -
     assert document["base"] == bundle_hash(tiny.base / "policy")
     assert document["dataset"] is None
     assert document["env"]["id"] == MAZE and len(document["env"]["fingerprint"]) == 12
+    confirmed = document["env"]["confirmation"]
+    assert confirmed["agrees"] and 0 <= confirmed["deviation"] <= confirmed["tolerance"]
+    assert confirmed["processor"] == processor_kind() and len(confirmed["bits"]) == 12
     assert {"trimtab", "torch", "mujoco"} <= set(document["packages"])
 
 
@@ -161,6 +166,7 @@ def test_a_finished_run_says_so_and_changes_nothing(cloned: Result, tiny: Any) -
     assert {path: path.stat().st_mtime_ns for path in cloned.folder.rglob("*")} == before
 
 
+@pytest.mark.bits
 def test_the_same_settings_give_the_same_weights_elsewhere(
     cloned: Result, tiny: Any, tmp_path: Path
 ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.formats import apart
 
 MakeDataset = Callable[..., Dataset]
 
@@ -62,3 +64,13 @@ def foreign() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Return the module of what processes apart do in tests; a server of its own can import it."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+    apart.stop_server()
+    yield importlib.import_module("apart_readers")
+    apart.stop_server()
+    del sys.modules["apart_readers"]

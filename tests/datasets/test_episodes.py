@@ -37,6 +37,7 @@ def test_statistics_survive_a_large_offset() -> None:
     assert float(statistics.obs_std) == pytest.approx(0.5, abs=1e-4)
 
 
+@pytest.mark.bits
 def test_content_hash_is_of_the_content(make_dataset: Any) -> None:
     assert make_dataset(seed=3).content_hash == make_dataset(seed=3).content_hash
     original = make_dataset()

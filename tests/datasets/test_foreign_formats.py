@@ -90,7 +90,13 @@ def test_d4rl_keeps_the_transitions_that_d4rl_keeps(foreign: Any, tmp_path: Path
             done = bool(episode.terminations[row])
             following = None if done else episode.observations[row + 1].tolist()
             found.append((episode.observations[row].tolist(), following, done))
-    assert found == qlearning_transitions(arrays)
+    kept = qlearning_transitions(arrays)
+    assert found == kept
+    # What TD3+BC's authors normalise by: the observations of those transitions, and no others.
+    states = np.array([here for here, *_ in kept])
+    statistics = load_d4rl(tmp_path / "x.hdf5").statistics(transitions_only=True)
+    np.testing.assert_allclose(statistics.obs_mean, states.mean(0), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(statistics.obs_std, states.std(0), rtol=1e-5)
 
 
 def test_d4rl_uses_next_observations_where_they_are(foreign: Any, tmp_path: Path) -> None:
@@ -182,8 +188,11 @@ def test_robomimic_keeps_its_masks_and_kwargs_on_the_way_back(foreign: Any, tmp_
         equal(two["data/demo_0/states"][()], one["data/demo_0/states"][()])
         for key in ("actions", "rewards", "dones"):
             equal(two[f"data/demo_0/{key}"][()], one[f"data/demo_0/{key}"][()])
-        shapes = {name: two[f"data/demo_0/{name}/flat"].shape for name in ("obs", "next_obs")}
-        assert shapes == {"obs": (3, 3), "next_obs": (3, 3)}
+        for group, rows in (("obs", slice(None)), ("next_obs", slice(-1, None))):
+            assert set(two[f"data/demo_0/{group}"]) == {"object", "robot0_eef_pos"}
+            for key in ("object", "robot0_eef_pos"):
+                stored, wanted = (file[f"data/demo_1/{group}/{key}"][rows] for file in (two, one))
+                equal(stored, wanted)
 
 
 def test_robomimic_without_next_obs_repeats_the_last(foreign: Any, tmp_path: Path) -> None:

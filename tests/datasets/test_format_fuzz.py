@@ -8,7 +8,7 @@ import mmap
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,11 @@ def rewrite(path: Path, generator: np.random.Generator) -> bool:
     return False
 
 
-def read_here(path: Path, read: Callable[[], Any]) -> Any:
+def read_here(
+    path: Path, read: Callable[..., Any], *arguments: Any, imports: Sequence[str] = ()
+) -> Any:
     """Stand in for ``read_apart``: any error but ours goes through, and a crash is a crash."""
-    with read() as (values, arrays):
+    with read(*json.loads(json.dumps(arguments))) as (values, arrays):
         return values, {
             name: np.concatenate(list(array.read())).astype(array.dtype).reshape(array.shape)
             if isinstance(array, apart.Blocks)

@@ -55,6 +55,7 @@ def make_foreign(folder: Path) -> None:
     edit_metadata(folder, strip)
 
 
+@pytest.mark.bits
 def test_round_trip_and_same_bytes(make_dataset: Any, tmp_path: Path) -> None:
     dataset = make_dataset()
     save(dataset, tmp_path / "one")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -169,6 +169,7 @@ def test_samples_do_not_alias_the_ring() -> None:
     assert_batch_matches(buffer.sample(32), columns, 2)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("steps", [0, 5, 12, 19])
 def test_state_restores_the_next_samples_exactly(steps: int) -> None:
     buffer = make_buffer(12, 2, chunk=1, window=3)
@@ -372,6 +373,53 @@ def test_actions_that_an_episode_cut_off_are_not_valid() -> None:
     rows = {tuple(row) for row in batch.valid.tolist()}
     assert rows == {(True, True, False), (True, True, True)}
     assert ((batch.discount == 0) == ~batch.valid[:, 2]).all()
+
+
+@pytest.mark.parametrize("length", [8, 9, 10, 11, 1])
+@pytest.mark.parametrize("terminated", [True, False])
+def test_a_chunk_is_one_row_whether_it_was_gathered_or_recorded(
+    make_dataset: Any, length: int, terminated: bool
+) -> None:
+    """An episode gathered in chunks and the same one cut out of a dataset give equal decisions."""
+    window, generator = 4, np.random.default_rng(length)
+    (episode,) = make_dataset(lengths=[length]).episodes
+    ends = np.arange(length) == length - 1
+    episode = replace(episode, terminations=ends & terminated, truncations=ends & (not terminated))
+    dataset = replace(make_dataset(lengths=[length]), episodes=[episode])
+    starts = range(0, length, window)
+    online = ReplayBuffer(
+        len(starts), dataset.obs_dim, (window, dataset.action_dim), discount=GAMMA
+    )
+    for start in starts:
+        stop = min(start + window, length)
+        planned = generator.normal(size=(window, dataset.action_dim))
+        planned[: stop - start] = episode.actions[start:stop]  # what was executed
+        last = stop == length
+        online.add(
+            episode.observations[start][None],
+            planned[None],
+            [episode.rewards[start:stop].sum()],
+            episode.observations[stop][None],
+            [last and terminated],
+            [last and not terminated],
+            steps=[stop - start],
+        )
+    recorded = ReplayBuffer.from_dataset(dataset, window=window, discount=GAMMA, chunked=True)
+    of_dataset = {row[0]: row[1:] for row in rows_by_start(recorded.sample(400))}
+    of_run = {row[0]: row[1:] for row in rows_by_start(online.sample(100))}
+    assert len(of_run) == len(starts) and len(of_dataset) == length
+    for start, parts in of_run.items():
+        for ours, theirs in zip(parts, of_dataset[start], strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def rows_by_start(batch: Batch) -> list[tuple[Any, ...]]:
+    """Each decision of a batch, by its first observation's bytes."""
+    columns = (batch.action, batch.valid, batch.reward, batch.next_obs, batch.discount)
+    return [
+        (batch.obs[i].numpy().tobytes(), *(column[i].numpy() for column in columns))
+        for i in range(len(batch))
+    ]
 
 
 @pytest.mark.parametrize("steps", [7, 40])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import resource
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +43,7 @@ def assert_equal(ours: Batch, theirs: Batch) -> None:
             assert one == other, field.name
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("window", "chunked"), [(1, False), (1, True), (3, False), (4, True)])
 def test_batches_and_states_are_those_of_memory(
@@ -103,9 +102,10 @@ def test_the_dataset_is_that_of_memory(pair: tuple[Dataset, StreamedDataset]) ->
     assert [len(e) for e in streamed.episodes[-2:]] == [1, 9]
     with pytest.raises(IndexError):
         streamed.episodes[len(LENGTHS)]
-    ours, theirs = streamed.statistics(), in_memory.statistics()
-    for field in dataclasses.fields(ours):
-        assert torch.equal(getattr(ours, field.name), getattr(theirs, field.name))
+    for only in (False, True):
+        one, other = (data.statistics(transitions_only=only) for data in (streamed, in_memory))
+        for field in dataclasses.fields(one):
+            assert torch.equal(getattr(one, field.name), getattr(other, field.name))
 
 
 def test_it_is_converted_once_and_again_if_it_is_damaged(make_dataset: Any, tmp_path: Path) -> None:
@@ -277,21 +277,13 @@ def test_arrays_are_read_in_blocks_and_in_every_chunk(
 
 
 def test_what_spills_leaves_nothing_and_a_full_disk_is_told(
-    foreign: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    foreign: Any, readers: Any, tmp_path: Path
 ) -> None:
     file_name, write = foreign.WRITERS["d4rl"]
     write(tmp_path / file_name)
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    forked = os.fork
-
-    def fork() -> int:
-        child = forked()
-        if child == 0:  # a file of the child's cannot grow beyond that
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (64, limit[1]))
-        return child
-
-    monkeypatch.setattr("os.fork", fork)
+    server = apart.read_apart(tmp_path, readers.surroundings)[0]["server"]
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(server, resource.RLIMIT_FSIZE, (64, hard))  # its forks' files grow no larger
     with (
         pytest.raises(TrimtabError, match="there is no room for its arrays in .*streams"),
         apart.spilled_to(tmp_path / "streams"),

@@ -11,6 +11,8 @@ from trimtab.envs.task_env import TaskEnv
 from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 
+pytestmark = pytest.mark.bits
+
 
 class _Counter(gymnasium.Env[Any, Any]):
     """Ends at step ``end``; reward i + 1 and success only at step index 1."""

@@ -1,5 +1,13 @@
-"""What every registered environment must keep; being registered is being tested."""
+"""What every registered environment must keep; being registered is being tested.
 
+Tasks that differ in nothing but a number or a reward share one full contract: the first of them
+keeps it, and of the others their spec, their seeds and their first steps are tested. A task of
+Playground takes half a minute to compile, so three of different kinds are compiled here; the others
+are built, their reset and their step are traced by JAX, and their models are stepped by C MuJoCo.
+``pytest tests/envs/test_contract.py --every-task`` holds every task to the whole contract.
+"""
+
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -8,14 +16,47 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import TimeLimit
 
+from trimtab.envs.mjx_programs import programs
 from trimtab.envs.register import gymnasium_id
-from trimtab.envs.registry import list_envs, list_tasks
+from trimtab.envs.registry import get_spec, list_envs, list_tasks
+from trimtab.envs.spec import RawEnv
 from trimtab.envs.task_env import TaskEnv
 from trimtab.envs.vector import EpisodeVectorEnv, make_vec
 
 HORIZON = 20
 SEED = 7
+
+# What is taken away from an id to get the id of the task whose contract it shares.
+VARIANTS = (
+    r"(?<=^ogbench/)(.*?)-singletask(-task\d)?(?=-v0$)",  # a scene's goal, fixed
+    r"(?<=^robosuite/)(.*?)-(DPPO|DSRL)$",  # a scene's horizon and reward
+)
+# A kind each: one that balances, one that walks, one that handles a thing and has one start.
+COMPILED = {
+    "playground/CartpoleSwingup",
+    "playground/CheetahRun",
+    "playground/BallInCup",
+}
+
+
+def shared_contract(id: str) -> str:
+    """Return the id of the task that keeps the contract for ``id``: mostly itself."""
+    for pattern in VARIANTS:
+        id = re.sub(pattern, r"\1", id)
+    return id
+
+
+TRACED = [id for id, task in list_tasks().items() if "mjx" in task.tags and id not in COMPILED]
+SHARING = [id for id in list_envs() if shared_contract(id) != id]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "played" in metafunc.fixturenames:
+        left = set() if metafunc.config.getoption("every_task") else {*TRACED, *SHARING}
+        ids = [id for id in list_envs() if id not in left]
+        metafunc.parametrize("played", ids, indirect=True, scope="module")
 
 
 def _actions(space: gymnasium.spaces.Box, seed: int, steps: int) -> np.ndarray:
@@ -23,7 +64,7 @@ def _actions(space: gymnasium.spaces.Box, seed: int, steps: int) -> np.ndarray:
     return generator.uniform(space.low, space.high, (steps, *space.shape)).astype(np.float32)
 
 
-def _episode(single: TaskEnv, seed: int, action_seed: int, steps: int) -> dict[str, np.ndarray]:
+def _episode(single: RawEnv, seed: int, action_seed: int, steps: int) -> dict[str, np.ndarray]:
     """Play a single environment by hand, without the vector's bookkeeping."""
     obs, _ = single.reset(seed=seed)
     rows: dict[str, list[Any]] = {"obs": [obs.copy()], "reward": [], "end": []}
@@ -38,18 +79,18 @@ def _episode(single: TaskEnv, seed: int, action_seed: int, steps: int) -> dict[s
     return {name: np.array(values) for name, values in rows.items()}
 
 
-Played = tuple[EpisodeVectorEnv, TaskEnv, dict[str, np.ndarray]]
+Played = tuple[EpisodeVectorEnv, RawEnv, dict[str, np.ndarray]]
 
 
-@pytest.fixture(scope="module", params=list_envs())
+@pytest.fixture(scope="module")
 def played(request: pytest.FixtureRequest) -> Iterator[Played]:
     """A vector of one, a single environment as Gymnasium makes it, and the first episode of that.
 
-    Gymnasium wraps nothing around it: it is what ``make`` gives.
+    Gymnasium wraps its time limit around it, by which its spec tells the horizon, and nothing else.
     """
     env = make_vec(request.param, 1, seed=SEED, horizon=HORIZON)
     single = gymnasium.make(gymnasium_id(request.param), horizon=HORIZON)
-    assert type(single) is TaskEnv and single.spec is not None
+    assert type(single) is TimeLimit and type(single.env) is TaskEnv and single.spec is not None
     yield env, single, _episode(single, seed=11, action_seed=0, steps=HORIZON)
     single.close()
     env.close()
@@ -140,5 +181,63 @@ def test_gymnasium_finds_nothing_wrong(played: Played) -> None:
         warnings.simplefilter("error")
         for words in ("observation space m..imum value is -?infinity", "action spaces, we recomm"):
             warnings.filterwarnings("ignore", message=f".*{words}")
-        check_env(single, skip_render_check=True, skip_close_check=True)
+        check_env(single.unwrapped, skip_render_check=True, skip_close_check=True)
     single.reset(seed=11)
+
+
+def test_every_task_keeps_a_contract_of_its_own_or_a_shared_one() -> None:
+    assert shared_contract("ogbench/cube-double-singletask-task3-v0") == "ogbench/cube-double-v0"
+    assert shared_contract("ogbench/scene-singletask-v0") == "ogbench/scene-v0"
+    assert shared_contract("robosuite/Lift-DSRL") == "robosuite/Lift"
+    whole = {*list_envs()} - {*TRACED} - {*SHARING}
+    assert {shared_contract(id) for id in SHARING} <= whole and whole >= COMPILED
+    assert {id.partition("/")[0] for id in SHARING} == {"ogbench", "robosuite"}
+    assert (len(SHARING), len(TRACED)) == (23 * 6 + 4 * 2, 22)
+
+
+@pytest.mark.parametrize("id", SHARING)
+def test_a_variant_has_its_own_horizon_seeds_and_first_steps(id: str) -> None:
+    """All that a variant may get wrong alone; its physics is the shared contract's."""
+    single, steps = gymnasium.make(gymnasium_id(id)), 3
+    assert type(single) is TimeLimit and type(single.env) is TaskEnv and single.spec is not None
+    assert single.spec.max_episode_steps == list_tasks()[id].horizon
+    first = _episode(single, seed=11, action_seed=0, steps=steps)
+    other = _episode(single, seed=12, action_seed=0, steps=1)
+    again = _episode(single, seed=11, action_seed=0, steps=steps)
+    assert (other["obs"][0] != first["obs"][0]).any()
+    for name, values in first.items():
+        np.testing.assert_array_equal(again[name], values, err_msg=name)
+    assert all(single.observation_space.contains(obs) for obs in first["obs"])
+    assert np.isfinite(first["obs"]).all() and np.isfinite(first["reward"]).all()
+    assert not first["end"].any()
+    info = single.step(_actions(single.action_space, 1, 1)[0])[-1]
+    assert single.env.success_key is None or isinstance(info["success"], bool)
+    single.close()
+
+
+@pytest.mark.parametrize("id", TRACED)
+def test_a_task_that_is_not_compiled_is_traced(id: str) -> None:
+    """JAX follows its reset and a chunk of steps: what goes in comes out with the same types.
+
+    No number is computed by MJX; ``get_spec`` plays the same model in C MuJoCo.
+    """
+    import jax
+
+    count, chunk = 2, 3
+    spec = get_spec(id)
+    compiled = programs(spec.task, "cpu")
+    keys = jax.ShapeDtypeStruct((count, 2), np.uint32)
+    actions = jax.ShapeDtypeStruct((count, chunk, spec.action_dim), np.float32)
+    state, begun = jax.eval_shape(compiled.begin, keys)
+    after, obs, reward, terminated = jax.eval_shape(
+        compiled.play, state, actions, jax.ShapeDtypeStruct((count,), np.int32)
+    )
+    assert (obs.shape, obs.dtype) == (begun.shape, begun.dtype) == ((count, spec.obs_dim), "f4")
+    assert (reward.shape, reward.dtype) == ((count, chunk), np.float32)
+    assert (terminated.shape, terminated.dtype) == ((count, chunk), np.bool_)
+    kinds = [
+        [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(each)]
+        for each in (state, after)
+    ]
+    assert kinds[0] == kinds[1]
+    assert np.shape(spec.action_low) == (spec.action_dim,) and spec.fingerprint

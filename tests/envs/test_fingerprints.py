@@ -1,24 +1,50 @@
-"""Physics that does not drift: each environment, in a process of its own, against a table.
+"""Physics by its name: what keeps it, what changes it, and the trajectories that confirm it.
 
 One process a family makes each of its environments once, in the opposite order of the contract
-tests. That its three seeded episodes come out as the table says they did elsewhere is also what
-shows that an environment works in another process.
+tests, and plays its seeded steps. That they come out as the reference says they did elsewhere is
+also what shows that an environment works in another process.
 """
 
+import contextlib
+import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
+import json
+import logging
+import os
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
-from trimtab.envs.registry import list_envs, list_tasks, make
+from trimtab.envs import fingerprint as physics
+from trimtab.envs import registry
+from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, make
+from trimtab.envs.spec import Family, RawEnv
+from trimtab.processor import processor_kind
+
+pytestmark = pytest.mark.bits
+
+ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED: dict[str, dict[str, str]] = json.loads(
+    (Path(__file__).parent / "published_physics.json").read_text(encoding="utf-8")
+)
+"""Names by id and options, as results, bundles and datasets have carried them."""
+OF_EACH_FAMILY = (
+    "gym/Hopper-v5", "dmc/cheetah-run", "metaworld/push-v3", "robotics/FetchPush-v4",
+    "ogbench/cube-single-v0", "pusht/PushT-v0",
+)  # fmt: skip
 
 
 def _script() -> ModuleType:
-    path = Path(__file__).resolve().parents[2] / "scripts" / "fingerprints.py"
+    path = ROOT / "scripts" / "fingerprints.py"
     spec = importlib.util.spec_from_file_location("fingerprints", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,111 +53,285 @@ def _script() -> ModuleType:
 
 
 SCRIPT = _script()
-TABLE = SCRIPT.read_table()
 
 
-def _tested() -> list[str]:
-    """All ids; of a family's tasks that are compiled, for half a minute each, only the first."""
-    compiled: dict[str, str] = {}
-    for id, task in list_tasks().items():
-        if "mjx" in task.tags:
-            compiled.setdefault(id.split("/")[0], id)
-    return [
-        id for id, task in list_tasks().items() if "mjx" not in task.tags or id in compiled.values()
-    ]
+def _family(id: str) -> Family:
+    return next(family for family in list_families() if family.name == id.split("/")[0])
 
 
 @functools.cache
 def _measured(family: str) -> dict[str, dict[str, Any]]:
-    ids = [id for id in _tested() if id.startswith(f"{family}/")]
+    ids = [id for id in list_envs() if id.startswith(f"{family}/")]
     rows: dict[str, dict[str, Any]] = SCRIPT.measure_elsewhere(ids[::-1])
     return rows
 
 
-@pytest.mark.parametrize("id", _tested())
-def test_physics_is_as_expected_in_another_process(id: str) -> None:
-    family = id.split("/")[0]
-    row = _measured(family)[id]
-    wrong = SCRIPT.complaint(TABLE, row, SCRIPT.installed_versions(family))
-    assert not wrong, wrong
+@pytest.mark.parametrize("id", list_envs())
+def test_physics_is_as_published_in_another_process(id: str) -> None:
+    row = _measured(id.split("/")[0])[id]
+    assert "error" not in row, row
+    known = row["definition"]
+    (entry,) = [e for e in SCRIPT.read_names()[id] if not e["definition"]["options"]]
+    changed = {
+        part: (entry["definition"].get(part), known.get(part))
+        for part in known | entry["definition"]
+        if entry["definition"].get(part) != known.get(part)
+    }
+    assert not changed, f"{id} is another task than published: {changed}"
+    assert row["agrees"], f"{id} moves otherwise than published, by {row['deviation']}"
+    assert row["name"] == PUBLISHED[id]["{}"]
+    assert row["processor"] == processor_kind()
 
 
-@pytest.mark.parametrize("id", _tested())
+@pytest.mark.parametrize("id", list_envs())
 def test_closing_leaves_nothing_open(id: str) -> None:
     row = _measured(id.split("/")[0])[id]
     assert "error" not in row, row
     assert {name: count for name, count in row["left_open"].items() if count > 0} == {}
 
 
-def test_the_table_is_of_the_tasks_there_are() -> None:
-    assert TABLE["fingerprints"].keys() == set(list_envs())
-    assert TABLE["settings"].keys() == set(list_envs())
-    assert TABLE["versions"].keys() == {id.split("/")[0] for id in list_envs()}
-    values = list(TABLE["fingerprints"].values())
-    assert len(set(values)) == len(values)
-    for id, entry in TABLE["unsteady"].items():
-        assert TABLE["fingerprints"][id] in entry["fingerprints"]
-    lines = (Path(__file__).parents[2] / "requirements.lock").read_text(encoding="utf-8").split()
+def test_every_published_name_stands() -> None:
+    names = SCRIPT.read_names()
+    assert PUBLISHED.keys() <= names.keys() and names.keys() == set(list_envs())
+    for id, by_options in PUBLISHED.items():
+        held = {json.dumps(e["definition"]["options"]): e["name"] for e in names[id]}
+        for options, name in by_options.items():
+            assert held[json.dumps(json.loads(options))] == name, (id, options)
+    every = [entry["name"] for entries in names.values() for entry in entries]
+    assert len(set(every)) == len(every)
+    assert all(entry["definition"]["id"] == id for id in names for entry in names[id])
+    results = list((ROOT / "benchmarks" / "results").glob("**/*.parquet"))
+    assert results
+    for path in results:
+        table = pq.read_table(path, columns=["env", "fingerprint"])
+        pairs = {(row["env"], row["fingerprint"]) for row in table.to_pylist()}
+        for env, name in pairs:
+            assert name in {entry["name"] for entry in names[env]}, (path, env)
+
+
+def test_definitions_and_references_are_of_the_lock() -> None:
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").split()
     pins = {_canonical(name): version for name, _, version in (x.partition("==") for x in lines)}
-    for versions in TABLE["versions"].values():
-        assert versions == {name: pins[_canonical(name)] for name in versions}
+    for id, entries in SCRIPT.read_names().items():
+        packages = entries[-1]["definition"]["packages"]
+        assert packages == {name: pins[_canonical(name)] for name in packages}
+        expected = physics.reference(
+            id.split("/")[0], physics.reference_key(entries[-1]["definition"], {})
+        )
+        assert expected is not None, f"{id}: run `python scripts/fingerprints.py {id}`"
+        assert np.isfinite(expected[:, 0]).any() and np.isfinite(expected[:, 1:]).any()
+    assert sum(path.stat().st_size for path in SCRIPT.FOLDER.iterdir()) < 2_000_000
 
 
 def _canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_what_is_wrong_is_told() -> None:
-    versions = {"mujoco": "3.3.0"}
-    means = {"reward": 0.5, "observation_change": 0.001}
-    table = {
-        "versions": {"gym": versions},
-        "fingerprints": {"gym/A": "aaaa", "gym/B": "bbbb", "gym/U": "uuuu"},
-        "settings": {id: {"horizon": 1000, "frame_skip": 5} for id in ("gym/A", "gym/B", "gym/U")},
-        "unsteady": {"gym/U": {"fingerprints": ["uuuu", "vvvv"], "means": means}},
+def test_options_that_were_published_keep_their_name() -> None:
+    for id, options in (
+        ("metaworld/push-v3", {"reward": "sparse", "horizon": 150, "terminate_on_success": True}),
+        ("robotics/PointMaze_UMaze-v3", {"terminate_on_success": True}),
+    ):
+        spec = get_spec(id, **options)
+        assert spec.fingerprint == PUBLISHED[id][json.dumps(options, sort_keys=True)]
+        assert confirm(spec).agrees  # by the reference of the task itself
+
+
+def test_a_definition_tells_what_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    id = "gym/Swimmer-v5"
+    spec, family = get_spec(id), _family(id)
+    known = physics.definition(spec, family)
+    assert physics.name(known) == spec.fingerprint == PUBLISHED[id]["{}"]
+    others = {
+        "revision": physics.definition(spec, dataclasses.replace(family, revision=2)),
+        "outside": physics.definition(spec, family, "0123"),
+        "edited": physics.definition(spec, family, "0124"),
+        "horizon": physics.definition(dataclasses.replace(spec, horizon=999), family),
+        "success": physics.definition(dataclasses.replace(spec, success_key="done"), family),
     }
-    as_before = {"settings": {"horizon": 1000, "frame_skip": 5}}
-    good: dict[str, Any] = {"id": "gym/A", "fingerprint": "aaaa", **as_before}
-    assert SCRIPT.complaint(table, good, versions) == ""
-    for fine in (
-        {"id": "gym/U", "fingerprint": "vvvv", **as_before},
-        {"id": "gym/U", "fingerprint": "wwww", "means": means | {"reward": 0.5002}, **as_before},
-    ):
-        assert SCRIPT.complaint(table, fine, versions) == ""
-    other = good | {"id": "gym/U", "fingerprint": "wwww", "means": means | {"reward": 0.51}}
-    shorter = good | {"settings": {"horizon": 500, "frame_skip": 5}}
-    for row, have, words in (
-        (other, versions, ("gym/U", "wwww now", "(0.5, 0.51)")),
-        (shorter, versions, ("gym/A", "horizon 1000 before, 500 now", "another name")),
-        (good | {"fingerprint": "cccc"}, versions, ("gym/A", "aaaa before", "cccc now")),
-        (good | {"id": "gym/C"}, versions, ("`python scripts/fingerprints.py gym/C`",)),
-        (good, {"mujoco": "3.4.0"}, ("3.3.0", "3.4.0")),
-        ({"id": "gym/B", "error": "KeyError: x"}, versions, ("cannot be measured: KeyError: x",)),
-    ):
-        told = SCRIPT.complaint(table, row, have)
-        assert all(word in told for word in words), told
+    for part, value in (("timestep", 0.02), ("frame_skip", 3), ("integrator", "EULER")):
+        changed = dataclasses.replace(spec, physics={**spec.physics, part: value})
+        others[part] = physics.definition(changed, family)
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda package: f"{real(package)}.1")
+    others["version"] = physics.definition(spec, family)
+    names = {part: physics.name(other) for part, other in others.items()}
+    assert len({spec.fingerprint, *names.values()}) == 1 + len(names), names
+    assert all(re.fullmatch("[0-9a-f]{12}", name) for name in names.values())
+    assert all(physics.published_name(other) is None for other in others.values())
 
 
-def test_an_entry_is_made_of_two_processors() -> None:
-    parts = ("versions", "fingerprints", "settings", "unsteady")
-    table: dict[str, Any] = {part: {} for part in parts}
+def test_options_make_another_name_without_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(physics, "trajectory", None)  # no reference could be wrong or right
+    one = get_spec("gym/Swimmer-v5", horizon=123)
+    assert one.fingerprint not in {get_spec("gym/Swimmer-v5", horizon=124).fingerprint}
+    assert one.fingerprint != PUBLISHED["gym/Swimmer-v5"]["{}"]
 
-    def row(fingerprint: str) -> dict[str, Any]:
-        held = {"fingerprint": fingerprint, "settings": {"horizon": 9}}
-        return {"id": "gym/A", "means": {"reward": 1.0}, **held}
 
-    SCRIPT.enter(table, row("a"), row("a"))
-    assert table["fingerprints"] == {"gym/A": "a"} and table["unsteady"] == {}
-    assert table["settings"] == {"gym/A": {"horizon": 9}}
-    SCRIPT.enter(table, row("c"), row("c"), other_machine=True)
-    assert table["fingerprints"] == {"gym/A": "a"}
-    unsteady = {"fingerprints": ["a", "c"], "means": {"reward": 1.0}}
-    assert table["unsteady"] == {"gym/A": unsteady}
-    SCRIPT.enter(table, row("d"), row("b"))
-    assert table["fingerprints"] == {"gym/A": "d"}
-    assert table["unsteady"]["gym/A"]["fingerprints"] == ["b", "d"]
-    SCRIPT.enter(table, row("d"), row("d"))
-    assert table["unsteady"] == {}
+OUTSIDE = """
+from trimtab.envs.gym import FAMILY as GYM
+import dataclasses
+FAMILY = dataclasses.replace(GYM, name="mine", tasks={"T": GYM.tasks["Reacher-v5"]},
+    build=lambda task, render: GYM.build("Reacher-v5", render=render))
+"""
+
+
+@contextlib.contextmanager
+def _forgotten() -> Iterator[None]:
+    """Nothing that was found or played before counts, nor what is found and played inside."""
+    played = dict(physics._PLAYED)
+    caches = (registry._families, registry._sources, registry._spec)
+    try:
+        for cache in caches:
+            cache.cache_clear()
+        physics._PLAYED.clear()
+        yield
+    finally:
+        for cache in caches:
+            cache.cache_clear()
+        physics._PLAYED.clear()
+        physics._PLAYED.update(played)
+
+
+def test_a_family_from_outside_is_known_by_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(registry.OUTSIDE, "mine_of_this_test")
+    names = []
+    for text in (OUTSIDE, OUTSIDE, OUTSIDE + "# a reward that was edited\n"):
+        (tmp_path / "mine_of_this_test.py").write_text(text)
+        importlib.invalidate_caches()
+        sys.modules.pop("mine_of_this_test", None)
+        with _forgotten():
+            spec = get_spec("mine/T")
+            names.append(spec.fingerprint)
+            assert confirm(spec).agrees is None  # nothing to compare it with
+    sys.modules.pop("mine_of_this_test", None)
+    assert names[0] == names[1] != names[2]
+
+
+def _pay_more(env: Any) -> None:
+    step = env.step
+
+    def paid(action: Any) -> Any:
+        obs, reward, *rest = step(action)
+        return obs, float(reward) + 1e-3, *rest
+
+    env.step = paid
+
+
+def _changed(id: str, change: str) -> Family:
+    family = _family(id)
+
+    def build(task: str, **options: Any) -> RawEnv:
+        env = family.build(task, **options)
+        if change == "reward":
+            _pay_more(env)
+            return env
+        option = _model(env).opt
+        if change == "gravity":
+            option.gravity[2] *= 1.001
+        if change == "mass":
+            _model(env).body_mass[:] *= 1.001
+        return env
+
+    return dataclasses.replace(family, build=build)
+
+
+def _model(env: Any) -> Any:
+    return env.unwrapped.model
+
+
+@pytest.mark.parametrize(
+    ("id", "change"),
+    [
+        ("gym/Hopper-v5", "gravity"),
+        ("gym/HalfCheetah-v5", "mass"),
+        ("gym/Hopper-v5", "reward"),
+        ("robotics/AntMaze_UMaze-v5", "gravity"),
+        ("metaworld/reach-v3", "mass"),
+        ("pusht/PushT-v0", "reward"),
+    ],
+)
+def test_a_model_that_changed_under_its_version_is_noticed(
+    id: str, change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    families = {**registry._families(), id.split("/")[0]: _changed(id, change)}
+    with _forgotten():
+        monkeypatch.setattr(registry, "_families", lambda: MappingProxyType(families))
+        with caplog.at_level(logging.WARNING):
+            spec = get_spec(id)
+        found = confirm(spec)
+        assert found.agrees is False and found.deviation > 2 * found.tolerance
+        assert spec.fingerprint != PUBLISHED[id]["{}"]
+        assert spec.fingerprint in caplog.text and PUBLISHED[id]["{}"] in caplog.text
+        again = dict(physics._PLAYED)
+        registry._spec.cache_clear()
+        assert get_spec(id).fingerprint == spec.fingerprint and dict(physics._PLAYED) == again
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("id", OF_EACH_FAMILY)
+def test_last_bits_change_nothing_but_the_bits(id: str) -> None:
+    usual = confirm(get_spec(id))
+    assert usual.agrees and usual.processor == processor_kind()
+    with _forgotten(), SCRIPT.disturbed(1e-13, seed=99):
+        spec = get_spec(id)
+        moved = confirm(spec)
+    assert spec.fingerprint == PUBLISHED[id]["{}"]
+    assert moved.agrees and 0 < moved.deviation < moved.tolerance
+    assert moved.bits != usual.bits and len(moved.bits) == 12
+
+
+def test_an_older_processor_knows_the_same_physics() -> None:
+    ids = ("metaworld/push-v3", "robotics/FetchSlide-v4")  # contacts, where its bits are others
+    older = {
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3",
+        "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-FMA,-FMA4",
+    }
+    for id in ids:
+        row = SCRIPT.measure_elsewhere([id], older)[id]
+        assert row.get("agrees"), row
+        assert row["name"] == PUBLISHED[id]["{}"]
+        assert os.environ.get("GLIBC_TUNABLES") or row["processor"] != processor_kind()
+
+
+def test_deviations_are_shares_of_each_numbers_scale() -> None:
+    expected = np.array([[[100.0, 0.0, 1.0], [-50.0, 0.004, np.nan]]])
+    moved = expected + np.array([[[0.0, 0.0, 0.0], [0.01, 1e-6, 7.0]]])
+    apart = physics.relative_deviations(moved, expected)
+    np.testing.assert_allclose(apart, [[[0, 0, 0], [1e-4, 1e-4, 0]]], rtol=1e-9)
+    assert physics.compare(moved, expected) == pytest.approx(1e-4)
+    assert physics.compare(moved[:, :1], expected) == np.inf
+    assert physics.compare(np.full_like(expected, np.nan), expected) == np.inf
+
+
+def test_a_reference_leaves_out_what_contacts_enlarge() -> None:
+    id = "metaworld/push-v3"
+    key, numbers = SCRIPT.reference_of(id)
+    known = SCRIPT.definition_of(id)
+    assert key == physics.reference_key(known, {})
+    committed = physics.reference("metaworld", key)
+    assert committed is not None
+    np.testing.assert_array_equal(np.isnan(numbers).any(), True)
+    assert physics.compare(numbers, np.where(np.isnan(numbers), np.nan, committed)) < 1e-5
+    # Once left out, always left out: a number does not come back later in the episode.
+    gone = np.isnan(numbers)
+    assert (gone[:, 1:] >= gone[:, :-1]).all()
+
+
+def test_a_new_definition_is_added_and_old_ones_stay() -> None:
+    id = "gym/Reacher-v5"
+    names, known = SCRIPT.read_names(), SCRIPT.definition_of(id)
+    before = json.dumps(names)
+    SCRIPT.enter(names, known)
+    assert json.dumps(names) == before
+    SCRIPT.enter(names, known | {"revision": 2})
+    old, new = names[id]
+    assert old["name"] == PUBLISHED[id]["{}"] and new["definition"]["revision"] == 2
+    assert new["name"] == physics.name(known | {"revision": 2}) != old["name"]
 
 
 def test_what_stays_open_is_counted(tmp_path: Path) -> None:
@@ -146,6 +346,6 @@ def test_what_stays_open_is_counted(tmp_path: Path) -> None:
 
 def test_an_id_that_cannot_be_measured_does_not_stop_the_others() -> None:
     rows = SCRIPT.measure_elsewhere(["gym/Reacher-v5", "gym/Swimmer-v5"])
-    assert [set(row) >= {"fingerprint", "left_open"} for row in rows.values()] == [True, True]
+    assert [set(row) >= {"name", "left_open"} for row in rows.values()] == [True, True]
     (row,) = SCRIPT.measure(["gym/Nothing-v5"])
     assert row["error"].startswith("TrimtabError: unknown environment")

@@ -78,6 +78,7 @@ def test_chunks_follow_single_environments_and_compile_once() -> None:
     assert compiled.begin._cache_size() == compiled.play._cache_size() == shapes  # type: ignore[attr-defined]
 
 
+@pytest.mark.bits
 def test_rows_do_not_act_on_one_another() -> None:
     """One row fails and starts anew, one stands still; the third does not notice, to the bit."""
     undisturbed, env = chunked(), chunked()
@@ -105,6 +106,7 @@ def test_rows_do_not_act_on_one_another() -> None:
     np.testing.assert_array_equal(again[0][0], found[0][0])
 
 
+@pytest.mark.bits
 def test_state_is_restored_to_the_bit() -> None:
     env, other = chunked(horizon=7), chunked(horizon=7)
     env.reset()

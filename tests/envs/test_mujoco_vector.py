@@ -22,6 +22,8 @@ from trimtab.envs.spec import OwnVector
 from trimtab.envs.vector import SyncVectorEnv, make_vec
 from trimtab.errors import TrimtabError
 
+pytestmark = pytest.mark.bits
+
 TASKS = tuple(FAMILY.tasks)
 HOPPER = "gym/Hopper-v5"
 

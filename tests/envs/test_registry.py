@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from trimtab.envs.fingerprint import fingerprint
 from trimtab.envs.register import gymnasium_id
 from trimtab.envs.registry import get_spec, list_envs, make
 from trimtab.errors import TrimtabError
@@ -115,23 +114,6 @@ def test_native_values_are_not_options() -> None:
     changed = get_spec("gym/Hopper-v5", horizon=7)
     assert changed.options == {"horizon": 7} and changed.horizon == 7
     assert changed.fingerprint != spec.fingerprint
-
-
-def test_fingerprint_sees_the_physics() -> None:
-    def changed(**attributes: float) -> str:
-        def build() -> gymnasium.Env:
-            env = make("gym/Swimmer-v5")
-            for name, value in attributes.items():
-                setattr(env.raw.unwrapped.model.opt, name, value)
-            return env
-
-        return fingerprint(build)
-
-    usual = changed()
-    assert len(usual) == 12 and int(usual, 16) >= 0
-    assert changed() == usual
-    assert changed(viscosity=0.11) != usual
-    assert fingerprint(lambda: make("gym/Swimmer-v5"), {"mujoco": "0"}) != usual
 
 
 def test_gymnasium_makes_every_id() -> None:

@@ -10,6 +10,8 @@ from trimtab.envs.registry import get_spec, make
 from trimtab.envs.vector import default_episode_seed, make_vec
 from trimtab.errors import TrimtabError
 
+pytestmark = pytest.mark.bits
+
 HOPPER = "gym/Hopper-v5"
 
 

@@ -39,6 +39,7 @@ def refused(folder: Path, *words: str, runtime: bool = True) -> None:
             assert word in message, message
 
 
+@pytest.mark.bits
 def test_read_back_is_the_same_policy(
     case: str, policy_of: PolicyOf, bundle_of: BundleOf, rows: Any
 ) -> None:
@@ -95,6 +96,7 @@ def test_onnx_is_one_file_with_the_contract_and_no_trace_of_the_machine(
     assert str(Path.cwd()).encode() not in data
 
 
+@pytest.mark.bits
 def test_golden_rows_are_realistic(bundle_of: BundleOf) -> None:
     # The steered policy's own normaliser is never fitted: the rows must come from its base's.
     golden = read_safetensors((bundle_of("latent") / "golden.safetensors").read_bytes(), "golden")
@@ -124,6 +126,7 @@ def test_saving_leaves_policy_and_randomness_alone(
     assert all(torch.equal(before[name], v) for name, v in policy.state_dict().items())
 
 
+@pytest.mark.bits
 def test_exporting_is_silent_and_gives_the_same_bytes(
     tmp_path: Path,
     policy_of: PolicyOf,
@@ -305,6 +308,7 @@ def test_wrong_weights_are_named(
     refused(folder, *words, runtime=False)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize(("shift", "opens"), [(5e-5, True), (2e-4, False), (float("nan"), False)])
 def test_golden_rows_must_replay(shift: float, opens: bool, copy_of: BundleOf, reseal: Any) -> None:
     folder = copy_of("gaussian")

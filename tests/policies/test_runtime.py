@@ -24,6 +24,8 @@ from trimtab.policies.bundle_files import Array, Contract, read_safetensors
 from trimtab.policies.runtime import PolicyRunner, load_policy
 from trimtab.types import TrimtabError
 
+pytestmark = pytest.mark.bits
+
 BundleOf = Callable[[str], Path]
 
 
@@ -176,6 +178,19 @@ def test_an_action_that_is_not_finite_raises() -> None:
 def test_actions_are_inside_the_limits() -> None:
     runner = PolicyRunner(*_graph("Add"), "here")
     assert [runner.step([value]).item() for value in (5.0, 0.25, -5.0)] == [1.0, 0.25, -1.0]
+
+
+def test_a_masked_value_is_a_missing_sensor() -> None:
+    runner = PolicyRunner(*_graph("Add"), "here")
+    missing = np.ma.masked_array([0.25], mask=[True])
+    with pytest.raises(TrimtabError, match=r"^observation: value at index \(0,\) is masked"):
+        runner.step(missing)
+    for rows in (np.ma.masked_array([[0.5], [0.25]], mask=[[False], [True]]), [[0.5], missing]):
+        with pytest.raises(TrimtabError, match=r"index \(1, 0\) is masked; check that sensor"):
+            runner.predict(rows, np.zeros((2, 1)))
+    for whole in (np.ma.masked_array([0.25]), np.ma.masked_array([0.25], mask=[False])):
+        assert runner.step(whole).item() == 0.25
+        assert type(runner.step(whole)) is np.ndarray
 
 
 def test_a_graph_of_one_batch_size_is_refused() -> None:

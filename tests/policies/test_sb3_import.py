@@ -118,6 +118,7 @@ def observations(count: int = 200) -> Any:
     return 3 * np.random.default_rng(1).normal(size=(count, 4)).astype(np.float32)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("example", CASES)
 def test_acts_as_theirs_does(saved: Saved, example: str) -> None:
     model, path = saved(example)
@@ -129,6 +130,7 @@ def test_acts_as_theirs_does(saved: Saved, example: str) -> None:
     assert np.ptp(ours, axis=0).min() > 1e-3  # it is not the same action everywhere
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize(
     "example", [example for example in CASES if example.startswith(("ppo", "a2c", "sac"))]
 )
@@ -147,6 +149,7 @@ def test_stochastic_actions_with_the_same_noise(
     np.testing.assert_allclose(ours, theirs, atol=1e-5, rtol=0)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("example", KINDS)
 def test_goes_into_a_bundle_and_out_again(saved: Saved, example: str, tmp_path: Path) -> None:
     model, path = saved(example)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
-from trimtab.types import PolicySpec
+from trimtab.types import PolicySpec, TrimtabError
 
 
 def policy_with(mean: list[float], log_std: list[float]) -> TanhGaussianPolicy:
@@ -83,3 +83,9 @@ def test_activation_is_chosen() -> None:
     spec = PolicySpec(2, 1, 1, (-1.0,), (1.0,))
     assert isinstance(TanhGaussianPolicy(spec).network[1], nn.ReLU)
     assert isinstance(TanhGaussianPolicy(spec, activation="elu").network[1], nn.ELU)
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
+def test_a_limit_of_observations_that_is_none_is_refused(limit: float) -> None:
+    with pytest.raises(TrimtabError, match="must be above 0"):
+        TanhGaussianPolicy(PolicySpec(1, 1, 1, (-1.0,), (1.0,)), hidden=(), obs_limit=limit)

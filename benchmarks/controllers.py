@@ -1,0 +1,63 @@
+"""What a recipe's controller is known by: its registered name, its revision and its settings.
+
+A controller of this package is known by the class attributes ``name`` and ``revision``, so that a
+file which is moved or formatted anew leaves every dataset its name. One of a user's own is known by
+the bytes of the file that it is written in, as nobody counts its revisions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from trimtab.benchmarks.classes import is_ours, is_outside, source_of
+from trimtab.benchmarks.config import class_of, keywords
+
+__all__ = ["controller_identity"]
+
+
+def controller_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that decides how a controller acts, as JSON values.
+
+    Args:
+        settings: a recipe's ``controller``: ``_target_`` and the keywords of its constructor.
+
+    Returns:
+        ``acts``: for the class and each of its parents, ``{"name", "revision"}`` where it is one
+        of this package's controllers, ``{"class", "source"}`` with the SHA-256 of its file where it
+        is a user's. ``settings``: the keywords, those of this package with their defaults
+        filled in. ``weights``: what the class's own ``identity`` says, such as hashes of policies.
+
+    Raises:
+        TrimtabError: if ``_target_`` names no class.
+    """
+    keys = dict(settings)
+    target = keys.pop("_target_")
+    acts = class_of(target, "dataset.controller._target_")
+    identity: dict[str, Any] = {"acts": [known for kind in acts.__mro__ if (known := _known(kind))]}
+    if is_ours(acts):
+        defaults = {
+            name: parameter.default
+            for name, parameter in keywords(target).items()
+            if parameter.default is not inspect.Parameter.empty
+        }
+        keys = {**defaults, **keys}
+    identity["settings"] = keys
+    of_controller = getattr(acts, "identity", None)
+    if of_controller is not None:
+        identity["weights"] = of_controller(keys)
+    return identity
+
+
+def _known(kind: type[Any]) -> dict[str, Any] | None:
+    """Return what one class is known by; None for Python's own, and for unnamed parents of ours.
+
+    A parent of ours without a name is a part of its children: their revisions count its changes.
+    """
+    if is_ours(kind):
+        own = vars(kind)
+        return {"name": own["name"], "revision": own["revision"]} if "name" in own else None
+    if not is_outside(kind):
+        return None
+    return {"class": kind.__qualname__, "source": source_of(kind)}

@@ -1,0 +1,123 @@
+"""Pools of worker processes that end whole: told to stop, or at an error, no worker is left behind.
+
+A signal is only noted while a pool is there, and looked at between two results. An exception out of
+the handler itself could come while a process is being started, and leave it without its work.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import util
+from multiprocessing.context import SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Any, NoReturn
+
+from trimtab.errors import Stopped, TrimtabError
+
+__all__ = ["await_some", "leave_worker", "worker_pool"]
+
+GRACE = 60.0
+"""Seconds that told workers have to save their state, before they are ended by force."""
+_LOOK = 0.2
+"""Seconds between two looks at whether to stop."""
+
+
+@contextmanager
+def worker_pool(
+    workers: int,
+    context: SpawnContext,
+    initializer: Callable[..., None],
+    initargs: tuple[Any, ...] = (),
+    *,
+    told: threading.Event,
+    stopped: str,
+) -> Iterator[concurrent.futures.Executor]:
+    """Yield a pool of fresh interpreters; afterwards none of them is left, whatever happened.
+
+    At an error each worker gets SIGTERM, and :data:`GRACE` seconds to save what it has.
+
+    Args:
+        workers: processes side by side.
+        context: what starts them.
+        initializer: called in each of them first.
+        initargs: its arguments.
+        told: set by who wants this process to stop.
+        stopped: the line that it then ends with.
+
+    Raises:
+        Stopped: if workers ended because the whole group of processes is told to stop.
+        TrimtabError: if a worker ended by itself, such as for want of memory.
+    """
+    others = set(multiprocessing.active_children())
+    pool = concurrent.futures.ProcessPoolExecutor(
+        workers, mp_context=context, initializer=initializer, initargs=initargs
+    )
+    try:
+        yield pool
+    except BaseException as error:
+        pool.shutdown(wait=False, cancel_futures=True)
+        _end(set(multiprocessing.active_children()) - others)
+        if isinstance(error, BrokenProcessPool):
+            if told.wait(_LOOK):  # the workers may have been told first
+                raise Stopped(stopped) from error
+            raise TrimtabError(
+                "a worker process ended before its work was done, such as for want of memory; "
+                "run the same command to go on, with fewer workers if it happens again"
+            ) from error
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _end(processes: Iterable[BaseProcess]) -> None:
+    """Tell processes to end, wait until they have, and end by force who has not after a while."""
+    left = list(processes)
+    for process in left:
+        process.terminate()
+    deadline = time.monotonic() + GRACE
+    for process in left:
+        process.join(max(deadline - time.monotonic(), 0.0))
+    for process in left:
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def await_some(
+    futures: Collection[concurrent.futures.Future[Any]], told: threading.Event, stopped: str
+) -> set[concurrent.futures.Future[Any]]:
+    """Return those of the futures that are done, once there is one.
+
+    Args:
+        futures: of a :func:`worker_pool`.
+        told: set by who wants this process to stop.
+        stopped: the line that it then ends with.
+
+    Raises:
+        Stopped: if it is told to stop.
+    """
+    ready: set[concurrent.futures.Future[Any]] = set()
+    while not ready:
+        ready, _ = concurrent.futures.wait(
+            futures, timeout=_LOOK, return_when=concurrent.futures.FIRST_COMPLETED
+        )
+        if told.is_set():
+            raise Stopped(stopped)
+    return ready
+
+
+def leave_worker() -> NoReturn:
+    """End this worker process now, as one that was told to stop: it takes no further work."""
+    # What Python does at the end of such a process: the locks of its own pools are freed.
+    util._exit_function()  # type: ignore[attr-defined]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(Stopped.exit_code)

@@ -1,0 +1,241 @@
+"""A small decision process whose values are the solution of a linear system, and who has critics.
+
+Three states; an action pushes one way or the other, by its sign. Every registered method either has
+a reader of its value functions here, or is named in ``WITHOUT_CRITIC``.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.dsrl_na import DSRLNA
+from trimtab.algorithms.dsrl_sac import DSRLSAC
+from trimtab.algorithms.ppo import PPO
+from trimtab.algorithms.sac import SAC
+from trimtab.algorithms.sb3 import ReplayingPeer
+from trimtab.algorithms.sb3_ppo import SB3PPO
+from trimtab.algorithms.sb3_sac import SB3SAC
+from trimtab.algorithms.td3 import TD3
+from trimtab.benchmarks.config import class_of, keywords
+from trimtab.policies.base import Policy
+from trimtab.policies.gaussian import GaussianPolicy
+from trimtab.types import PolicySpec, Statistics
+
+FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
+WITHOUT_CRITIC = {"bc", "frozen", "zero_noise"}
+GAMMA = 0.7
+PUSH = 0.8  # size of an action; its sign decides
+LOG_STD = -3.0  # of a held plan, before squashing: so narrow that its signs are certain
+STATES = 3
+
+# (state, sign) -> (next state, reward); from state 2 a push down ends the episode.
+STEPS: dict[tuple[int, int], tuple[int | None, float]] = {
+    (0, -1): (1, 0.2),
+    (0, 1): (2, 1.0),
+    (1, -1): (0, -0.5),
+    (1, 1): (2, 0.4),
+    (2, -1): (None, 2.0),
+    (2, 1): (0, -0.3),
+}
+
+
+def play(state: int, signs: Sequence[int]) -> tuple[int | None, float, int]:
+    """Return where a chunk of pushes leads (None: the end), its rewards' sum and its steps."""
+    total, place, taken = 0.0, state, 0
+    for sign in signs:
+        reached, reward = STEPS[place, sign]
+        total, taken = total + reward, taken + 1
+        if reached is None:
+            return None, total, taken
+        place = reached
+    return place, total, taken
+
+
+def plan_values(plan: Sequence[int], bonus: float = 0.0) -> np.ndarray[Any, Any]:
+    """Return V of the policy that always makes ``plan``, with ``bonus`` added to every V.
+
+    V = r + gamma P V + bonus, solved.
+    """
+    moves, rewards = np.zeros((STATES, STATES)), np.zeros(STATES)
+    for state in range(STATES):
+        reached, rewards[state], _ = play(state, plan)
+        if reached is not None:
+            moves[state, reached] = 1.0
+    return np.linalg.solve(np.eye(STATES) - GAMMA * moves, rewards + bonus)
+
+
+def decision_values(plan: Sequence[int], bonus: float = 0.0) -> dict[tuple[int, ...], float]:
+    """Return Q of every state and chunk of signs, followed by ``plan`` for ever."""
+    following = plan_values(plan, bonus)
+    found = {}
+    for state in range(STATES):
+        for signs in itertools.product((-1, 1), repeat=len(plan)):
+            reached, reward, _ = play(state, signs)
+            later = 0.0 if reached is None else GAMMA * following[reached]
+            found[state, *signs] = reward + later
+    return found
+
+
+def coin_values() -> np.ndarray[Any, Any]:
+    """Return V of the policy that pushes either way with equal chances, one push a decision."""
+    moves, rewards = np.zeros((STATES, STATES)), np.zeros(STATES)
+    for (state, _), (reached, reward) in STEPS.items():
+        rewards[state] += reward / 2
+        if reached is not None:
+            moves[state, reached] += 0.5
+    return np.linalg.solve(np.eye(STATES) - GAMMA * moves, rewards)
+
+
+def seen(states: Sequence[int] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the observations of states: one of three entries is 1."""
+    return np.eye(STATES, dtype=np.float32)[np.asarray(states, dtype=np.int64)]
+
+
+class Plain(Policy):
+    """Its action is its latent: with it as a base, steering in latents is acting."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        super().__init__(spec, (spec.horizon, spec.action_dim))
+
+    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return the latent, clipped to the limits."""
+        return self.normalizer.raw_action(noise)
+
+
+def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algorithm:
+    """Make a registered method; of ``wanted`` it is given what its constructor takes.
+
+    Observations and actions are left in the units above, so that statistics change nothing.
+    """
+    file = next(file for file in FILES if file.stem == name)
+    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    settings = settings["algorithm"]
+    target = settings.pop("_target_")
+    settings |= {key: value for key, value in wanted.items() if key in keywords(target)}
+    spec = PolicySpec(STATES, horizon, 1, (-1.0,), (1.0,))
+    zero = torch.zeros(STATES)
+    ranges = torch.tensor([-1.0]), torch.tensor([1.0])
+    setup = Setup(
+        spec=spec,
+        policy=lambda spec: GaussianPolicy(spec, hidden=(8,)),
+        base=Plain(spec),
+        statistics=Statistics(zero, zero + 1, zero - 1, zero + 1, *ranges),
+        num_envs=num_envs,
+        discount=GAMMA,
+    )
+    made: Algorithm = class_of(target, "_target_")(setup, **settings)
+    return made
+
+
+Values = Callable[[Tensor, Tensor], list[Tensor]]
+"""(observations ``[B, O]``, actions ``[B, H, A]``) to values ``[E, B]``, of each kind of critic."""
+
+
+def critics_of(algorithm: Algorithm) -> Values | None:
+    """Return what reads the state-action values of a method, or None where it has none."""
+    if isinstance(algorithm, DSRLSAC):  # of the plain base above, whose latents are its actions
+
+        def steered(obs: Tensor, action: Tensor) -> list[Tensor]:
+            read = algorithm.actor.normalizer.obs(obs)
+            found = [algorithm.critic(read, action / algorithm.magnitude)]
+            if isinstance(algorithm, DSRLNA):
+                found.append(algorithm.action_critic(read, action))
+            return found
+
+        return steered
+    if isinstance(algorithm, SAC):
+        return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
+    if isinstance(algorithm, TD3):
+        return lambda obs, action: [algorithm.critic(algorithm.policy.normalizer.obs(obs), action)]
+    if isinstance(algorithm, ReplayingPeer):
+        model: Any = algorithm.model
+        return lambda obs, action: [
+            torch.stack([q.squeeze(-1) for q in model.critic(obs, action.flatten(1))])
+        ]
+    return None
+
+
+def value_of(algorithm: Algorithm) -> Callable[[Tensor], Tensor] | None:
+    """Return what reads the state values of a method, or None where it has none."""
+    if isinstance(algorithm, PPO):
+        normalizer = algorithm.policy.normalizer
+        return lambda obs: algorithm.critic(normalizer.obs(obs)).squeeze(-1)
+    if isinstance(algorithm, SB3PPO):
+        return algorithm.value
+    return None
+
+
+class HeldPlan:
+    """Keeps a method's actor at one plan, whatever it learns: what is left is policy evaluation.
+
+    Args:
+        algorithm: with state-action critics.
+        plan: sign of each action of the chunk that its actor makes in every state.
+    """
+
+    def __init__(self, algorithm: Algorithm, plan: Sequence[int]) -> None:
+        self.modules = self._actors(algorithm)
+        size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0
+        mean = torch.atanh(torch.tensor(plan) * PUSH / size)
+        with torch.no_grad():
+            for module in self.modules[: 2 if self.deterministic else 1]:
+                self._fix(module, mean)
+        self.saved = [copy.deepcopy(module.state_dict()) for module in self.modules]
+
+    def _actors(self, algorithm: Algorithm) -> list[nn.Module]:
+        self.deterministic = True
+        if isinstance(algorithm, TD3):
+            return [algorithm.policy, algorithm.policy_target]
+        if isinstance(algorithm, SAC):
+            self.deterministic = False
+            return [algorithm.actor, algorithm.temperature]
+        assert isinstance(algorithm, ReplayingPeer)
+        model: Any = algorithm.model
+        if isinstance(algorithm, SB3SAC):
+            self.deterministic = False
+            return [model.actor, algorithm.temperature]
+        return [model.actor, model.actor_target]
+
+    def _fix(self, actor: nn.Module, mean: Tensor) -> None:
+        heads: list[Any] = [m for m in actor.modules() if isinstance(m, nn.Linear)]
+        spread = torch.full_like(mean, LOG_STD)
+        if self.deterministic:
+            heads, biases = heads[-1:], [mean]
+        elif hasattr(actor, "mu"):  # of Stable-Baselines3
+            heads, biases = [actor.mu, actor.log_std], [mean, spread]
+        else:
+            heads, biases = heads[-1:], [torch.cat([mean, spread])]
+        for head, bias in zip(heads, biases, strict=True):
+            head.weight.zero_()
+            head.bias.copy_(bias)
+
+    def restore(self) -> None:
+        """Undo what an update did to actor and temperature."""
+        for module, state in zip(self.modules, self.saved, strict=True):
+            module.load_state_dict(state)
+
+
+def entropy_bonus(algorithm: Algorithm, count: int) -> float:
+    """Return what a held plan's entropy is worth in every decision: alpha times its nats.
+
+    ``tanh`` stretches a narrow Gaussian of ``count`` actions at PUSH by its slope there.
+    """
+    nats = count * (LOG_STD + 0.5 * math.log(2 * math.pi * math.e) + math.log(1 - PUSH**2))
+    if isinstance(algorithm, SAC) and algorithm.backup_entropy:
+        size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0
+        assert size == 1.0
+        return float(algorithm.temperature().detach()) * nats
+    if isinstance(algorithm, SB3SAC):
+        return math.exp(float(algorithm.temperature.value)) * nats
+    return 0.0

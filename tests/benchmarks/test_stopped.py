@@ -1,0 +1,176 @@
+"""Told to end by SIGTERM, a suite and a recording end whole: one line, and nobody left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from trimtab.benchmarks.checkpoint import load_checkpoint
+from trimtab.benchmarks.cli import main
+from trimtab.benchmarks.signals import sigterm_as_event
+
+DATA = ["dataset=two_routes", "dataset.episodes=40"]  # more than one block: by recorders
+SUITE = {
+    "title": "Slow",
+    "seeds": [0, 1, 2],
+    "common": ["env=robotics/PointMaze-TwoRoutes-v0", "eval_episodes=2"],
+    "runs": {
+        "clone": {
+            "seconds": 600,
+            "overrides": [
+                *DATA, "policy=flow", "policy.hidden=[16]", "algorithm=bc",
+                "offline_steps=10000000",
+            ],
+        },
+    },
+}  # fmt: skip
+GOES_ON = "run the same command to go on"
+Moment = Callable[[Path, str], bool]
+
+
+def started_by(word: str) -> list[psutil.Process]:
+    """Return the processes that have a word in their environment, also those nobody's child."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get("STARTED_BY") == word:
+                found.append(process)
+    return found
+
+
+def workers_start(runs: Path, word: str) -> bool:
+    return any("spawn_main" in " ".join(process.cmdline()) for process in started_by(word))
+
+
+def worker_is_half_there(runs: Path, word: str) -> bool:
+    """Its interpreter runs and imports; it has not been given its work."""
+    if not workers_start(runs, word):
+        return False
+    time.sleep(1.0)
+    return True
+
+
+def recorders_record(runs: Path, word: str) -> bool:
+    return bool(list(runs.glob("datasets/*/blocks")))
+
+
+def two_train(runs: Path, word: str) -> bool:
+    return len(list(runs.rglob("metrics.jsonl"))) == 2
+
+
+def stopped(
+    words: list[str], moment: Moment, folder: Path, tree: Path, *, group: bool
+) -> tuple[int, str]:
+    """Start a command, send SIGTERM at a moment; return its exit code and its standard error."""
+    word = str(folder)
+    environment = {**os.environ, "PYTHONPATH": str(tree), "STARTED_BY": word}
+    command = [sys.executable, "-m", "trimtab.benchmarks.cli", *words]
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 240
+        while not moment(folder / "runs", word) and process.poll() is None:
+            assert time.monotonic() < deadline, "that moment never came"
+            time.sleep(0.05)
+        if group:
+            os.killpg(process.pid, signal.SIGTERM)
+        else:
+            process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=90)
+        deadline = time.monotonic() + 10
+        while (left := started_by(word)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not left, [one.cmdline() for one in left]
+    finally:
+        process.kill()
+        for one in started_by(word):
+            one.kill()
+    return process.returncode, told
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package with a suite of its own, as a user adds one."""
+    folder = tmp_path_factory.mktemp("slow")
+    source = Path(__file__).parents[2] / "src" / "trimtab"
+    shutil.copytree(
+        source, folder / "trimtab", ignore=shutil.ignore_patterns("__pycache__", "results")
+    )
+    (folder / "trimtab" / "conf" / "suite" / "slow.yaml").write_text(yaml.safe_dump(SUITE))
+    return folder
+
+
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("moment", [workers_start, worker_is_half_there, recorders_record])
+def test_a_suite_told_to_end_before_it_trains(
+    moment: Moment, group: bool, tree: Path, tmp_path: Path
+) -> None:
+    code, told = stopped(["bench", "suite=slow"], moment, tmp_path, tree, group=group)
+    assert code == 143, told
+    assert told.splitlines()[-1].startswith("trimtab: stopped") and GOES_ON in told
+    assert "Traceback" not in told and "Error" not in told
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_a_suite_told_to_end_while_it_trains_saves_its_runs(
+    group: bool, tree: Path, tmp_path: Path
+) -> None:
+    words = ["bench", "suite=slow", "workers=2"]
+    code, told = stopped(words, two_train, tmp_path, tree, group=group)
+    assert code == 143, told
+    assert told.splitlines()[-1].startswith("trimtab: stopped") and GOES_ON in told
+    assert "Traceback" not in told and "Error" not in told
+    folders = [path.parent for path in tmp_path.rglob("provenance.json")]
+    assert len(folders) == 2  # the third was not started
+    for folder in folders:
+        assert load_checkpoint(folder / "checkpoint") is not None
+
+
+@pytest.mark.parametrize("group", [False, True])
+@pytest.mark.parametrize("moment", [workers_start, recorders_record])
+def test_a_recording_told_to_end_leaves_nobody(
+    moment: Moment, group: bool, tree: Path, tmp_path: Path
+) -> None:
+    words = ["dataset", "make", "dataset=two_routes", "dataset.episodes=4000"]
+    code, told = stopped(words, moment, tmp_path, tree, group=group)
+    assert code == 143, told
+    assert told.splitlines()[-1].startswith("trimtab: stopped") and GOES_ON in told
+    assert "Traceback" not in told and "Error" not in told
+
+
+def test_a_signal_that_comes_too_late_is_not_lost() -> None:
+    """What it is for has ended by then; who listens outside hears of it."""
+    heard = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: heard.set())
+    try:
+        with sigterm_as_event() as told:
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert told.wait(5.0) and not heard.is_set()
+        assert heard.wait(5.0)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_signal_of_earlier_does_not_stop_a_sweep_of_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    test_a_signal_that_comes_too_late_is_not_lost()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "env=gym/Hopper-v5", "algorithm=sca", "-m", "seed=0,1"])
+    assert ended.value.code == 2, capfd.readouterr().err
