@@ -23,6 +23,14 @@ from trimtab.types import TrimtabError
 __all__ = ["BehaviourPolicy", "behaviour_folder"]
 
 
+def _packaged(name: str) -> Path | None:
+    """Return the bundle of a policy that comes with the package, or None."""
+    if Path(name).is_absolute():
+        return None
+    folders = (Path(root) / "datasets" / "behaviour" / name for root in trimtab.__path__)
+    return next((folder for folder in folders if (folder / "config.json").is_file()), None)
+
+
 def behaviour_folder(name: str) -> Path:
     """Return the bundle of a behaviour policy: one of the package's, or a folder anywhere.
 
@@ -32,10 +40,12 @@ def behaviour_folder(name: str) -> Path:
     Raises:
         TrimtabError: if there is none.
     """
+    packaged = _packaged(name)
+    if packaged is not None:
+        return packaged
+    if (Path(name) / "config.json").is_file():
+        return Path(name)
     places = [Path(root) / "datasets" / "behaviour" for root in trimtab.__path__]
-    for folder in (*(place / name for place in places), Path(name)):
-        if (folder / "config.json").is_file():
-            return folder
     known = sorted(
         path.parent.relative_to(place).as_posix()
         for place in places
@@ -90,6 +100,12 @@ class BehaviourPolicy:
     def identity(settings: Mapping[str, Any]) -> list[str]:
         """Return hashes of the policies: other weights under the same name are other data."""
         return [bundle_hash(behaviour_folder(name)) for name in settings.get("policies") or ()]
+
+    @staticmethod
+    def placeless(settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings without paths: of a policy that lies anywhere, its hash is enough."""
+        names = [name if _packaged(name) else None for name in settings.get("policies") or ()]
+        return {**settings, "policies": names}
 
     @torch.no_grad()
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:

@@ -27,7 +27,8 @@ def controller_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
         ``acts``: for the class and each of its parents, ``{"name", "revision"}`` where it is one
         of this package's controllers, ``{"class", "source"}`` with the SHA-256 of its file where it
         is a user's. ``settings``: the keywords, those of this package with their defaults
-        filled in. ``weights``: what the class's own ``identity`` says, such as hashes of policies.
+        filled in, without what the class's own ``placeless`` takes away, such as where a policy
+        lies. ``weights``: what the class's own ``identity`` says, such as hashes of policies.
 
     Raises:
         TrimtabError: if ``_target_`` names no class.
@@ -43,10 +44,14 @@ def controller_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
             if parameter.default is not inspect.Parameter.empty
         }
         keys = {**defaults, **keys}
-    identity["settings"] = keys
+        for name, default in defaults.items():  # 1 and 1.0 are one value of such a keyword
+            if isinstance(default, float) and type(keys[name]) is int:
+                keys[name] = float(keys[name])
     of_controller = getattr(acts, "identity", None)
     if of_controller is not None:
         identity["weights"] = of_controller(keys)
+    placeless = getattr(acts, "placeless", dict)
+    identity["settings"] = placeless(keys)
     return identity
 
 

@@ -283,12 +283,7 @@ def _references_elsewhere(ids: Sequence[str], folder: Path) -> dict[str, Any]:
     )
     with physics.safe_open(made, framework="numpy") as file:
         definitions: dict[str, Any] = json.loads(file.metadata()["definitions"])
-    before = load_file(path) if path.is_file() else {}
-    kept = {
-        key: value
-        for key, value in before.items()
-        if key.split(" ")[0] in list_envs() and key.split(" ")[0] not in definitions
-    }
+    kept = load_file(path) if path.is_file() else {}  # those of older definitions too
     atomic_write_bytes(path, save(dict(sorted((kept | load_file(made)).items()))))
     return definitions
 
@@ -319,7 +314,7 @@ def main() -> int:
     with TemporaryDirectory() as folder, ThreadPoolExecutor(words.workers) as pool:
         made = pool.map(lambda ids: _references_elsewhere(ids, Path(folder)), families.values())
         definitions = {id: known for found in made for id, known in found.items()}
-    names = {id: entries for id, entries in read_names().items() if id in list_envs()}
+    names = read_names()
     for known in definitions.values():
         enter(names, known)
     write_names(names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class Check:
     tolerance: float = 0.0
 
 
-class Peer:
+class Peer(ABC):
     """A project that Trimtab is compared with.
 
     Attributes:
@@ -57,9 +58,9 @@ class Peer:
     here: bool = False
     needs: str = ""
 
+    @abstractmethod
     def ask(self, folder: Path, settings: Settings) -> list[Check]:
         """Write the question into ``folder``, a folder a part, and return what is compared."""
-        raise NotImplementedError
 
     def version(self, versions: Mapping[str, str], settings: Settings) -> str:
         """Return the version that was compared; ``versions`` are those in its environment."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from trimtab.benchmarks import recipes
-from trimtab.benchmarks.behaviour import BehaviourPolicy
+from trimtab.benchmarks.behaviour import BehaviourPolicy, behaviour_folder
 from trimtab.benchmarks.config import class_of, group_options, load_group
 from trimtab.benchmarks.recipes import definition, definition_digest, is_recipe, recipe_identity
 from trimtab.datasets.catalog import made_datasets
@@ -75,6 +75,25 @@ def test_defaults_that_are_spelt_out_change_nothing() -> None:
     assert identity(short) == identity({**short, "only_successful": False})
     options = {"horizon": 150, "reward": "sparse", "terminate_on_success": True}
     assert identity(recipe("push_noisy", env_options=options)) == PUBLISHED["push_noisy"]
+
+
+def test_a_number_without_its_point_is_the_same_number() -> None:
+    settings = recipe("two_routes")["controller"]
+    assert isinstance(settings["noise"], float)
+    ones = [recipe("two_routes", controller={**settings, "noise": one}) for one in (1, 1.0)]
+    assert identity(ones[0]) == identity(ones[1]) != identity(recipe("two_routes"))
+
+
+def test_where_a_policy_lies_is_not_in_a_datasets_identity(tmp_path: Path) -> None:
+    """Its weights are: a copy of a bundle in another folder makes the same data."""
+    settings = recipe("hopper_medium")["controller"]
+    policies = [behaviour_folder(name) for name in settings["policies"]]
+    found = set()
+    for place in (tmp_path / "here", tmp_path / "there"):
+        copies = [str(shutil.copytree(one, place / one.name)) for one in policies]
+        wanted = recipe("hopper_medium", controller={**settings, "policies": copies})
+        found.add(identity(wanted))
+    assert len(found) == 1
 
 
 def test_all_that_decides_a_dataset_is_in_its_identity(monkeypatch: pytest.MonkeyPatch) -> None:
