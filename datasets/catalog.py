@@ -16,8 +16,10 @@ import yaml
 import trimtab
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.base import Format
+from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.ogbench_rewards import same_scene
-from trimtab.datasets.formats.registry import Format, Hints, recognise
+from trimtab.datasets.formats.registry import recognise
 from trimtab.types import TrimtabError
 
 __all__ = [

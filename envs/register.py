@@ -11,9 +11,9 @@ from typing import Any
 
 import gymnasium
 
-from trimtab.envs.dict_observations import DictEnv
+from trimtab.envs.core.dict_observations import DictEnv
+from trimtab.envs.core.task_env import TaskEnv
 from trimtab.envs.registry import list_tasks, make
-from trimtab.envs.task_env import TaskEnv
 from trimtab.errors import TrimtabError
 
 __all__ = ["gymnasium_id", "make_registered"]

@@ -1,4 +1,4 @@
-"""Every environment by its id; a new family is a new module here, and nothing else changes."""
+"""Every environment by its id; a new family is a module of ``families/``, and no edit elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import importlib.metadata
 import json
 import logging
 import os
-import pkgutil
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -19,9 +18,9 @@ from typing import Any, Literal, overload
 
 import gymnasium
 
-import trimtab
-from trimtab.envs.dict_observations import DictEnv, dict_env
-from trimtab.envs.fingerprint import (
+from trimtab.discovery import modules_in
+from trimtab.envs.core.dict_observations import DictEnv, dict_env
+from trimtab.envs.core.fingerprint import (
     Confirmation,
     confirmation,
     definition,
@@ -29,8 +28,8 @@ from trimtab.envs.fingerprint import (
     reference_key,
     source_digest,
 )
-from trimtab.envs.spec import EnvSpec, Family, OwnVector, RawEnv, Task
-from trimtab.envs.task_env import TaskEnv
+from trimtab.envs.core.spec import EnvSpec, Family, OwnVector, RawEnv, Task
+from trimtab.envs.core.task_env import TaskEnv
 from trimtab.errors import TrimtabError
 
 __all__ = [
@@ -49,8 +48,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-# Importing it registers this very list with Gymnasium, which only a user's import should do.
-_WITH_EFFECTS = frozenset({"register"})
 OUTSIDE = "TRIMTAB_FAMILIES"
 """Environment variable with the names of modules that define further families, after commas."""
 OUTSIDE_GROUP = "trimtab.envs"
@@ -68,14 +65,12 @@ _DEFAULTS: Mapping[str, Any] = MappingProxyType(
 def _families() -> Mapping[str, Family]:
     """Find every module that defines ``FAMILY``; simulators are not imported."""
     found: dict[str, Family] = {}
-    for module in pkgutil.iter_modules([f"{folder}/envs" for folder in trimtab.__path__]):
-        if module.name in _WITH_EFFECTS:
-            continue
-        family = getattr(importlib.import_module(f"trimtab.envs.{module.name}"), "FAMILY", None)
+    for module in modules_in("envs", "families"):
+        family = getattr(module, "FAMILY", None)
         if isinstance(family, Family):
-            if family.name != module.name:
+            if family.name not in module.__name__.split(".")[-2:]:  # the module's or its folder's
                 raise TrimtabError(
-                    f"environment family {family.name!r} lies in envs/{module.name}.py; "
+                    f"environment family {family.name!r} lies in {module.__name__}; "
                     "give both the same name"
                 )
             found[family.name] = family
@@ -116,12 +111,12 @@ def _family_outside(name: str) -> Family:
             f"({_in_a_line(error)})"
         ) from error
     if not isinstance(family, Family):
-        raise TrimtabError(f"the module {name} defines no FAMILY of trimtab.envs.spec.Family")
+        raise TrimtabError(f"the module {name} defines no FAMILY of trimtab.envs.core.spec.Family")
     wrong = _wrong_field(family)
     if wrong is not None:
         raise TrimtabError(
             f"the module {name}: its FAMILY has {wrong}={getattr(family, wrong)!r}, which is not "
-            "what trimtab.envs.spec.Family describes"
+            "what trimtab.envs.core.spec.Family describes"
         )
     return family
 

@@ -1,19 +1,18 @@
 """Which kinds of policy there are, and building one from JSON.
 
-A kind is a module of this folder with one concrete :class:`~trimtab.policies.base.Policy`; adding a
-module adds a kind. JSON names kinds, never import paths, so a bundle cannot name foreign code.
+A kind is a module of ``policies/kinds/`` with one concrete :class:`~trimtab.policies.base.Policy`;
+adding a module adds a kind. JSON names kinds, never import paths, so a bundle cannot name foreign
+code.
 """
 
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
-import pkgutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from trimtab.discovery import modules_in
 from trimtab.policies.base import Policy
 from trimtab.types import PolicySpec, TrimtabError
 
@@ -21,8 +20,7 @@ from trimtab.types import PolicySpec, TrimtabError
 def policy_kinds() -> dict[str, type[Policy]]:
     """Return every kind of policy by name."""
     kinds: dict[str, type[Policy]] = {}
-    for module in sorted(pkgutil.iter_modules([str(Path(__file__).parent)]), key=lambda m: m.name):
-        loaded = importlib.import_module(f"trimtab.policies.{module.name}")
+    for loaded in modules_in("policies", "kinds"):
         for value in vars(loaded).values():
             if (
                 inspect.isclass(value)
@@ -30,7 +28,7 @@ def policy_kinds() -> dict[str, type[Policy]]:
                 and not inspect.isabstract(value)
                 and value.__module__ == loaded.__name__
             ):
-                kinds[module.name] = value
+                kinds[loaded.__name__.rpartition(".")[2]] = value
     return kinds
 
 

@@ -20,7 +20,7 @@ import onnxruntime
 from numpy.typing import ArrayLike, NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.bundle_files import (
+from trimtab.policies.bundle.files import (
     GOLDEN,
     ONNX,
     Array,

@@ -6,7 +6,7 @@ python scripts/catalogue.py --beginnings             # plays each recipe's first
 
 What is made before is not made again. On another kind of processor a last bit can differ, and then
 a content hash: so the kind stands beside it, and ``datasets/beginnings.safetensors`` has numbers of
-each first episode that hold on every kind (:mod:`trimtab.benchmarks.published`).
+each first episode that hold on every kind (:mod:`trimtab.benchmarks.runs.published`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,7 @@ from typing import Any
 import yaml
 from safetensors.numpy import save
 
-from trimtab.benchmarks.config import group_options, load_group
-from trimtab.benchmarks.published import (
-    Beginning,
-    beginning_of,
-    beginnings,
-    numbers_of,
-    statistics_of,
-)
-from trimtab.benchmarks.recipes import (
+from trimtab.benchmarks.data.recipes import (
     definition_digest,
     is_recipe,
     make_dataset,
@@ -37,7 +29,15 @@ from trimtab.benchmarks.recipes import (
     recipe_folder,
     recipe_identity,
 )
-from trimtab.benchmarks.recording import Stage, dataset_of
+from trimtab.benchmarks.data.recording import Stage, dataset_of
+from trimtab.benchmarks.runs.published import (
+    Beginning,
+    beginning_of,
+    beginnings,
+    numbers_of,
+    statistics_of,
+)
+from trimtab.benchmarks.settings.config import group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset
 from trimtab.files import atomic_write_bytes, atomic_write_text

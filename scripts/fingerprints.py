@@ -38,7 +38,7 @@ import mujoco
 import numpy as np
 from safetensors.numpy import load_file, save
 
-from trimtab.envs import fingerprint as physics
+from trimtab.envs.core import fingerprint as physics
 from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, list_tasks, make
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, atomic_write_text

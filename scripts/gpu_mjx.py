@@ -17,10 +17,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from trimtab.benchmarks.speed import Pair, Side, Stage, Work, check_rounds, check_scale, measure
-from trimtab.benchmarks.speed_cases.environments import MANY, gymnasium_sync
-from trimtab.envs.mjx_vector import MjxVectorEnv
-from trimtab.envs.torch_vector import TorchVectorEnv
+from trimtab.benchmarks.speed.cases.environments import MANY, gymnasium_sync
+from trimtab.benchmarks.speed.speed import (
+    Pair,
+    Side,
+    Stage,
+    Work,
+    check_rounds,
+    check_scale,
+    measure,
+)
+from trimtab.envs.engines.mjx_vector import MjxVectorEnv
+from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.types import TrimtabError
 
 PEERS = {"CheetahRun": "half_cheetah", "HopperHop": "hopper"}

@@ -19,9 +19,8 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import polyak
-from trimtab.algorithms.sac import SAC
-from trimtab.benchmarks.speed import Pair, Side, Stage, Work, check_rounds, check_scale, measure
-from trimtab.benchmarks.speed_cases.shared import (
+from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.benchmarks.speed.cases.shared import (
     BATCH,
     HIDDEN,
     SB3,
@@ -30,6 +29,15 @@ from trimtab.benchmarks.speed_cases.shared import (
     filled_replay,
     setup,
     silenced,
+)
+from trimtab.benchmarks.speed.speed import (
+    Pair,
+    Side,
+    Stage,
+    Work,
+    check_rounds,
+    check_scale,
+    measure,
 )
 from trimtab.types import Batch, TrimtabError
 

@@ -4,10 +4,10 @@ python scripts/interval_coverage.py                  # about eight minutes on on
 python scripts/interval_coverage.py --write          # and writes its results and docs/statistics.md
 python scripts/interval_coverage.py --tables         # writes the pages anew from the committed rows
 
-Every cell is a situation in which the truth is known. The interval of ``benchmarks/intervals.py``
-(new) and the percentile bootstrap of ``benchmarks/stats.py`` (old) are computed for many draws of
-it; the coverage is the share of draws whose interval holds the truth. The same command gives the
-same rows.
+Every cell is a situation in which the truth is known. The interval of
+``benchmarks/board/intervals.py`` (new) and the percentile bootstrap of
+``benchmarks/board/stats.py`` (old) are computed for many draws of it; the coverage is the share of
+draws whose interval holds the truth. The same command gives the same rows.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaincinv, nctdtr, ndtr, stdtrit
 
-from trimtab.benchmarks import intervals, stats
-from trimtab.benchmarks.stats import Interval
+from trimtab.benchmarks.board import intervals, stats
+from trimtab.benchmarks.board.stats import Interval
 from trimtab.files import atomic_write_text
 
 Array = NDArray[np.float64]

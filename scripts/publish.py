@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks import curves, leaderboard, report
-from trimtab.benchmarks.intervals import verdict
-from trimtab.benchmarks.rows import collect_episodes
-from trimtab.benchmarks.speed import Row
-from trimtab.benchmarks.speed_report import readable
-from trimtab.benchmarks.stats import Interval
-from trimtab.benchmarks.suite import load_suite
+from trimtab.benchmarks.board import curves, leaderboard, report
+from trimtab.benchmarks.board.intervals import verdict
+from trimtab.benchmarks.board.rows import collect_episodes
+from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.speed.report import readable
+from trimtab.benchmarks.speed.speed import Row
+from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.files import atomic_write_text
 from trimtab.processor import processor_kind
 

@@ -29,12 +29,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trimtab.benchmarks.speed import check_rounds
+from trimtab.benchmarks.speed.speed import check_rounds
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats import minari
-from trimtab.datasets.formats.apart import stop_server
-from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.streaming import StreamedBuffer, load
+from trimtab.datasets.io.sandbox import stop_server
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.streaming import StreamedBuffer, load
 from trimtab.files import atomic_write_json
 from trimtab.types import TrimtabError
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from trimtab.benchmarks.headless import choose_renderer
+from trimtab.benchmarks.artefacts.headless import choose_renderer
 from trimtab.errors import TrimtabError
 
 # Before torch, numpy or a hub client is imported. `make test` sets the same for its workers.

@@ -12,10 +12,10 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.algorithms.frozen import Frozen
-from trimtab.benchmarks.behaviour import BehaviourPolicy
-from trimtab.benchmarks.config import compose_run, group_options, keywords
-from trimtab.benchmarks.recipes import parts_of
+from trimtab.algorithms.steering.frozen import Frozen
+from trimtab.benchmarks.data.behaviour import BehaviourPolicy
+from trimtab.benchmarks.recipe_kinds.others import parts_of
+from trimtab.benchmarks.settings.config import compose_run, group_options, keywords
 from trimtab.envs.registry import list_envs
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec

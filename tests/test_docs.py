@@ -47,14 +47,14 @@ def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_method_is_listed_with_its_paper(followed: Path) -> None:
-    shown = run(followed, "-m", "trimtab.benchmarks.cli", "list", "algorithm", "format=json")
+    shown = run(followed, "-m", "trimtab.benchmarks.cli.main", "list", "algorithm", "format=json")
     assert shown.returncode == 0, shown.stderr
     assert "filtered_bc" in shown.stdout and "2106.01345" in shown.stdout
 
 
 def test_the_method_trains(followed: Path) -> None:
     done = run(
-        followed, "-m", "trimtab.benchmarks.cli", "train", "algorithm=filtered_bc",
+        followed, "-m", "trimtab.benchmarks.cli.main", "train", "algorithm=filtered_bc",
         "env=robotics/PointMaze-TwoRoutes-v0", "policy=flow", "policy.hidden=[16,16]",
         "dataset=two_routes", "dataset.episodes=4", "act_steps=4", "offline_steps=40",
         "eval_episodes=2",
@@ -134,7 +134,7 @@ def run_with_robot(root: Path, robot: Path, *words: str) -> subprocess.Completed
 
 
 def test_ones_own_robot_is_listed_and_trains(root: Path, robot: Path) -> None:
-    command = ("-m", "trimtab.benchmarks.cli")
+    command = ("-m", "trimtab.benchmarks.cli.main")
     shown = run_with_robot(root, robot, *command, "list", "env", "tag=goal", "format=json")
     assert shown.returncode == 0, shown.stderr
     assert "my_robot/Reach-v0" in shown.stdout
@@ -155,7 +155,7 @@ def test_ones_own_robot_keeps_the_contract(root: Path, robot: Path) -> None:
 
 
 FAMILY = """
-from trimtab.envs.spec import Family, Task
+from trimtab.envs.core.spec import Family, Task
 right = {"name": "mine", "install": "x", "packages": (), "tasks": {"a-v0": Task(horizon=9)},
          "build": print, "frames": print}
 FAMILY = Family(**{**right, CHANGE})
@@ -180,7 +180,8 @@ def test_a_wrong_module_is_named_in_one_line(root: Path, tmp_path: Path, module:
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "TRIMTAB_FAMILIES": module}
     shown = subprocess.run(
-        [sys.executable, "-m", "trimtab.benchmarks.cli", "list", "env"], cwd=root, env=environment,
+        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "list", "env"],
+        cwd=root, env=environment,
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert shown.returncode == 2

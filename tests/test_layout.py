@@ -137,7 +137,7 @@ def violations(path: str, source: str) -> list[str]:
     """Every breach of the layout's rules in one file of the package.
 
     Args:
-        path: where it stands, ``"envs/gym.py"`` or ``"src/trimtab/types.py"``.
+        path: where it stands, ``"envs/families/gym.py"`` or ``"src/trimtab/types.py"``.
         source: its text.
     """
     folder = path.split("/")[0] if path.split("/")[0] in LINKS else ""
@@ -236,14 +236,14 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("envs/a.py", "from trimtab.datasets.replay import ReplayBuffer"),
+        ("envs/a.py", "from trimtab.datasets.sources.replay import ReplayBuffer"),
         ("envs/a.py", "from trimtab import policies"),
         ("datasets/a.py", "import trimtab.envs.vector"),
-        ("policies/a.py", "def f():\n    from trimtab.algorithms.sac import Sac"),
-        ("policies/a.py", "import importlib\nimportlib.import_module('trimtab.envs.gym')"),
-        ("algorithms/a.py", "from trimtab.datasets.replay import ReplayBuffer"),
+        ("policies/a.py", "def f():\n    from trimtab.algorithms.off_policy.sac import Sac"),
+        ("policies/a.py", "import importlib\nimportlib.import_module('trimtab.envs.families.gym')"),
+        ("algorithms/a.py", "from trimtab.datasets.sources.replay import ReplayBuffer"),
         ("algorithms/a.py", "from trimtab.files import read_json"),
-        ("algorithms/a.py", "from trimtab.benchmarks.train import train"),
+        ("algorithms/a.py", "from trimtab.benchmarks.runs.train import train"),
         ("algorithms/a.py", "import gymnasium as gym"),
         ("algorithms/a.py", "from hydra.utils import instantiate"),
         ("algorithms/a.py", "import logging"),
@@ -283,7 +283,7 @@ def test_rule_sees_a_breach(path: str, source: str) -> None:
         ("datasets/a.py", "from trimtab.datasets.episodes import Episode\nopen('data')"),
         ("policies/a.py", "from trimtab import __version__\nfrom trimtab.files import read_json"),
         ("algorithms/a.py", "import torch\nfrom trimtab.policies.base import Policy"),
-        ("algorithms/a.py", "from trimtab.algorithms.sac import Sac\npolicy.eval()"),
+        ("algorithms/a.py", "from trimtab.algorithms.off_policy.sac import Sac\npolicy.eval()"),
         ("algorithms/a.py", "from gymnasium import spaces"),
         ("benchmarks/a.py", "from trimtab.envs.vector import make_vec\nyaml.safe_load(text)"),
         ("datasets/a.py", "np.load(path, allow_pickle=False)"),

@@ -178,7 +178,7 @@ def test_installed_command_line_answers(installed: Path) -> None:
 
 
 def test_installed_wheel_lists_what_the_tree_lists(installed: Path, root: Path) -> None:
-    listing = ("-m", "trimtab.benchmarks.cli", "list", "algorithm", "format=json")
+    listing = ("-m", "trimtab.benchmarks.cli.main", "list", "algorithm", "format=json")
     alone = run(sys.executable, "-P", *listing, cwd=installed.parent, path=installed)
     assert alone == run(sys.executable, "-P", *listing, cwd=installed.parent, path=root / "src")
 

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from trimtab.benchmarks.identity import hash_of
-from trimtab.benchmarks.renamed import RENAMED
-from trimtab.benchmarks.rows import SCHEMA, read_episodes
+from trimtab.benchmarks.board.rows import SCHEMA, read_episodes
+from trimtab.benchmarks.runs.identity import hash_of
+from trimtab.benchmarks.settings.renamed import RENAMED
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 ROWS = sorted([*RESULTS.glob("*/episodes.parquet"), *RESULTS.glob("*/training.parquet")])

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trimtab.benchmarks import intervals, leaderboard, report
-from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.rows import collect_episodes
-from trimtab.benchmarks.speed import Row, all_pairs
-from trimtab.benchmarks.speed_report import markdown
-from trimtab.benchmarks.stats import Interval
-from trimtab.benchmarks.suite import load_suite
+from trimtab.benchmarks.board import intervals, leaderboard, report
+from trimtab.benchmarks.board.rows import collect_episodes
+from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.speed.report import markdown
+from trimtab.benchmarks.speed.speed import Row, all_pairs
+from trimtab.benchmarks.suites.suite import load_suite
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 PUBLISHED = sorted(path.parent.name for path in RESULTS.glob("*/episodes.parquet"))

@@ -17,8 +17,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from trimtab.datasets.episodes import Dataset, Episode, EpisodesOnAccess, validate
+from trimtab.datasets.formats.hints import Hints, Load
 from trimtab.datasets.formats.own import LAST_OBSERVED, Own
-from trimtab.datasets.formats.registry import Hints, Load
 from trimtab.errors import TrimtabError
 
 __all__ = [

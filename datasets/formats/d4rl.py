@@ -15,17 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
-from trimtab.datasets.formats.apart import Blocks, Read
+from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
-from trimtab.datasets.formats.hdf5 import (
-    child,
-    children,
-    file_image,
-    in_blocks,
-    joined,
-    read_file,
-    root_names,
-)
+from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.own import (
     Own,
     check_replaceable,
@@ -38,7 +30,16 @@ from trimtab.datasets.formats.own import (
     uneven_infos,
     with_common_infos,
 )
-from trimtab.datasets.formats.registry import Format, Hints
+from trimtab.datasets.io.hdf5 import (
+    child,
+    children,
+    file_image,
+    in_blocks,
+    joined,
+    read_file,
+    root_names,
+)
+from trimtab.datasets.io.sandbox import Blocks, Read
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes
 

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import assemble, contents_of
+from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.own import flag_ends
-from trimtab.datasets.formats.registry import Format, Hints
-from trimtab.datasets.formats.zarr_store import opened_store
+from trimtab.datasets.io.zarr import opened_store
 from trimtab.errors import TrimtabError
 
 __all__ = ["FORMAT"]

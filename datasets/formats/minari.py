@@ -20,17 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, EpisodesOnAccess, validate
-from trimtab.datasets.formats.apart import Read, Received
+from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, loads
-from trimtab.datasets.formats.hdf5 import (
-    REOPEN,
-    child,
-    children,
-    file_image,
-    opened,
-    read_array,
-    read_file,
-)
+from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.minari_metadata import (
     DIGEST,
     METADATA_FILE,
@@ -44,7 +36,16 @@ from trimtab.datasets.formats.minari_metadata import (
     read_metadata,
 )
 from trimtab.datasets.formats.own import ends_of
-from trimtab.datasets.formats.registry import Format, Hints
+from trimtab.datasets.io.hdf5 import (
+    REOPEN,
+    child,
+    children,
+    file_image,
+    opened,
+    read_array,
+    read_file,
+)
+from trimtab.datasets.io.sandbox import Read, Received
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, sha256_file, sha256_json
 

@@ -26,8 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import apply_hints, assemble, contents_of
-from trimtab.datasets.formats.npz import array_names, read_npz, write_npz
+from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF, numbered, solved_parts
 from trimtab.datasets.formats.own import (
     Own,
@@ -42,7 +43,7 @@ from trimtab.datasets.formats.own import (
     uneven_infos,
     with_common_infos,
 )
-from trimtab.datasets.formats.registry import Format, Hints
+from trimtab.datasets.io.npz import array_names, read_npz, write_npz
 from trimtab.errors import TrimtabError
 
 __all__ = ["FORMAT"]

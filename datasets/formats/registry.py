@@ -1,99 +1,28 @@
-"""Every dataset format by its name; a new format is a new module here, and nothing else changes."""
+"""Every dataset format by its name; a new format is a new module here, and no edit elsewhere."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import pkgutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
-import trimtab
-from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.base import Format
+from trimtab.discovery import modules_in
 from trimtab.errors import TrimtabError
 
-if TYPE_CHECKING:
-    from trimtab.datasets.formats.contents import Contents
-
-__all__ = ["Format", "Hints", "Load", "format_for", "get_format", "list_formats", "recognise"]
-
-
-class Hints(TypedDict, total=False):
-    """What a user may say of a file that does not say it itself.
-
-    Attributes:
-        env: id of the environment.
-        id: id of the dataset, ``namespace/name-v0``.
-        mask: name of a part, such as ``train``; only its episodes are kept.
-        horizon: length of an episode that the clock ended, where the file does not mark it.
-        keys: names of observation keys after commas; these alone are concatenated, in this order.
-        task: id of the task that a run wants it for, where a file serves several.
-        frames: cameras after commas, or ``all``, whose frames are decoded; otherwise none are.
-    """
-
-    env: str
-    id: str
-    mask: str
-    horizon: int
-    keys: str
-    task: str
-    frames: str
-
-
-class Load(Protocol):
-    """Reads a file or folder; every fault of it is one line (TrimtabError)."""
-
-    def __call__(self, path: str | Path, **hints: Unpack[Hints]) -> Dataset:
-        """Return the dataset in ``path``, checked."""
-        ...
-
-
-def _nothing(dataset: Dataset) -> list[str]:
-    return []
-
-
-@dataclass(frozen=True)
-class Format:
-    """A dataset format: the one thing that a format's module has to define, as ``FORMAT``.
-
-    Attributes:
-        name: name of the format and of its module.
-        description: what it is and who reads it, a few words.
-        suffixes: how its files end; ``("",)`` for a folder.
-        load: reads it.
-        recognises: whether a path looks like this format; it never raises.
-        save: writes it whole or not at all, or None where it is only read. Only what Trimtab
-            wrote itself is replaced.
-        loses: what the format cannot hold of a dataset, one line each; nothing where its content
-            hash is kept.
-        hints: names of the hints that ``load`` takes.
-        open: reads it an episode at a time (``contents.Open``), or None where it is read whole.
-    """
-
-    name: str
-    description: str
-    suffixes: tuple[str, ...]
-    load: Load
-    recognises: Callable[[Path], bool]
-    save: Callable[[Dataset, Path], None] | None = None
-    loses: Callable[[Dataset], list[str]] = _nothing
-    hints: frozenset[str] = frozenset({"env", "id", "mask"})
-    open: Callable[..., Contents] | None = None
+__all__ = ["format_for", "get_format", "list_formats", "recognise"]
 
 
 @functools.cache
 def _formats() -> Mapping[str, Format]:
-    """Find the modules beside this one that define ``FORMAT``."""
+    """Find the modules beside this one, and in folders beside it, that define ``FORMAT``."""
     found = {}
-    for module in pkgutil.iter_modules([f"{path}/datasets/formats" for path in trimtab.__path__]):
-        full = f"trimtab.datasets.formats.{module.name}"
-        format = getattr(importlib.import_module(full), "FORMAT", None)
+    for module in modules_in("datasets", "formats"):
+        format = getattr(module, "FORMAT", None)
         if isinstance(format, Format):
-            if format.name != module.name:
+            if format.name not in module.__name__.split(".")[-2:]:  # the module's or its folder's
                 raise TrimtabError(
-                    f"dataset format {format.name!r} lies in datasets/formats/{module.name}.py; "
+                    f"dataset format {format.name!r} lies in {module.__name__}; "
                     "give both the same name"
                 )
             found[format.name] = format

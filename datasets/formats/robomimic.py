@@ -19,18 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode, validate
-from trimtab.datasets.formats.apart import Read
+from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
-from trimtab.datasets.formats.hdf5 import (
-    REOPEN,
-    child,
-    children,
-    file_image,
-    opened,
-    read_array,
-    read_file,
-    root_names,
-)
+from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.own import (
     Own,
     check_replaceable,
@@ -41,8 +32,18 @@ from trimtab.datasets.formats.own import (
     parse,
     text_of,
 )
-from trimtab.datasets.formats.registry import Format, Hints
 from trimtab.datasets.formats.robomimic_tasks import PARTS, Parts, env_args, observation_parts
+from trimtab.datasets.io.hdf5 import (
+    REOPEN,
+    child,
+    children,
+    file_image,
+    opened,
+    read_array,
+    read_file,
+    root_names,
+)
+from trimtab.datasets.io.sandbox import Read
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes
 

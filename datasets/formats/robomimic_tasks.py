@@ -2,7 +2,7 @@
 
 robomimic makes an environment from ``env_args`` (``robomimic/envs/env_robosuite.py``), and its
 configurations name the parts of an observation one by one. Here they are one vector, whose order is
-that of ``envs/robosuite.py``; a test holds the two together.
+that of ``envs/families/robosuite.py``; a test holds the two together.
 """
 
 from __future__ import annotations

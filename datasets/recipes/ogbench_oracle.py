@@ -36,7 +36,7 @@ class OgbenchOracle:
     """Solves OGBench's manipulation tasks (cube, puzzle, scene), with noise on its actions.
 
     What it needs is not all observed, so it watches the environment: see
-    :class:`trimtab.datasets.recipes.record.Watcher`.
+    :class:`trimtab.datasets.recording.Watcher`.
 
     Args:
         task: name of the task, such as ``cube-single-singletask-v0``.

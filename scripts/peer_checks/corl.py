@@ -14,7 +14,7 @@ from peer_checks.learners import ensemble_weights, linear_weights, start_of, wid
 from peer_sides.exchange import replaced
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.td3_bc import TD3BC
+from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.datasets.formats.registry import get_format
 from trimtab.files import sha256_file
 from trimtab.types import Batch, PolicySpec

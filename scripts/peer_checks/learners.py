@@ -16,12 +16,12 @@ from peer_checks.check import Check, Peer, Settings, write_arrays, write_setting
 from peer_sides.exchange import replaced
 from torch import Tensor, nn
 
-from trimtab.algorithms.adam import Adam
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.algorithms.critic import EnsembleCritic, EnsembleLinear
-from trimtab.algorithms.ppo import PPO
-from trimtab.algorithms.sac import SAC
-from trimtab.algorithms.td3 import TD3
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.on_policy.ppo import PPO
+from trimtab.policies.networks.critic import EnsembleCritic, EnsembleLinear
 from trimtab.types import Batch, PolicySpec, Rollout
 
 __all__ = ["PEERS", "ensemble_weights", "linear_weights", "start_of", "widen"]

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from peer_checks.check import Check, Peer, Settings, write_arrays, write_settings
 
-from trimtab.benchmarks import stats
-from trimtab.policies.samplers import cosine_schedule
+from trimtab.benchmarks.board import stats
+from trimtab.policies.networks.samplers import cosine_schedule
 
 __all__ = ["PEERS"]
 

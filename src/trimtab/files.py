@@ -181,3 +181,25 @@ def sha256_file(path: str | Path) -> str:
 def sha256_json(value: Any) -> str:
     """Return the SHA-256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that is there."""
+    folder = folder.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
+def unwritable(folder: Path) -> str | None:
+    """Return why no file can be made in a folder, or in the nearest one above it; None if it can.
+
+    A small file is made there and removed.
+    """
+    probe = existing(folder) / f".trimtab-{uuid.uuid4().hex[:8]}"
+    try:
+        probe.write_bytes(b"trimtab")
+        probe.unlink()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

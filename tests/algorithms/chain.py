@@ -19,17 +19,17 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.algorithms.dsrl_na import DSRLNA
-from trimtab.algorithms.dsrl_sac import DSRLSAC
-from trimtab.algorithms.ppo import PPO
-from trimtab.algorithms.sac import SAC
-from trimtab.algorithms.sb3 import ReplayingPeer
-from trimtab.algorithms.sb3_ppo import SB3PPO
-from trimtab.algorithms.sb3_sac import SB3SAC
-from trimtab.algorithms.td3 import TD3
-from trimtab.benchmarks.config import class_of, keywords
+from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.on_policy.ppo import PPO
+from trimtab.algorithms.peers.sb3 import ReplayingPeer
+from trimtab.algorithms.peers.sb3_ppo import SB3PPO
+from trimtab.algorithms.peers.sb3_sac import SB3SAC
+from trimtab.algorithms.steering.dsrl_na import DSRLNA
+from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
+from trimtab.benchmarks.settings.config import class_of, keywords
 from trimtab.policies.base import Policy
-from trimtab.policies.gaussian import GaussianPolicy
+from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.types import PolicySpec, Statistics
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))

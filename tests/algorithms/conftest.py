@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.policies.flow import FlowPolicy
+from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import Batch, PolicySpec, Rollout, Statistics
 
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))

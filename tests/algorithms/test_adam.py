@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.adam import Adam, clip_gradients
+from trimtab.algorithms.common.adam import Adam, clip_gradients
 
 
 def network() -> nn.Sequential:

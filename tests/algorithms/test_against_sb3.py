@@ -21,13 +21,13 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor, nn
 
-from trimtab.algorithms.adam import Adam
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.algorithms.critic import EnsembleCritic, EnsembleLinear
-from trimtab.algorithms.ppo import PPO, Samples
-from trimtab.algorithms.sac import SAC
-from trimtab.algorithms.sb3_ppo import SB3PPO
-from trimtab.algorithms.td3 import TD3
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.on_policy.ppo import PPO, Samples
+from trimtab.algorithms.peers.sb3_ppo import SB3PPO
+from trimtab.policies.networks.critic import EnsembleCritic, EnsembleLinear
 from trimtab.types import Batch, PolicySpec, Rollout
 
 # Two actions of two dimensions to us are one action of four to Stable-Baselines3.

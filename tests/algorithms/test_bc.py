@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.bc import BehaviorCloning
-from trimtab.policies.gaussian import GaussianPolicy
-from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
+from trimtab.algorithms.offline.bc import BehaviorCloning
+from trimtab.policies.kinds.gaussian import GaussianPolicy
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Batch, TrimtabError
 
 USES = {"policy", "dataset"}

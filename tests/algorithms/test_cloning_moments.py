@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.bc import BehaviorCloning
+from trimtab.algorithms.offline.bc import BehaviorCloning
 from trimtab.policies.base import Policy
-from trimtab.policies.deterministic import DeterministicPolicy
-from trimtab.policies.diffusion import DiffusionPolicy
-from trimtab.policies.flow import FlowPolicy
-from trimtab.policies.gaussian import GaussianPolicy
+from trimtab.policies.kinds.deterministic import DeterministicPolicy
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.kinds.flow import FlowPolicy
+from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.types import Batch, PolicySpec, Statistics
 
 SPEC = PolicySpec(1, 1, 1, (-1.0,), (1.0,))

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.dsrl_na import DSRLNA
-from trimtab.algorithms.dsrl_sac import DSRLSAC
-from trimtab.datasets.mixture import Mixture
+from trimtab.algorithms.steering.dsrl_na import DSRLNA
+from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
+from trimtab.datasets.sources.mixture import Mixture
 from trimtab.policies.base import Policy
-from trimtab.policies.diagonal_gaussian import DiagonalGaussianPolicy
-from trimtab.policies.diffusion import DiffusionPolicy
+from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.normalizer import Normalizer, RunningNormalizer
 from trimtab.policies.registry import build_policy
 from trimtab.types import Batch, PolicySpec, TrimtabError

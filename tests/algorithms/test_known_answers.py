@@ -12,9 +12,9 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.datasets.episodes import Dataset, Episode
-from trimtab.datasets.mixture import Mixture
-from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.rollout import RolloutBuffer
+from trimtab.datasets.sources.mixture import Mixture
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.types import Batch, Source
 
 SPEC = importlib.util.spec_from_file_location("chain", Path(__file__).with_name("chain.py"))

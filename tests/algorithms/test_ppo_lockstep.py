@@ -29,12 +29,13 @@ from stable_baselines3.common.type_aliases import RolloutBufferSamples
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor, nn
 
-from trimtab.algorithms.adam import Adam
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.ppo import PPO
-from trimtab.benchmarks.collector import Collector
-from trimtab.datasets.rollout import RolloutBuffer
-from trimtab.envs.vector import default_episode_seed, make_vec
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.on_policy.ppo import PPO
+from trimtab.benchmarks.runs.collector import Collector
+from trimtab.datasets.sources.rollout import RolloutBuffer
+from trimtab.envs.engines.episodes import default_episode_seed
+from trimtab.envs.vector import make_vec
 from trimtab.types import PolicySpec, Rollout
 
 ENVS, STEPS, ROLLOUTS, HORIZON, SEED = 8, 32, 6, 25, 3

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 import torch
 
-from trimtab.algorithms.annealed_sac import AnnealedSAC
-from trimtab.algorithms.annealed_td3 import AnnealedTD3
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.critic import AnnealedExpectile, EnsembleCritic, expectile_loss
-from trimtab.algorithms.dropout_ppo import DropoutPPO
-from trimtab.algorithms.mdpo import MDPO
-from trimtab.algorithms.mdpo_sac import MDPOSAC
-from trimtab.algorithms.ppo import PPO, Samples
-from trimtab.algorithms.sac import SAC
-from trimtab.algorithms.spo import SPO
-from trimtab.algorithms.td3 import TD3
-from trimtab.algorithms.td3_bc import TD3BC
-from trimtab.algorithms.trpo import TRPO, conjugate_gradients
-from trimtab.policies.diagonal_gaussian import gaussian_kl
-from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
+from trimtab.algorithms.off_policy.annealed_sac import AnnealedSAC
+from trimtab.algorithms.off_policy.annealed_td3 import AnnealedTD3
+from trimtab.algorithms.off_policy.mdpo_sac import MDPOSAC
+from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.offline.td3_bc import TD3BC
+from trimtab.algorithms.on_policy.dropout_ppo import DropoutPPO
+from trimtab.algorithms.on_policy.mdpo import MDPO
+from trimtab.algorithms.on_policy.ppo import PPO, Samples
+from trimtab.algorithms.on_policy.spo import SPO
+from trimtab.algorithms.on_policy.trpo import TRPO, conjugate_gradients
+from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
+from trimtab.policies.networks.critic import AnnealedExpectile, EnsembleCritic, expectile_loss
 from trimtab.types import Batch, Rollout, TrimtabError
 
 SetupOf = Callable[..., Setup]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.dsrl_na import DSRLNA
-from trimtab.algorithms.dsrl_sac import DSRLSAC
+from trimtab.algorithms.steering.dsrl_na import DSRLNA
+from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.policies.base import Policy
 from trimtab.types import Batch, PolicySpec, TrimtabError
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup, polyak
-from trimtab.algorithms.critic import EnsembleCritic, EnsembleLinear
-from trimtab.algorithms.sac import SAC
+from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.policies.networks.critic import EnsembleCritic, EnsembleLinear
 from trimtab.types import Batch, PolicySpec, TrimtabError
 
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))

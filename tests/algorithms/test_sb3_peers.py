@@ -16,10 +16,10 @@ import stable_baselines3
 import torch
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.sb3 import Peer
-from trimtab.algorithms.sb3_ppo import SB3PPO
-from trimtab.algorithms.sb3_sac import SB3SAC
-from trimtab.algorithms.sb3_td3 import SB3TD3
+from trimtab.algorithms.peers.sb3 import Peer
+from trimtab.algorithms.peers.sb3_ppo import SB3PPO
+from trimtab.algorithms.peers.sb3_sac import SB3SAC
+from trimtab.algorithms.peers.sb3_td3 import SB3TD3
 from trimtab.policies.base import Policy
 from trimtab.types import PolicySpec, TrimtabError
 

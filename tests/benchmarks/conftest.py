@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from hydra.utils import get_class
 
-from trimtab.benchmarks.config import compose_run, load_group
-from trimtab.benchmarks.rows import EpisodeRow, episodes_table
-from trimtab.benchmarks.train import train
+from trimtab.benchmarks.board.rows import EpisodeRow, episodes_table
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run, load_group
 
 FINGERPRINTS = {
     "robotics/PointMaze-TwoRoutes-v0": "3f0c9a1be2d4",

@@ -18,18 +18,18 @@ import h5py
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.build import policy_folder
-from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.rundir import locked, remove_leftovers
-from trimtab.benchmarks.train import train
+from trimtab.benchmarks.core.rundir import locked, remove_leftovers
+from trimtab.benchmarks.runs.build import policy_folder
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.formats.registry import get_format
 from trimtab.files import atomic_directory, atomic_file, atomic_write_bytes, sha256_file
 from trimtab.types import TrimtabError
 
 MAIN = """
 import sys
-from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.train import train
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.runs.train import train
 from trimtab.types import TrimtabError
 try:
     train(compose_run(sys.argv[1:]))
@@ -39,7 +39,7 @@ except TrimtabError as error:
 HOLDER = """
 import sys
 from pathlib import Path
-from trimtab.benchmarks.rundir import locked
+from trimtab.benchmarks.core.rundir import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

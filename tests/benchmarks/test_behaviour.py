@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from trimtab.benchmarks.behaviour import BehaviourPolicy, behaviour_folder
-from trimtab.benchmarks.config import load_group
-from trimtab.benchmarks.published import beginning_problem, beginnings
-from trimtab.benchmarks.recipes import recipe_folder
+from trimtab.benchmarks.data.behaviour import BehaviourPolicy, behaviour_folder
+from trimtab.benchmarks.data.recipes import recipe_folder
+from trimtab.benchmarks.runs.published import beginning_problem, beginnings
+from trimtab.benchmarks.settings.config import load_group
 from trimtab.envs.registry import list_tasks
-from trimtab.policies.bundle import load_bundle
+from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.processor import processor_kind
 from trimtab.types import TrimtabError
 

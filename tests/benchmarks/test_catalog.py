@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trimtab.benchmarks.catalog import describe_algorithm, is_faithful
-from trimtab.benchmarks.commands import LISTINGS
-from trimtab.benchmarks.config import group_options
-from trimtab.benchmarks.renamed import RENAMED
+from trimtab.benchmarks.cli.commands.listing import LISTINGS
+from trimtab.benchmarks.settings.catalog import describe_algorithm, is_faithful
+from trimtab.benchmarks.settings.config import group_options
+from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.types import TrimtabError
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from trimtab.benchmarks.checkpoint import load_checkpoint, save_checkpoint
+from trimtab.benchmarks.core.checkpoint import load_checkpoint, save_checkpoint
 from trimtab.types import TrimtabError
 
 TENSOR_TYPES = [
@@ -184,7 +184,7 @@ def test_the_older_one_stays_when_the_disk_is_full(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     save_checkpoint(folder, 1, {"step": 1})
     code = (
-        "import sys, pathlib, numpy, trimtab.benchmarks.checkpoint as c\n"
+        "import sys, pathlib, numpy, trimtab.benchmarks.core.checkpoint as c\n"
         "from trimtab.types import TrimtabError\n"
         "try: c.save_checkpoint(pathlib.Path(sys.argv[1]), 2, {'a': numpy.zeros(10_000)})\n"
         "except TrimtabError as error: sys.exit(str(error))\n"

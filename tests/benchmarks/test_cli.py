@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.benchmarks.cli import COMMANDS, main, overview
+from trimtab.benchmarks.cli.main import main, overview
+from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.envs.registry import list_tasks
 
 SMALL_CLONE = [
@@ -28,7 +29,7 @@ STEER = [
 
 def trimtab(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trimtab.benchmarks.cli", *words],
+        [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words],
         cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 
@@ -62,7 +63,8 @@ def test_help_is_quick_and_names_every_command(place: Path) -> None:
     assert shown.returncode == 0
     assert shown.stdout == overview()
     assert all(name in shown.stdout for name in COMMANDS)
-    loaded = "import sys, trimtab.benchmarks.cli as c; c.overview(); print('torch' in sys.modules)"
+    shows = "import sys, trimtab.benchmarks.cli.main as c; c.overview()"
+    loaded = f"{shows}; print('torch' in sys.modules)"
     check = [sys.executable, "-c", loaded]
     assert subprocess.run(check, capture_output=True, text=True).stdout.strip() == "False"
 

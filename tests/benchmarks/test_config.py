@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.benchmarks.build import components
-from trimtab.benchmarks.config import compose_run, load_group, nearest, recipe_with
+from trimtab.benchmarks.runs.build import components
+from trimtab.benchmarks.settings.config import compose_run, load_group, nearest, recipe_with
 from trimtab.datasets.formats.minari import check_id
 from trimtab.types import TrimtabError
 
@@ -160,7 +160,7 @@ def test_a_keyword_that_the_yaml_leaves_out_can_be_set() -> None:
 
 
 def test_every_constructor_keyword_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    import trimtab.benchmarks.config as module
+    import trimtab.benchmarks.settings.config as module
 
     whole = module._conf_file
 

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from trimtab.benchmarks.cli import main
-from trimtab.benchmarks.dataset_figure import draw, plane
-from trimtab.benchmarks.dataset_replay import check_replay
-from trimtab.benchmarks.offline_data import open_dataset
+from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.data.dataset_figure import draw, plane
+from trimtab.benchmarks.data.dataset_replay import check_replay
+from trimtab.benchmarks.data.offline_data import open_dataset
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
 from trimtab.datasets.formats.registry import get_format, list_formats

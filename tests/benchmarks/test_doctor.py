@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.benchmarks import doctor
-from trimtab.benchmarks.headless import Trial
+from trimtab.benchmarks.artefacts.headless import Trial
+from trimtab.benchmarks.cli import doctor
 from trimtab.processor import processor_kind
 
 

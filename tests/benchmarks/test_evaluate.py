@@ -8,9 +8,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from trimtab.benchmarks.evaluate import MOST_ENVS, EpisodeScore, Evaluator, evaluate, torch_act
+from trimtab.benchmarks.runs.evaluate import MOST_ENVS, EpisodeScore, Evaluator, evaluate, torch_act
 from trimtab.envs.registry import get_spec, make
-from trimtab.policies.flow import FlowPolicy
+from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import PolicySpec, TrimtabError
 
 MAZE = "robotics/PointMaze-TwoRoutes-v0"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import stable_baselines3
 
-from trimtab.benchmarks.cli import main
-from trimtab.policies.bundle import load_bundle
+from trimtab.benchmarks.cli.main import main
+from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.runtime import load_policy
 
 

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from trimtab.algorithms.annealed_sac import AnnealedSAC
-from trimtab.algorithms.bc import BehaviorCloning
-from trimtab.algorithms.sac import SAC
-from trimtab.benchmarks import identity
-from trimtab.benchmarks.build import components
-from trimtab.benchmarks.config import class_of, compose_run, group_options
-from trimtab.benchmarks.identity import constructed, document_of, hash_of, revision_of
-from trimtab.benchmarks.suite import load_suite
-from trimtab.benchmarks.train import train
+from trimtab.algorithms.off_policy.annealed_sac import AnnealedSAC
+from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.algorithms.offline.bc import BehaviorCloning
+from trimtab.benchmarks.runs import identity
+from trimtab.benchmarks.runs.build import components
+from trimtab.benchmarks.runs.identity import constructed, document_of, hash_of, revision_of
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import class_of, compose_run, group_options
+from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.datasets.recipes.waypoints import WaypointController
 from trimtab.envs.registry import get_spec
-from trimtab.policies.flow import FlowPolicy
+from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import PolicySpec
 
 ONLINE = ("env=gym/InvertedPendulum-v5", "algorithm=sac")
@@ -34,7 +34,8 @@ def document(*words: str, base: str | None = None) -> dict[str, Any]:
     config = compose_run(words)
     spec = get_spec(config["env"], **(config["env_options"] or {}))
     shape = PolicySpec(spec.obs_dim, 1, spec.action_dim, spec.action_low, spec.action_high)
-    chosen = config["policy"] or {"_target_": "trimtab.policies.tanh_gaussian.TanhGaussianPolicy"}
+    own = "trimtab.policies.kinds.tanh_gaussian.TanhGaussianPolicy"
+    chosen = config["policy"] or {"_target_": own}
     keywords = {key: value for key, value in chosen.items() if key != "_target_"}
     policy = class_of(chosen["_target_"], "policy")(shape, **keywords)
     data = {"recipe": "0123456789"} if config["dataset"] is not None else None
@@ -136,7 +137,8 @@ def test_an_edited_method_of_the_users_own_is_another_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "my_clone.py"
-    text = "from trimtab.algorithms.bc import BehaviorCloning\n\nclass Mine(BehaviorCloning):\n"
+    text = "from trimtab.algorithms.offline.bc import BehaviorCloning\n\n"
+    text += "class Mine(BehaviorCloning):\n"
     file.write_text(text + "    pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     section = {"_target_": "my_clone.Mine"}

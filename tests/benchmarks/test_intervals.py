@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from trimtab.benchmarks import intervals, stats
-from trimtab.benchmarks.interval_kinds import KINDS, kind_of
-from trimtab.benchmarks.stats import Interval
+from trimtab.benchmarks.board import intervals, stats
+from trimtab.benchmarks.board.interval_kinds import KINDS, kind_of
+from trimtab.benchmarks.board.stats import Interval
 from trimtab.errors import TrimtabError
 
 

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pytest
 from rich.console import Console
 
-from trimtab.benchmarks import intervals, leaderboard, stats
-from trimtab.benchmarks.leaderboard import Entry, Leaderboard, build
-from trimtab.benchmarks.rows import collect_episodes, read_episodes
+from trimtab.benchmarks.board import intervals, leaderboard, stats
+from trimtab.benchmarks.board.leaderboard import Entry, Leaderboard, build
+from trimtab.benchmarks.board.rows import collect_episodes, read_episodes
 from trimtab.errors import TrimtabError
 
 BLOCKED = "robotics/PointMaze-TwoRoutes-Blocked-v0"

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.benchmarks import train as loop
-from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.train import train
-from trimtab.datasets.mixture import Mixture
+from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.datasets.sources.mixture import Mixture
 from trimtab.types import Batch, TrimtabError
 
 

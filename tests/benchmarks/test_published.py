@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.benchmarks import published
-from trimtab.benchmarks.cli import run
-from trimtab.benchmarks.config import group_options, load_group
-from trimtab.benchmarks.published import beginning_problem, beginnings, compare, statistics_of
-from trimtab.benchmarks.recipes import is_recipe, make_dataset
+from trimtab.benchmarks.cli.main import run
+from trimtab.benchmarks.data.recipes import is_recipe, make_dataset
+from trimtab.benchmarks.runs import published
+from trimtab.benchmarks.runs.published import beginning_problem, beginnings, compare, statistics_of
+from trimtab.benchmarks.settings.config import group_options, load_group
 from trimtab.datasets import catalog
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, Episode

@@ -12,10 +12,15 @@ from typing import Any
 
 import pytest
 
-from trimtab.benchmarks import recipes
-from trimtab.benchmarks.behaviour import BehaviourPolicy, behaviour_folder
-from trimtab.benchmarks.config import class_of, group_options, load_group
-from trimtab.benchmarks.recipes import definition, definition_digest, is_recipe, recipe_identity
+from trimtab.benchmarks.data import recipes
+from trimtab.benchmarks.data.behaviour import BehaviourPolicy, behaviour_folder
+from trimtab.benchmarks.data.recipes import (
+    definition,
+    definition_digest,
+    is_recipe,
+    recipe_identity,
+)
+from trimtab.benchmarks.settings.config import class_of, group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.recipes.waypoints import WaypointController
 from trimtab.files import sha256_json

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from trimtab.benchmarks import curves, report
-from trimtab.benchmarks.leaderboard import Leaderboard, build
+from trimtab.benchmarks.board import curves, report
+from trimtab.benchmarks.board.leaderboard import Leaderboard, build
 
 Synthetic = Callable[[Sequence[Any]], pa.Table]
 VOID = {"meta", "link", "img", "br"}

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.reproduction import compare_rows
-from trimtab.benchmarks.rows import collect_episodes
-from trimtab.benchmarks.suite import load_suite
-from trimtab.benchmarks.train import train
+from trimtab.benchmarks.board.reproduction import compare_rows
+from trimtab.benchmarks.board.rows import collect_episodes
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.processor import processor_kind
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "quickstart"

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.benchmarks import train as loop
-from trimtab.benchmarks.checkpoint import load_checkpoint
-from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.rows import read_episodes
-from trimtab.benchmarks.train import train
+from trimtab.benchmarks.board.rows import read_episodes
+from trimtab.benchmarks.core.checkpoint import load_checkpoint
+from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
 from trimtab.errors import Stopped
 from trimtab.types import TrimtabError
 
@@ -29,8 +29,9 @@ LOG_EVERY = 20
 # it, so that a slow parent cannot come too late; a run that should finish holds nowhere.
 WORKER = """
 import signal, sys
-from trimtab.benchmarks import checkpoint, train as loop
-from trimtab.benchmarks.config import compose_run
+from trimtab.benchmarks.core import checkpoint
+from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.settings.config import compose_run
 
 loop.LOG_EVERY = 20
 where, ready, hold = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
@@ -311,7 +312,7 @@ def test_a_sweep_told_to_end_saves_its_runs(tiny: Any, tmp_path: Path) -> None:
     words = [word for word in words_of(tiny, "sac", tmp_path) if word != "seed=0"]
     words = [word for word in words if not word.startswith("online_steps")]
     words += ["seed=0,1,2", "online_steps=200000", "checkpoint_every=100000"]
-    command = [sys.executable, "-m", "trimtab.benchmarks.cli", "train", "-m", *words]
+    command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "train", "-m", *words]
     pipe = subprocess.PIPE
     sweep = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
     try:
@@ -339,7 +340,7 @@ def test_two_sweeps_on_the_same_folders_do_each_run_once(tiny: Any, tmp_path: Pa
     def sweep(out: Path) -> subprocess.Popen[str]:
         words = [*words_of(tiny, "sac", out), "seed=0,1"]
         words = [word for word in words if word != "seed=0"]
-        command = [sys.executable, "-m", "trimtab.benchmarks.cli", "train", "-m", *words]
+        command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "train", "-m", *words]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 

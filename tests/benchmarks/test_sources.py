@@ -14,19 +14,19 @@ import h5py
 import numpy as np
 import pytest
 
-from trimtab.benchmarks import build
-from trimtab.benchmarks import train as loop
-from trimtab.benchmarks.checkpoint import load_checkpoint
-from trimtab.benchmarks.config import compose_run, group_options
-from trimtab.benchmarks.experience import make_dataset_source
-from trimtab.benchmarks.offline_data import dataset_of_runs, memory_bytes
-from trimtab.benchmarks.suite import load_suite
-from trimtab.benchmarks.train import train
+from trimtab.benchmarks.core.checkpoint import load_checkpoint
+from trimtab.benchmarks.data.offline_data import dataset_of_runs, memory_bytes
+from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs.experience import make_dataset_source
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run, group_options
+from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
-from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.streaming import StreamedBuffer, stored_files
-from trimtab.datasets.weighting import episode_weights
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.streaming import StreamedBuffer, stored_files
+from trimtab.datasets.sources.weighting import episode_weights
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.types import TrimtabError
 
@@ -153,7 +153,7 @@ def test_a_quarter_of_the_memory_is_the_default(
 ) -> None:
     assert memory_bytes() > 1 << 28
     size = (tiny.dataset / "data" / "main_data.hdf5").stat().st_size
-    monkeypatch.setattr("trimtab.benchmarks.offline_data.memory_bytes", lambda: 4 * (size - 1))
+    monkeypatch.setattr("trimtab.benchmarks.data.offline_data.memory_bytes", lambda: 4 * (size - 1))
     build.components(compose_run(tiny.cloning(tmp_path)))
     assert (tmp_path / "streams").is_dir()
 

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from trimtab.benchmarks import commands, speed, speed_growth, speed_report
-from trimtab.benchmarks.cli import main
-from trimtab.benchmarks.speed import Pair, Row, Side, Stage, Work
+from trimtab.benchmarks.cli.commands.speed import speed as speed_command
+from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.speed.speed import Pair, Row, Side, Stage, Work, speed
+from trimtab.benchmarks.speed.speed import growth as speed_growth
+from trimtab.benchmarks.speed.speed import report as speed_report
 from trimtab.types import TrimtabError
 
 COLUMNS = (
@@ -189,7 +191,7 @@ def test_a_row_is_printed_in_every_format(
 ) -> None:
     monkeypatch.setattr(speed, "all_pairs", lambda: [pair(nothing, missing)])
     for form in ("json", "markdown", "table"):
-        assert commands.speed("row", 2, "1", "", form) == 0
+        assert speed_command("row", 2, "1", "", form) == 0
         shown = capsys.readouterr().out
         assert "Peer: not" in shown
         if form == "json":
@@ -208,7 +210,7 @@ def test_out_holds_rows_growth_figure_and_machine(
     monkeypatch.setattr(speed_growth.measure_axes, "__kwdefaults__", {
         **(speed_growth.measure_axes.__kwdefaults__ or {}), "measure": point,
     })  # fmt: skip
-    assert commands.speed("", 1, "0.5", str(tmp_path / "new" / "out"), "json") == 0
+    assert speed_command("", 1, "0.5", str(tmp_path / "new" / "out"), "json") == 0
     folder = tmp_path / "new" / "out"
     assert {path.name for path in folder.iterdir()} == {
         "speed.json", "speed.md", "growth.json", "growth.png", "machine.json",

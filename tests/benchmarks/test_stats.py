@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import trim_mean
 
-from trimtab.benchmarks import stats
+from trimtab.benchmarks.board import stats
 from trimtab.errors import TrimtabError
 
 

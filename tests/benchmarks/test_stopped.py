@@ -17,9 +17,9 @@ import psutil
 import pytest
 import yaml
 
-from trimtab.benchmarks.checkpoint import load_checkpoint
-from trimtab.benchmarks.cli import main
-from trimtab.benchmarks.signals import sigterm_as_event
+from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.core.checkpoint import load_checkpoint
+from trimtab.benchmarks.core.signals import sigterm_as_event
 
 DATA = ["dataset=two_routes", "dataset.episodes=40"]  # more than one block: by recorders
 SUITE = {
@@ -76,7 +76,7 @@ def stopped(
     """Start a command, send SIGTERM at a moment; return its exit code and its standard error."""
     word = str(folder)
     environment = {**os.environ, "PYTHONPATH": str(tree), "STARTED_BY": word}
-    command = [sys.executable, "-m", "trimtab.benchmarks.cli", *words]
+    command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words]
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         text=True, start_new_session=True,

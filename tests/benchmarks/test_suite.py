@@ -12,8 +12,8 @@ import pytest
 import yaml
 from rich.console import Console
 
-from trimtab.benchmarks.config import compose_run, group_options, quoted
-from trimtab.benchmarks.suite import load_suite, run_suite
+from trimtab.benchmarks.settings.config import compose_run, group_options, quoted
+from trimtab.benchmarks.suites.suite import load_suite, run_suite
 from trimtab.types import TrimtabError
 
 SUITE = {
@@ -58,7 +58,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def bench(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trimtab.benchmarks.cli", "bench", "suite=tiny", *words],
+        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=tiny", *words],
         cwd=tree, env={"PYTHONPATH": str(tree), "PATH": ""}, capture_output=True, text=True,
         timeout=240, check=False,
     )  # fmt: skip

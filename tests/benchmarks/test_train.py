@@ -14,16 +14,16 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from trimtab.benchmarks import train as loop
-from trimtab.benchmarks.build import components
-from trimtab.benchmarks.checkpoint import load_checkpoint
-from trimtab.benchmarks.config import compose_run
-from trimtab.benchmarks.rows import read_episodes
-from trimtab.benchmarks.train import Result, train
+from trimtab.benchmarks.board.rows import read_episodes
+from trimtab.benchmarks.core.checkpoint import load_checkpoint
+from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs.build import components
+from trimtab.benchmarks.runs.train import Result, train
+from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.formats import minari
-from trimtab.envs.vector import EpisodeVectorEnv
+from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.files import sha256_file
-from trimtab.policies.bundle import bundle_hash, load_bundle
+from trimtab.policies.bundle.bundle import bundle_hash, load_bundle
 from trimtab.processor import processor_kind
 from trimtab.types import TrimtabError
 
@@ -205,7 +205,7 @@ def copy_of_base(tiny: Any, place: Path, **changes: Any) -> Path:
     """Return a copy of the base run whose bundle says other things of its training."""
     shutil.copytree(tiny.base, place)
     if changes:
-        from trimtab.policies.bundle import save_bundle
+        from trimtab.policies.bundle.bundle import save_bundle
 
         bundle = load_bundle(tiny.base / "policy")
         keys = ("env", "control_rate")

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trimtab.benchmarks import headless, video
-from trimtab.benchmarks.cli import run
-from trimtab.benchmarks.evaluate import Evaluator, Scores
-from trimtab.benchmarks.headless import Trial, choose_renderer, try_renderers
+from trimtab.benchmarks.artefacts import headless, video
+from trimtab.benchmarks.artefacts.headless import Trial, choose_renderer, try_renderers
+from trimtab.benchmarks.cli.main import run
+from trimtab.benchmarks.runs.evaluate import Evaluator, Scores
 from trimtab.envs.registry import list_tasks, make
 from trimtab.errors import TrimtabError
 
@@ -226,7 +226,7 @@ def test_renderers_are_tried_and_their_reasons_told(
 
 def evaluated(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "trimtab.benchmarks.cli", "evaluate", *words],
+        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "evaluate", *words],
         cwd=place, capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.datasets.formats.apart import Read
+from trimtab.datasets.io.sandbox import Read
 
 
 def crashes(file: Any) -> Read:

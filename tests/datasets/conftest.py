@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from trimtab.datasets.episodes import Dataset, Episode
-from trimtab.datasets.formats import apart
+from trimtab.datasets.io import sandbox as apart
 
 MakeDataset = Callable[..., Dataset]
 

@@ -16,8 +16,8 @@ import psutil
 import pytest
 import torch
 
-from trimtab.datasets.formats import apart
 from trimtab.datasets.formats.registry import get_format
+from trimtab.datasets.io import sandbox as apart
 from trimtab.types import TrimtabError
 
 FOLDER = Path(__file__).parent
@@ -183,7 +183,7 @@ WAITING = """
 import sys, threading
 from pathlib import Path
 import torch, apart_readers
-from trimtab.datasets.formats.apart import read_apart, spilled_to
+from trimtab.datasets.io.sandbox import read_apart, spilled_to
 
 with spilled_to(Path(sys.argv[1]) / "spill"):
     read_apart(Path(sys.argv[1]), apart_readers.waits, sys.argv[1] + "/note")
@@ -208,7 +208,7 @@ ONCE = """
 import sys
 from pathlib import Path
 import apart_readers
-from trimtab.datasets.formats.apart import read_apart
+from trimtab.datasets.io.sandbox import read_apart
 
 print("once", read_apart(Path("."), apart_readers.surroundings)[0]["server"])
 """
@@ -229,7 +229,7 @@ POOL = """
 import multiprocessing, sys
 from pathlib import Path
 import apart_readers
-from trimtab.datasets.formats.apart import read_apart
+from trimtab.datasets.io.sandbox import read_apart
 
 def server(_):
     assert multiprocessing.current_process().daemon or _ is None
@@ -261,7 +261,7 @@ MEASURED = """
 import resource
 from pathlib import Path
 import apart_readers
-from trimtab.datasets.formats import apart
+from trimtab.datasets.io import sandbox as apart
 
 apart.read_apart(Path("."), apart_readers.fills_memory)
 apart.stop_server()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trimtab.datasets.formats.ffmpeg import Pipe
+from trimtab.datasets.io.ffmpeg import Pipe
 from trimtab.types import TrimtabError
 
 

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 
 from trimtab.datasets.episodes import validate
-from trimtab.datasets.formats import apart, hdf5, parquet, zarr_store
 from trimtab.datasets.formats.registry import get_format, list_formats
+from trimtab.datasets.io import hdf5, parquet
+from trimtab.datasets.io import sandbox as apart
+from trimtab.datasets.io import zarr as zarr_store
 from trimtab.types import TrimtabError
 
 CASES = 520

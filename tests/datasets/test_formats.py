@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats import apart, hdf5
 from trimtab.datasets.formats.registry import format_for, get_format, list_formats, recognise
+from trimtab.datasets.io import hdf5
+from trimtab.datasets.io import sandbox as apart
 from trimtab.types import TrimtabError
 
 WRITTEN = [format.name for format in list_formats() if format.save is not None]

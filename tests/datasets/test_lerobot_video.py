@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trimtab.datasets import streaming
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats import lerobot_writer
 from trimtab.datasets.formats.contents import contents_of
-from trimtab.datasets.formats.ffmpeg import inspect
-from trimtab.datasets.formats.lerobot_video import Camera, Frames
+from trimtab.datasets.formats.lerobot.format import writer as lerobot_writer
+from trimtab.datasets.formats.lerobot.video import Camera, Frames
 from trimtab.datasets.formats.registry import get_format
+from trimtab.datasets.io.ffmpeg import inspect
+from trimtab.datasets.sources import streaming
 from trimtab.types import TrimtabError
 
 Picture = npt.NDArray[np.uint8]

@@ -12,8 +12,8 @@ import minari
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.config import group_options, load_group
-from trimtab.benchmarks.recipes import is_recipe
+from trimtab.benchmarks.data.recipes import is_recipe
+from trimtab.benchmarks.settings.config import group_options, load_group
 from trimtab.datasets.formats.minari import load, save
 from trimtab.datasets.formats.minari_metadata import algorithm_name, env_spec
 from trimtab.envs.register import gymnasium_id

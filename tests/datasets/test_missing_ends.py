@@ -14,8 +14,8 @@ import torch
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.registry import get_format, list_formats
 from trimtab.datasets.lint import check
-from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.streaming import StreamedBuffer, load
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.streaming import StreamedBuffer, load
 from trimtab.types import Batch, TrimtabError
 
 GAMMA = 0.99

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from trimtab.datasets.mixture import Mixture
-from trimtab.datasets.replay import ReplayBuffer
+from trimtab.datasets.sources.mixture import Mixture
+from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.types import Batch, TrimtabError
 
 

@@ -14,13 +14,13 @@ import numpy.typing as npt
 import pytest
 import yaml
 
-from trimtab.benchmarks.offline_data import open_dataset
+from trimtab.benchmarks.data.offline_data import open_dataset
 from trimtab.datasets.catalog import load_external
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.ogbench_rewards import numbered, same_scene
 from trimtab.datasets.formats.registry import get_format
 from trimtab.datasets.lint import check
-from trimtab.datasets.replay import ReplayBuffer
+from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.registry import list_envs, make
 from trimtab.errors import TrimtabError
 

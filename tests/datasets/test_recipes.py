@@ -19,17 +19,17 @@ import numpy as np
 import pytest
 from hydra.utils import get_class
 
-from trimtab.benchmarks.config import group_options, load_group
-from trimtab.benchmarks.published import beginning_problem, beginnings, made_on_this_kind
-from trimtab.benchmarks.recipes import is_recipe, make_dataset, recipe_digest, recipe_folder
-from trimtab.benchmarks.recording import Stage, dataset_of, record_episodes
+from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_digest, recipe_folder
+from trimtab.benchmarks.data.recording import Stage, dataset_of, record_episodes
+from trimtab.benchmarks.runs.published import beginning_problem, beginnings, made_on_this_kind
+from trimtab.benchmarks.settings.config import group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, validate
 from trimtab.datasets.formats import minari
 from trimtab.datasets.recipes.maze_planner import shortest_path
 from trimtab.datasets.recipes.metaworld_expert import MetaWorldExpert
-from trimtab.datasets.recipes.record import Wanted, record
 from trimtab.datasets.recipes.waypoints import WaypointController
+from trimtab.datasets.recording import Wanted, record
 from trimtab.envs.registry import get_spec, make
 from trimtab.types import TrimtabError
 
@@ -299,7 +299,7 @@ def test_how_many_processes_record_changes_nothing(tmp_path: Path) -> None:
 
 def test_recorders_end_with_who_started_them(tmp_path: Path) -> None:
     command = (
-        "import sys; from pathlib import Path; from trimtab.benchmarks.cli import main\n"
+        "import sys; from pathlib import Path; from trimtab.benchmarks.cli.main import main\n"
         "if __name__ == '__main__': main(sys.argv[1:])\n"
     )
     (tmp_path / "go.py").write_text(command)
@@ -368,7 +368,11 @@ def test_a_wrong_setting_is_one_line(changes: dict[str, Any], message: str, tmp_
         ("hopper_medium", {"policies": 5}, "controller.policies=5: must be of type Sequence"),
         ("hopper_medium", {"policies": "hopper/ppo-200000"}, "must be of type Sequence"),
         ("hopper_medium", {"policies": ["walker2d/ppo-100000"]}, "its controller cannot act"),
-        ("two_routes", {"_target_": "trimtab.benchmarks.behaviour.BehaviourPolicy"}, "cannot act"),
+        (
+            "two_routes",
+            {"_target_": "trimtab.benchmarks.data.behaviour.BehaviourPolicy"},
+            "cannot act",
+        ),
     ],
 )
 def test_a_wrong_controller_is_one_line(

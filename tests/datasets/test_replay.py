@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from trimtab.datasets.replay import ReplayBuffer
+from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.types import Batch, TrimtabError
 
 GAMMA = 0.9

@@ -13,8 +13,9 @@ import pytest
 
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.own import text_of
-from trimtab.datasets.formats.registry import Format, get_format
+from trimtab.datasets.formats.registry import get_format
 from trimtab.datasets.formats.robomimic_tasks import env_args, observation_parts
 from trimtab.envs.registry import list_tasks, make
 

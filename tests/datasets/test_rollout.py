@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trimtab.datasets.rollout import RolloutBuffer
+from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.types import TrimtabError
 
 

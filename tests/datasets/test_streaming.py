@@ -15,11 +15,13 @@ import pytest
 import torch
 
 from trimtab.datasets.episodes import Dataset, validate
-from trimtab.datasets.formats import apart, hdf5, minari
+from trimtab.datasets.formats import minari
 from trimtab.datasets.formats.registry import get_format, list_formats
-from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.streaming import StreamedBuffer, StreamedDataset, load
-from trimtab.datasets.weighting import episode_weights
+from trimtab.datasets.io import hdf5
+from trimtab.datasets.io import sandbox as apart
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.streaming import StreamedBuffer, StreamedDataset, load
+from trimtab.datasets.sources.weighting import episode_weights
 from trimtab.types import Batch, TrimtabError
 
 LENGTHS = (4, 1, 7, 5, 1, 9)
@@ -302,7 +304,7 @@ def test_a_full_disk_is_one_line(
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trimtab.datasets.columns.ColumnWriter.append", full)
+    monkeypatch.setattr("trimtab.datasets.sources.columns.ColumnWriter.append", full)
     with pytest.raises(TrimtabError, match="cannot write .*streams.*: No space left on device"):
         load(folder, tmp_path / "streams")
     assert not list((tmp_path / "streams").iterdir())

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.replay import ReplayBuffer
-from trimtab.datasets.weighting import (
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.weighting import (
     WeightedEpisodes,
     advantage_scores,
     episode_weights,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from trimtab.datasets.formats.zarr_store import opened_store
+from trimtab.datasets.io.zarr import opened_store
 from trimtab.errors import TrimtabError
 
 CODECS: dict[str, Any] = {

@@ -6,8 +6,8 @@ import gymnasium
 import numpy as np
 import pytest
 
-from trimtab.envs.chunk import ChunkWrapper
-from trimtab.envs.task_env import TaskEnv
+from trimtab.envs.core.chunk import ChunkWrapper
+from trimtab.envs.core.task_env import TaskEnv
 from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 

@@ -18,12 +18,13 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
 
-from trimtab.envs.mjx_programs import programs
+from trimtab.envs.core.spec import RawEnv
+from trimtab.envs.core.task_env import TaskEnv
+from trimtab.envs.engines.episodes import EpisodeVectorEnv
+from trimtab.envs.engines.mjx_programs import programs
 from trimtab.envs.register import gymnasium_id
 from trimtab.envs.registry import get_spec, list_envs, list_tasks
-from trimtab.envs.spec import RawEnv
-from trimtab.envs.task_env import TaskEnv
-from trimtab.envs.vector import EpisodeVectorEnv, make_vec
+from trimtab.envs.vector import make_vec
 
 HORIZON = 20
 SEED = 7

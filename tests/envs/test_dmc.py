@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from trimtab.envs.legacy_random import as_global_generator, legacy_generator
+from trimtab.envs.core.legacy_random import as_global_generator, legacy_generator
 from trimtab.envs.registry import get_spec, list_envs, list_tasks, make
 
 IDS = [id for id in list_envs() if id.startswith("dmc/")]

@@ -8,14 +8,14 @@ import gymnasium
 import numpy as np
 import pytest
 
-from trimtab.envs.quiet import quiet
-from trimtab.envs.registry import list_envs, make
-from trimtab.envs.robotics_mazes import (
+from trimtab.envs.core.quiet import quiet
+from trimtab.envs.families.robotics.mazes import (
     TWO_ROUTES_BLOCKED_MAP,
     TWO_ROUTES_MAP,
     cell_to_xy,
     maze_map,
 )
+from trimtab.envs.registry import list_envs, make
 from trimtab.errors import TrimtabError
 
 GYM = [id for id in list_envs() if id.startswith("gym/")]

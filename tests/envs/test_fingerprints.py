@@ -24,10 +24,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from trimtab.envs import fingerprint as physics
 from trimtab.envs import registry
+from trimtab.envs.core import fingerprint as physics
+from trimtab.envs.core.spec import Family, RawEnv
 from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, make
-from trimtab.envs.spec import Family, RawEnv
 from trimtab.processor import processor_kind
 
 pytestmark = pytest.mark.bits
@@ -169,7 +169,7 @@ def test_options_make_another_name_without_a_step(monkeypatch: pytest.MonkeyPatc
 
 
 OUTSIDE = """
-from trimtab.envs.gym import FAMILY as GYM
+from trimtab.envs.families.gym import FAMILY as GYM
 import dataclasses
 FAMILY = dataclasses.replace(GYM, name="mine", tasks={"T": GYM.tasks["Reacher-v5"]},
     build=lambda task, render: GYM.build("Reacher-v5", render=render))

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.envs.mjx_programs import episode_keys, load_suite, programs
-from trimtab.envs.mjx_vector import MjxVectorEnv
+from trimtab.envs.engines.mjx_programs import episode_keys, load_suite, programs
+from trimtab.envs.engines.mjx_vector import MjxVectorEnv
+from trimtab.envs.engines.sync_vector import SyncVectorEnv
+from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.registry import get_spec, list_tasks, make
-from trimtab.envs.torch_vector import TorchVectorEnv
-from trimtab.envs.vector import SyncVectorEnv, make_vec
+from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 
 TASK = "playground/CartpoleSwingup"
@@ -190,7 +191,7 @@ def test_a_picture_shows_the_state() -> None:
 
 CODE = """
 import os, sys
-from trimtab.envs.mjx_programs import load_suite
+from trimtab.envs.engines.mjx_programs import load_suite
 load_suite()
 import jax
 assert not any("locomotion" in name or name == "mujoco_playground" for name in sys.modules)

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 
 from trimtab.envs import registry
-from trimtab.envs.gym import FAMILY
-from trimtab.envs.mujoco_vector import Crew, MujocoVectorEnv
-from trimtab.envs.quiet import quiet
-from trimtab.envs.spec import OwnVector
-from trimtab.envs.vector import SyncVectorEnv, make_vec
+from trimtab.envs.core.quiet import quiet
+from trimtab.envs.core.spec import OwnVector
+from trimtab.envs.engines.mujoco_vector import Crew, MujocoVectorEnv
+from trimtab.envs.engines.sync_vector import SyncVectorEnv
+from trimtab.envs.families.gym import FAMILY
+from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 
 pytestmark = pytest.mark.bits

@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from trimtab.envs.quiet import quiet
+from trimtab.envs.core.quiet import quiet
 from trimtab.envs.registry import get_spec, list_tasks, make
 
 TASKS = {id: task for id, task in list_tasks().items() if id.startswith("ogbench/")}

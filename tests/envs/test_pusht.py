@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from trimtab.envs.quiet import quiet
+from trimtab.envs.core.quiet import quiet
 from trimtab.envs.registry import get_spec, make
 
 ID = "pusht/PushT-v0"

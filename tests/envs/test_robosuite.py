@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.envs.quiet import quiet
+from trimtab.envs.core.quiet import quiet
+from trimtab.envs.families.robosuite import _ARM, _SCENES, _import_robosuite
 from trimtab.envs.registry import get_spec, list_tasks, make
-from trimtab.envs.robosuite import _ARM, _SCENES, _import_robosuite
 
 TASKS = {id: task for id, task in list_tasks().items() if id.startswith("robosuite/")}
 ONE_ARM = ["robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos"]

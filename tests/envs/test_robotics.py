@@ -9,10 +9,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-from trimtab.envs.quiet import quiet
+from trimtab.envs.core.quiet import quiet
+from trimtab.envs.families.robotics.kitchen import KITCHEN_SUBTASKS
+from trimtab.envs.families.robotics.mazes import OWN_MAZES
 from trimtab.envs.registry import get_spec, list_tasks, make
-from trimtab.envs.robotics_kitchen import KITCHEN_SUBTASKS
-from trimtab.envs.robotics_mazes import OWN_MAZES
 
 TASKS = {
     id.removeprefix("robotics/"): task

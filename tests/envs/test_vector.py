@@ -6,8 +6,9 @@ import gymnasium
 import numpy as np
 import pytest
 
+from trimtab.envs.engines.episodes import default_episode_seed
 from trimtab.envs.registry import get_spec, make
-from trimtab.envs.vector import default_episode_seed, make_vec
+from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 
 pytestmark = pytest.mark.bits

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle import save_bundle
-from trimtab.policies.bundle_files import CONFIG, Array, sealed
-from trimtab.policies.diffusion import DiffusionPolicy
-from trimtab.policies.flow import FlowPolicy
-from trimtab.policies.gaussian import GaussianPolicy
-from trimtab.policies.latent import LatentPolicy, latent_spec
+from trimtab.policies.bundle.bundle import save_bundle
+from trimtab.policies.bundle.files import CONFIG, Array, sealed
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.kinds.flow import FlowPolicy
+from trimtab.policies.kinds.gaussian import GaussianPolicy
+from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.registry import policy_kinds
-from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import PolicySpec, Statistics
 
 SPEC = PolicySpec(6, 4, 2, (-1.0, -0.5), (1.0, 2.0))

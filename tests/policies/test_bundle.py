@@ -16,10 +16,10 @@ import torch
 import yaml
 
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle import bundle_hash, check_bundle, load_bundle, save_bundle
-from trimtab.policies.bundle_files import read_safetensors, sealed
-from trimtab.policies.gaussian import GaussianPolicy
-from trimtab.policies.onnx_export import export_onnx
+from trimtab.policies.bundle.bundle import bundle_hash, check_bundle, load_bundle, save_bundle
+from trimtab.policies.bundle.files import read_safetensors, sealed
+from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.runtime import load_policy
 from trimtab.types import PolicySpec, TrimtabError
 

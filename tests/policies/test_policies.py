@@ -14,13 +14,13 @@ from torch import Tensor
 from torch.distributions import Independent, Normal, TanhTransform, TransformedDistribution
 
 from trimtab.policies.base import Policy
-from trimtab.policies.diffusion import DiffusionPolicy
-from trimtab.policies.flow import FlowPolicy
-from trimtab.policies.gaussian import GaussianPolicy
-from trimtab.policies.latent import LatentPolicy, latent_spec
-from trimtab.policies.networks import DenoisingNetwork
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.kinds.flow import FlowPolicy
+from trimtab.policies.kinds.gaussian import GaussianPolicy
+from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
+from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.policies.registry import build_policy, policy_kinds
-from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Batch, PolicySpec, Statistics, TrimtabError
 
 PolicyOf = Callable[[str], Policy]

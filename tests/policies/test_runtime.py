@@ -19,8 +19,8 @@ from packaging.requirements import Requirement
 
 import trimtab
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle import load_bundle
-from trimtab.policies.bundle_files import Array, Contract, read_safetensors
+from trimtab.policies.bundle.bundle import load_bundle
+from trimtab.policies.bundle.files import Array, Contract, read_safetensors
 from trimtab.policies.runtime import PolicyRunner, load_policy
 from trimtab.types import TrimtabError
 

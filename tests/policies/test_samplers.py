@@ -12,8 +12,8 @@ from diffusers.schedulers.scheduling_ddim import DDIMScheduler
 from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 from torch import Tensor
 
-from trimtab.policies.diffusion import DiffusionPolicy
-from trimtab.policies.samplers import Euler, Field, cosine_schedule
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.networks.samplers import Euler, Field, cosine_schedule
 from trimtab.types import PolicySpec, TrimtabError
 
 HORIZON, DIM = 3, 2

@@ -25,10 +25,10 @@ from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 from torch import nn
 
-from trimtab.policies.bundle import load_bundle, save_bundle
+from trimtab.policies.bundle.bundle import load_bundle, save_bundle
+from trimtab.policies.imports.sb3 import policy_from_sb3
+from trimtab.policies.imports.torch_archive import TensorArchive
 from trimtab.policies.runtime import load_policy
-from trimtab.policies.sb3_import import policy_from_sb3
-from trimtab.policies.torch_archive import TensorArchive
 from trimtab.types import PolicySpec, TrimtabError
 
 SPEC = PolicySpec(4, 1, 2, (-1.0, -0.5), (1.0, 2.0))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trimtab.policies.tanh_gaussian import TanhGaussianPolicy
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import PolicySpec, TrimtabError
 
 

@@ -1,0 +1,228 @@
+"""Soft actor-critic with automatic temperature.
+
+Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.05905):
+
+- critic:       y = r + gamma (1 - d) [min_i Q'_i(s', a') - alpha log pi(a'|s')],  a' ~ pi(.|s')
+                L_Q = 1/2 sum_i mean (Q_i(s, a) - y)^2
+- actor:        L_pi = mean [alpha log pi(a|s) - min_i Q_i(s, a)],  a ~ pi(.|s) reparameterised
+- temperature:  L_alpha = -mean log(alpha) (log pi(a|s) + H_target)
+- target:       Q' <- (1 - tau) Q' + tau Q
+
+Four settings make it RLPD's learner (Ball et al., "Efficient Online Reinforcement Learning with
+Offline Data", arXiv 2302.02948): ``critics`` Q functions of which y takes the least of
+``target_critics`` drawn at random, an actor on their mean, and one step of actor and temperature
+for ``actor_every`` of the critics.
+
+Deviations from the published code: the temperature loss uses ``log alpha`` in place of ``alpha``,
+as Stable-Baselines3 does; critics see actions scaled to [-1, 1]; ``gamma (1 - d)`` is the batch's
+``discount``, which a time limit does not cut; the actor's log standard deviation is held above -5,
+as in CleanRL and DPPO's baselines (published, and in RLPD and Stable-Baselines3: -20, which
+``log_std_min`` sets).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range, polyak
+from trimtab.algorithms.common.adam import Adam
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
+from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.types import Batch, Metrics, PolicySpec
+
+
+class SAC(Algorithm):
+    """Soft actor-critic on the task's own actions.
+
+    Args:
+        setup: shapes, limits and device; nothing else is needed.
+        hidden: widths of the hidden layers of actor and critics.
+        layer_norm: normalise after each hidden layer of actor and critics.
+        actor_layer_norm: the same for the actor alone; None: as the critics.
+        critics: number of Q functions.
+        target_critics: how many of them, drawn anew each time, y takes the least of; None: all.
+        pessimistic_actor: whether the actor ascends the least Q function; else their mean.
+        actor_every: critic updates for one of actor and temperature.
+        learning_rate: Adam's, for actor, critics and temperature.
+        batch_size: transitions in one update.
+        tau: Polyak rate of the target critics.
+        initial_temperature: alpha at the start.
+        target_entropy: H_target; None for ``entropy_per_dimension`` of each action dimension.
+        entropy_per_dimension: see ``target_entropy``; in RLPD's code it is -1/2.
+        backup_entropy: whether the target y counts the entropy of later actions (RLPD's
+            ``backup_entropy``, arXiv 2302.02948); without it, living on earns nothing by itself.
+        warmup_steps: environment steps with uniform random actions before learning.
+        updates_per_decision: updates for each executed action chunk.
+        log_std_min: lower bound of the actor's log standard deviation before squashing.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+        actor_layer_norm: bool | None = None,
+        critics: int = 2,
+        target_critics: int | None = None,
+        pessimistic_actor: bool = True,
+        actor_every: int = 1,
+        learning_rate: float = 3e-4,
+        batch_size: int = 256,
+        tau: float = 0.005,
+        initial_temperature: float = 1.0,
+        target_entropy: float | None = None,
+        entropy_per_dimension: float = -1.0,
+        backup_entropy: bool = True,
+        warmup_steps: int = 5_000,
+        updates_per_decision: float = 1.0,
+        log_std_min: float = -5.0,
+    ) -> None:
+        check_range("batch_size", batch_size, 1)
+        check_range("tau", tau, 0, 1)
+        check_range("initial_temperature", initial_temperature, 1e-12)
+        check_range("critics", critics, 1)
+        check_range("target_critics", 1 if target_critics is None else target_critics, 1, critics)
+        check_range("actor_every", actor_every, 1)
+        check_range("warmup_steps", warmup_steps, 0)
+        check_range("updates_per_decision", updates_per_decision, 0)
+        check_range("log_std_min", log_std_min, -math.inf, 2)
+        self.batch_size = batch_size
+        self.warmup_steps = warmup_steps
+        self.updates_per_decision = updates_per_decision
+        self.tau = tau
+        self.backup_entropy = backup_entropy
+        self.target_critics, self.actor_every = target_critics, actor_every
+        self.pessimistic_actor = pessimistic_actor
+        spec = self.actor_spec(setup)
+        size = spec.horizon * spec.action_dim
+        self.target_entropy = (
+            entropy_per_dimension * size if target_entropy is None else float(target_entropy)
+        )
+
+        actor_norm = layer_norm if actor_layer_norm is None else actor_layer_norm
+        self.actor = TanhGaussianPolicy(
+            spec, hidden=hidden, layer_norm=actor_norm, log_std_min=log_std_min
+        )
+        self.actor.to(setup.device)
+        self.critic = EnsembleCritic(
+            spec.obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm
+        ).to(setup.device)
+        self.target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.temperature = Temperature(initial_temperature).to(setup.device)
+        self.actor_optimizer = Adam(self.actor.parameters(), learning_rate)
+        self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
+        self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
+        self.policy = self.actor
+        self.kept_metrics = {"actor_loss": 0.0, "entropy": 0.0}
+
+    def actor_spec(self, setup: Setup) -> PolicySpec:
+        """Return the shapes and limits of the actor: those of the task."""
+        return setup.spec
+
+    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return uniform random actions during warm-up, sampled ones after it."""
+        if not warmup:
+            return self.actor.act(obs), {}
+        shape = (obs.shape[0], *self.actor.noise_shape)
+        return self.actor.normalizer.raw_action(2 * torch.rand(shape, device=obs.device) - 1), {}
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of critics, actor and temperature, and move the target critics."""
+        action = self.actor.normalizer.normalize_action(self.actor_action(data))
+        obs = self.actor.normalizer.obs(data.obs)
+        alpha = self.temperature().detach()
+
+        # Critic: regress every Q to the soft value of the next state under the target critics.
+        with torch.no_grad():
+            backup = self.counted_reward(data) + data.discount * self.next_value(data, alpha)
+        value = self.critic(obs, action)
+        critic_loss = self.critic_loss(value, backup)
+        self.critic_optimizer.step(critic_loss)
+
+        self.updates += 1
+        if self.updates % self.actor_every == 0:
+            actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
+            self.kept_metrics = {
+                "actor_loss": actor_loss.item(),
+                "entropy": -log_prob.mean().item(),
+            }
+        polyak(self.target, self.critic, self.tau)
+        return {
+            "critic_loss": critic_loss.item(),
+            "q_mean": value.mean().item(),
+            **self.kept_metrics,
+            "temperature": alpha.item(),
+        }
+
+    def counted_reward(self, data: Batch) -> Tensor:
+        """Return the rewards ``[B]`` that the target y counts."""
+        return data.reward
+
+    def next_value(self, data: Batch, alpha: Tensor) -> Tensor:
+        """Return the soft value ``[B]`` of the next observations under the target critics."""
+        members = None
+        if self.target_critics is not None:
+            count = self.critic.members
+            members = torch.randperm(count, device=alpha.device)[: self.target_critics]
+        action, log_prob = self.sample(data.next_obs)
+        next_obs = self.actor.normalizer.obs(data.next_obs)
+        value: Tensor = self.target(next_obs, action, members).amin(0)
+        return value - alpha * log_prob if self.backup_entropy else value
+
+    def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
+        """Return the loss of values ``[E, B]`` against their target ``[B]``."""
+        return 0.5 * (value - backup).square().mean(1).sum()
+
+    def update_actor(self, raw_obs: Tensor, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Take one step of actor and temperature; return the actor's loss and log-densities."""
+        # Actor: entropy-regularised ascent on the critics, whose weights get no gradients.
+        action, log_prob = self.sample(raw_obs)
+        value = self.critic(obs, action)
+        value = value.amin(0) if self.pessimistic_actor else value.mean(0)
+        actor_loss = (alpha * log_prob - value).mean()
+        self.actor_optimizer.step(actor_loss)
+
+        # Temperature: raise alpha while the entropy is below its target.
+        log_prob = log_prob.detach()
+        temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
+        self.temperature_optimizer.step(temperature_loss)
+        return actor_loss, log_prob
+
+    def actor_action(self, data: Batch) -> Tensor:
+        """Return the actions ``[B, H, A]`` that the critics are about, in raw units."""
+        return self.continued_action(data)
+
+    def sample(self, raw_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return sampled actions scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""
+        noise = self.actor.sample_noise(raw_obs.shape[0])
+        return self.actor.sample_with_log_prob(raw_obs, noise)
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return networks, temperature and optimisers."""
+        return {
+            "actor": self.actor,
+            "critic": self.critic,
+            "target": self.target,
+            "temperature": self.temperature,
+            "actor_optimizer": self.actor_optimizer,
+            "critic_optimizer": self.critic_optimizer,
+            "temperature_optimizer": self.temperature_optimizer,
+        }
+
+
+class Temperature(nn.Module):
+    """The entropy weight alpha, positive through its logarithm."""
+
+    def __init__(self, initial: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(float(initial)).log())
+
+    def forward(self) -> Tensor:
+        """Return alpha, a scalar."""
+        return self.log.exp()

@@ -1,0 +1,157 @@
+"""Twin delayed deep deterministic policy gradient (TD3).
+
+Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv
+1802.09477), algorithm 1:
+
+- critic:   y = r + gamma (1 - d) min_i Q'_i(s', clip(mu'(s') + e, -1, 1))
+            with e = clip(N(0, s), -c, c)
+            L_Q = sum_i mean (Q_i(s, a) - y)^2
+- actor:    every k-th update,  L_mu = -mean Q_1(s, mu(s))
+- targets:  with every update of the actor,  Q' <- (1 - tau) Q' + tau Q,  mu' likewise
+
+Deviations from the published code: critics see actions scaled to [-1, 1]; ``gamma (1 - d)`` is the
+batch's ``discount``, which a time limit does not cut.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range, polyak
+from trimtab.algorithms.common.adam import Adam
+from trimtab.policies.kinds.deterministic import DeterministicPolicy
+from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.types import Batch, Metrics
+
+
+class TD3(Algorithm):
+    """Twin delayed deep deterministic policy gradient.
+
+    Args:
+        setup: shapes, limits and device; nothing else is needed.
+        hidden: widths of the hidden layers of actor and critics.
+        learning_rate: Adam's, for actor and critics.
+        batch_size: transitions in one update.
+        tau: Polyak rate of the targets.
+        exploration_noise: standard deviation of what is added to acting, of actions in [-1, 1].
+        target_noise: standard deviation s of what is added to the target's action.
+        target_noise_clip: its bound c.
+        actor_every: critic updates k for one of the actor and the targets.
+        warmup_steps: environment steps with uniform random actions before learning.
+        updates_per_decision: updates for each executed action chunk.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        learning_rate: float = 3e-4,
+        batch_size: int = 256,
+        tau: float = 0.005,
+        exploration_noise: float = 0.1,
+        target_noise: float = 0.2,
+        target_noise_clip: float = 0.5,
+        actor_every: int = 2,
+        warmup_steps: int = 25_000,
+        updates_per_decision: float = 1.0,
+    ) -> None:
+        check_range("batch_size", batch_size, 1)
+        check_range("tau", tau, 0, 1)
+        check_range("exploration_noise", exploration_noise, 0)
+        check_range("target_noise", target_noise, 0)
+        check_range("target_noise_clip", target_noise_clip, 0)
+        check_range("actor_every", actor_every, 1)
+        check_range("warmup_steps", warmup_steps, 0)
+        check_range("updates_per_decision", updates_per_decision, 0)
+        self.batch_size, self.warmup_steps = batch_size, warmup_steps
+        self.updates_per_decision = updates_per_decision
+        self.tau, self.actor_every = tau, actor_every
+        self.exploration_noise = exploration_noise
+        self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
+        spec = setup.spec
+        size = spec.horizon * spec.action_dim
+        self.policy: DeterministicPolicy = DeterministicPolicy(spec, hidden=hidden).to(setup.device)
+        self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
+        self.policy_target = copy.deepcopy(self.policy).requires_grad_(False)
+        self.critic_target = copy.deepcopy(self.critic).requires_grad_(False)
+        self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
+        self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
+        self.kept_metrics = {"actor_loss": 0.0}
+
+    @torch.no_grad()
+    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return uniform random actions during warm-up, the actor's with noise after it."""
+        shape = (len(obs), self.policy.spec.horizon, self.policy.spec.action_dim)
+        if warmup:
+            squashed = 2 * torch.rand(shape, device=obs.device) - 1
+        else:
+            noise = torch.randn(shape, device=obs.device)
+            squashed = (self.policy.squashed(obs) + self.exploration_noise * noise).clamp(-1, 1)
+        return self.policy.normalizer.raw_action(squashed), {}
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of the critics and, every few times, of actor and targets."""
+        normalizer = self.policy.normalizer
+        obs = normalizer.obs(data.obs)
+        action = normalizer.normalize_action(self.continued_action(data))
+
+        # Critics: regress both to the lesser target value of a smoothed next action.
+        with torch.no_grad():
+            backup = data.reward + data.discount * self.next_value(data)
+        value = self.critic(obs, action)
+        critic_loss = self.critic_loss(value, backup)
+        self.critic_optimizer.step(critic_loss)
+
+        self.updates += 1
+        if self.updates % self.actor_every == 0:
+            # Actor: ascend the critics, whose weights get no gradients.
+            squashed = self.policy.squashed(data.obs)
+            actor_loss = self.policy_loss(data, self.critic(obs, squashed, slice(1))[0], squashed)
+            self.policy_optimizer.step(actor_loss)
+            polyak(self.critic_target, self.critic, self.tau)
+            polyak(self.policy_target, self.policy, self.tau)
+            self.kept_metrics = {"actor_loss": actor_loss.item()}
+        return {
+            "critic_loss": critic_loss.item(),
+            "q_mean": value.mean().item(),
+            **self.kept_metrics,
+        }
+
+    def next_value(self, data: Batch) -> Tensor:
+        """Return the value ``[B]`` of the next observations under the targets."""
+        squashed = self.policy_target.squashed(data.next_obs)
+        limit = self.target_noise_clip
+        noise = (torch.randn_like(squashed) * self.target_noise).clamp(-limit, limit)
+        next_obs = self.policy.normalizer.obs(data.next_obs)
+        values: Tensor = self.critic_target(next_obs, (squashed + noise).clamp(-1, 1))
+        return values.amin(0)
+
+    def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
+        """Return the loss of values ``[E, B]`` against their target ``[B]``."""
+        return (value - backup).square().mean(1).sum()
+
+    def policy_loss(self, data: Batch, value: Tensor, squashed: Tensor) -> Tensor:
+        """Return the actor's loss.
+
+        Args:
+            data: the batch.
+            value: Q_1 of the actor's actions, ``[B]``.
+            squashed: these actions scaled to [-1, 1], ``[B, H, A]``.
+        """
+        return -value.mean()
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return networks, their targets and optimisers."""
+        return {
+            "policy": self.policy,
+            "critic": self.critic,
+            "policy_target": self.policy_target,
+            "critic_target": self.critic_target,
+            "policy_optimizer": self.policy_optimizer,
+            "critic_optimizer": self.critic_optimizer,
+        }

@@ -1,0 +1,299 @@
+"""Proximal policy optimisation, with a clipped surrogate.
+
+Schulman et al., "Proximal Policy Optimization Algorithms" (arXiv 1707.06347):
+
+- advantage:  A_t by generalised advantage estimation (arXiv 1506.02438) from V; R_t = A_t + V(s_t)
+- policy:     L_pi = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = pi(a|s) / pi_old(a|s)
+- value:      L_V = mean (V(s) - R)^2
+- in all:     L = L_pi + c_V L_V - c_H H(pi), several epochs of minibatches over each rollout
+
+An episode that ran out of time is bootstrapped with the value of its last observation, not taken
+for a failure. As is usual (Engstrom et al., arXiv 2005.12729): orthogonal initialisation,
+advantages normalised in each minibatch, a bound on the gradient's norm, rewards divided by the
+running standard deviation of the return, observations normalised by running statistics, which are a
+part of the policy and change between rollouts only; the first rollout is as it comes.
+
+Deviations from the paper: no adaptive KL penalty; actor and critic share no layer; the action's
+likelihood is that before clipping to the limits; decisions that fill no whole minibatch wait for
+the next epoch's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.returns import ReturnScale, generalized_advantage, next_values
+from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
+from trimtab.policies.networks.mlp import mlp, orthogonal_
+from trimtab.policies.normalizer import RunningNormalizer
+from trimtab.types import Metrics, Rollout
+
+
+@dataclass(frozen=True)
+class Samples:
+    """M decisions of a rollout without their order, and what the old policy said of them."""
+
+    obs: Tensor  # [M, O] normalised
+    action: Tensor  # [M, H, A] normalised, before it was clipped
+    mean: Tensor  # [M, H, A] mean of the old policy
+    log_prob: Tensor  # [M] log-density under the old policy
+    value: Tensor  # [M] V before the update
+    advantage: Tensor  # [M], normalised in a minibatch
+    target: Tensor  # [M] R
+
+    def __len__(self) -> int:
+        return len(self.obs)
+
+    def __getitem__(self, rows: Tensor) -> Samples:
+        """Return some of the rows, in the shape of ``rows``."""
+        return Samples(*(part[rows] for part in vars(self).values()))
+
+    def unbind(self) -> list[Samples]:
+        """Return what :meth:`__getitem__` made of ``rows`` of two dimensions, row by row."""
+        parts = zip(*(part.unbind() for part in vars(self).values()), strict=True)
+        return [Samples(*values) for values in parts]
+
+
+class PPO(Algorithm):
+    """Proximal policy optimisation.
+
+    Args:
+        setup: shapes, limits, number of environments and discount.
+        hidden: widths of the hidden layers of actor and critic.
+        activation: of the hidden layers: tanh, relu, elu, gelu or silu.
+        initial_log_std: logarithm of the actor's width at the start, in actions scaled to [-1, 1].
+        normalize_observations: whether the policy keeps running statistics of observations.
+        normalize_rewards: whether rewards are divided by the running scale of returns.
+        learning_rate: Adam's, at the start.
+        decay_steps: environment steps over which the learning rate falls to 0 in a line; None: it
+            does not.
+        rollout_steps: decisions of each environment between updates.
+        batch_size: decisions in a minibatch.
+        epochs: passes over each rollout.
+        gae_decay: lambda of the advantage's estimate.
+        clip: eps.
+        value_clip: how far V may move from its old value before its loss stops; None: no bound.
+        value_weight: c_V.
+        entropy_weight: c_H.
+        max_gradient_norm: bound on the norm of all gradients together.
+    """
+
+    # 2: with normalize_observations, the first rollout's observations are no longer clipped at 10.
+    # Results change only where raw observations exceed that, such as the speeds of CheetahRun's
+    # joints; gym's Hopper and InvertedDoublePendulum bound theirs and give the same bits as before.
+    revision: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        hidden: Sequence[int] = (64, 64),
+        activation: str = "tanh",
+        initial_log_std: float = 0.0,
+        normalize_observations: bool = True,
+        normalize_rewards: bool = True,
+        learning_rate: float = 3e-4,
+        decay_steps: int | None = None,
+        rollout_steps: int = 256,
+        batch_size: int = 64,
+        epochs: int = 10,
+        gae_decay: float = 0.95,
+        clip: float = 0.2,
+        value_clip: float | None = None,
+        value_weight: float = 0.5,
+        entropy_weight: float = 0.0,
+        max_gradient_norm: float = 0.5,
+    ) -> None:
+        check_range("rollout_steps", rollout_steps, 1)
+        check_range("batch_size", batch_size, 2)
+        check_range("epochs", epochs, 1)
+        check_range("gae_decay", gae_decay, 0, 1)
+        check_range("clip", clip, 1e-12)
+        check_range("value_weight", value_weight, 0)
+        check_range("entropy_weight", entropy_weight, 0)
+        check_range("value_clip", 1 if value_clip is None else value_clip, 1e-12)
+        check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
+        check_range("max_gradient_norm", max_gradient_norm, 1e-12)
+        spec = setup.spec
+        self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
+        self.learning_rate, self.decay_steps = learning_rate, decay_steps
+        self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon
+        self.gae_decay, self.clip, self.value_clip = gae_decay, clip, value_clip
+        self.value_weight, self.entropy_weight = value_weight, entropy_weight
+
+        self.policy: DiagonalGaussianPolicy = DiagonalGaussianPolicy(
+            spec,
+            hidden=hidden,
+            activation=activation,
+            initial_log_std=initial_log_std,
+            normalize_observations=normalize_observations,
+        ).to(setup.device)
+        critic = mlp(spec.obs_dim, hidden, 1, activation=activation)
+        self.critic = orthogonal_(critic, last_gain=1.0).to(setup.device)
+        self.reward_scale = (
+            ReturnScale(setup.num_envs, setup.discount).to(setup.device)
+            if normalize_rewards
+            else None
+        )
+        # Adam's epsilon is that of the published codes of PPO (Huang et al., "The 37 Implementation
+        # Details of Proximal Policy Optimization", ICLR blog track 2022).
+        self.optimizer = Adam(
+            self.learned(), learning_rate, epsilon=1e-5, max_gradient_norm=max_gradient_norm
+        )
+
+    def learned(self) -> list[nn.Parameter]:
+        """Return the weights that Adam moves."""
+        return [*self.policy.parameters(), *self.critic.parameters()]
+
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The action before it was clipped is stored: the likelihood is about that one."""
+        return {"unclipped": self.policy.noise_shape}
+
+    @torch.no_grad()
+    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return sampled actions; there is no warm-up."""
+        unclipped = self.policy.unclipped(obs, self.policy.sample_noise(len(obs)))
+        return self.policy.normalizer.raw_action(unclipped), {"unclipped": unclipped}
+
+    def update(self, data: Rollout) -> Metrics:
+        """Improve policy and value on one rollout, then let the normaliser see it."""
+        metrics = self.improve(self.samples(data))
+        if isinstance(self.policy.normalizer, RunningNormalizer):
+            self.policy.normalizer.see(data.obs)
+        self.updates += 1
+        return metrics
+
+    @torch.no_grad()
+    def samples(self, data: Rollout) -> Samples:
+        """Return the rollout's decisions with advantages, targets and old likelihoods."""
+        normalize = self.policy.normalizer.obs
+        obs = normalize(data.obs)
+        value = self.critic(obs).squeeze(-1)
+        last, at_cuts = normalize(data.next_obs[-1]), normalize(data.next_obs[data.cut])
+        bootstrap = (
+            self.critic(torch.cat([last, at_cuts])).squeeze(-1).split([len(last), len(at_cuts)])
+        )
+        reward = data.reward
+        if self.reward_scale is not None:
+            reward = self.reward_scale(reward, data.cut)
+        following = next_values(value, data.cut, *bootstrap)
+        advantage = generalized_advantage(
+            reward, value, following, data.discount, data.cut, self.gae_decay
+        )
+        mean = self.policy.head(obs.flatten(0, 1))
+        action = data.aux["unclipped"].flatten(0, 1)
+        return Samples(
+            obs=obs.flatten(0, 1),
+            action=action,
+            mean=mean,
+            log_prob=self.policy.log_prob(mean, action),
+            value=value.flatten(),
+            advantage=advantage.flatten(),
+            target=(advantage + value).flatten(),
+        )
+
+    def improve(self, samples: Samples) -> Metrics:
+        """Go through the rollout in minibatches, several times."""
+        rate = self.schedule_rate()
+        losses = [self.gradient_step(part) for part in self.minibatches(samples)]
+        policy_loss, value_loss, divergence = (
+            torch.stack(column).mean().item() for column in zip(*losses, strict=True)
+        )
+        return {
+            "policy_loss": policy_loss,
+            "value_loss": value_loss,
+            "kl": divergence,
+            "entropy": self.policy.entropy().item(),
+            "learning_rate": rate,
+        }
+
+    def minibatches(self, samples: Samples) -> Iterator[Samples]:
+        """Yield minibatches of ``batch_size``, every decision once an epoch; the rest is left.
+
+        Advantages are normalised in each.
+        """
+        size = min(self.batch_size, len(samples))
+        count = len(samples) // size
+        for _ in range(self.epochs):
+            order = torch.randperm(len(samples), device=samples.obs.device)
+            rows = order[: count * size].view(count, size)
+            epoch = samples[rows]
+            yield from replace(epoch, advantage=normalized(epoch.advantage)).unbind()
+
+    def gradient_step(self, part: Samples) -> tuple[Tensor, Tensor, Tensor]:
+        """Take one step on one minibatch; return the losses of policy and value, and the KL."""
+        mean = self.policy.head(part.obs)
+        log_prob = self.policy.log_prob(mean, part.action)
+        policy_loss = self.policy_loss(part, mean, log_prob)
+        value_loss = self.value_loss(part)
+        loss = policy_loss + self.value_weight * value_loss
+        if self.entropy_weight:
+            loss = loss - self.entropy_weight * self.policy.entropy()
+        self.optimizer.step(loss)
+        with torch.no_grad():
+            # The estimate k3 of KL(old || new), http://joschu.net/blog/kl-approx.html.
+            log_ratio = log_prob - part.log_prob
+            divergence = (log_ratio.exp() - 1 - log_ratio).mean()
+        return policy_loss.detach(), value_loss.detach(), divergence
+
+    def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
+        """Return the loss of the policy for a minibatch.
+
+        Args:
+            part: the minibatch.
+            mean: of the policy that is learned, ``[M, H, A]``.
+            log_prob: of the stored actions under it, ``[M]``.
+        """
+        # Clipped surrogate: nothing is gained by a ratio further than eps from 1.
+        ratio = (log_prob - part.log_prob).exp()
+        clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
+        return -torch.minimum(ratio * part.advantage, clipped * part.advantage).mean()
+
+    def value_loss(self, part: Samples) -> Tensor:
+        """Return the squared error of V, or the worse one of V and V kept near its old value."""
+        value: Tensor = self.critic(part.obs).squeeze(-1)
+        error = (value - part.target).square()
+        if self.value_clip is not None:
+            near = part.value + (value - part.value).clamp(-self.value_clip, self.value_clip)
+            error = torch.maximum(error, (near - part.target).square())
+        return error.mean()
+
+    def progress(self) -> float:
+        """Return how much of ``decay_steps`` is over, from 0 to 1; 0 where there is no end."""
+        if self.decay_steps is None:
+            return 0.0
+        return min(self.updates * self.steps_per_update / self.decay_steps, 1.0)
+
+    def schedule_rate(self) -> float:
+        """Set the learning rate of this update, and return it."""
+        rate = self.learning_rate * (1.0 - self.progress())
+        self.optimizer.learning_rate = rate
+        return rate
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return actor with its normaliser, critic, reward scale and optimiser."""
+        parts: dict[str, Stateful] = {
+            "policy": self.policy,
+            "critic": self.critic,
+            "optimizer": self.optimizer,
+        }
+        return parts if self.reward_scale is None else {**parts, "reward_scale": self.reward_scale}
+
+
+def normalized(advantage: Tensor) -> Tensor:
+    """Return advantages ``[..., M]`` with mean 0 and standard deviation 1.
+
+    A single one has no deviation and stays as it is, as in Stable-Baselines3.
+    """
+    if advantage.shape[-1] == 1:
+        return advantage
+    centred = advantage - advantage.mean(-1, keepdim=True)
+    return centred / (advantage.std(-1, keepdim=True) + 1e-8)

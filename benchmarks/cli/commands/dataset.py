@@ -1,0 +1,287 @@
+"""What ``trimtab dataset`` does: offline data listed, made, checked, described and converted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
+from trimtab.benchmarks.cli.words import near
+from trimtab.benchmarks.data.dataset_figure import check_place, draw
+from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed, with_task_limits
+from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_folder
+from trimtab.benchmarks.runs.published import EQUAL, compare, published_name
+from trimtab.benchmarks.settings import config
+from trimtab.datasets import catalog, lint
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.base import Format
+from trimtab.datasets.formats.hints import Hints
+from trimtab.datasets.formats.minari import check_id
+from trimtab.datasets.formats.own import missing_ends
+from trimtab.datasets.formats.registry import format_for, recognise
+from trimtab.types import TrimtabError
+
+_ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
+_HINTS = ("env", "id", "mask", "horizon", "keys", "frames")
+_MADE_BELOW = "runs"  # the default of out=
+
+
+def dataset(action: str, out: str, format: str, **words: Any) -> int:
+    """List, make, check, describe or convert offline data."""
+    for name, wanted in _ONLY_FOR.items():
+        if words[name] and action != wanted:
+            raise TrimtabError(f"dataset: {name}= belongs to action={wanted}, not to {action}")
+    _refuse_unused(action, out, words)
+    if action == "list":
+        return _list(out, format)
+    if action == "convert":
+        return _convert(words, format)
+    if words["figure"]:
+        check_place(Path(words["figure"]))
+    place, loaded, kind = _open(action, out, words)
+    if action == "check":
+        return _check(place, loaded, format)
+    summary = {"path": str(place), "format": kind, **catalog.summary(loaded)}
+    summary["published"] = _published(place, loaded)
+    summary["left_out"] = _left_out(loaded)
+    if words["figure"]:
+        draw(loaded, Path(words["figure"]))
+        summary["figure"] = words["figure"]
+    if format == "json":
+        print_json(summary)
+    else:
+        apart = ("obs_min", "obs_max", "action_min", "action_max", "action_low", "action_high")
+        hidden = (*apart, "left_out")
+        rows = [{"what": k, "value": v} for k, v in summary.items() if k not in hidden]
+        print_rows(loaded.id, rows)
+        print_rows("observations", _per_dimension(summary, "obs_min", "obs_max"))
+        print_rows("actions", _per_dimension(summary, *apart[2:]))
+        _print_lines(_left_out_lines(loaded))
+    return 0
+
+
+def _refuse_unused(action: str, out: str, words: dict[str, Any]) -> None:
+    """Refuse words that are another action's and would change nothing here.
+
+    Raises:
+        TrimtabError: naming the first of them.
+    """
+    if action == "list":
+        given = [f"{name}=" for name in ("dataset", "path", *_HINTS) if words[name]]
+        for word in [*given, *words["overrides"]]:
+            raise TrimtabError(
+                f"dataset: action=list shows all there is and takes no {word}; "
+                "action=info describes one dataset"
+            )
+    elif action == "convert":
+        for word in words["overrides"]:
+            raise TrimtabError(
+                f"dataset: {word} is a recipe's; action=convert takes a file as it is: make it "
+                "with action=make first"
+            )
+    if not out:
+        raise TrimtabError("dataset: out= is empty; name a folder, or leave it out")
+    if out != _MADE_BELOW and (action == "convert" or words["path"]):
+        raise TrimtabError(
+            f"dataset: out={out} is where datasets are made; action={action} of files makes none"
+        )
+
+
+def _list(out: str, format: str) -> int:
+    made = catalog.made_datasets()
+    rows = [
+        {
+            "recipe": name,
+            **{key: recipe.get(key) for key in ("id", "env")},
+            **{key: made.get(name, {}).get(key) for key in ("episodes", "steps", "megabytes")},
+            "content_hash": made.get(name, {}).get("content_hash"),
+        }
+        for name, recipe in _recipes().items()
+    ]
+    place = Path(out) / "datasets"
+    here = catalog.list_datasets(place) if place.is_dir() else []
+    for row in here:
+        row["published"] = None if row["problem"] else _published(Path(row["folder"]))
+    others = [
+        {**vars(entry), "path": str(entry.path), "on disk": entry.path.exists()}
+        for entry in catalog.external_datasets().values()
+    ]
+    if format == "json":
+        print_json({"recipes": rows, "made": here, "external": others})
+    else:
+        for row in rows:
+            row["content_hash"] = (row["content_hash"] or "")[:8]
+            del row["env"]  # as in its id; format=json has all of it
+        print_rows("recipes (MIT licence), and what each gives on the pinned packages", rows)
+        print_rows(f"on disk below {out}/datasets", here)
+        shown = ("id", "path", "on disk")
+        short = [{key: entry[key] for key in shown} for entry in others]
+        print_rows("of others, used where their files are on disk", short)
+    return 0
+
+
+def _published(place: Path, loaded: Dataset | None = None) -> str | None:
+    """Return how a dataset stands to the published one of its recipe; None where there is none.
+
+    Args:
+        place: its folder; a recipe's dataset lies in ``<identity>/<id>``.
+        loaded: it; None to read it only where its metadata do not tell.
+    """
+    names = (published_name(part) for part in place.parts)
+    name = next((name for name in names if name is not None), None)
+    if name is None:
+        return None
+    known = catalog.made_datasets()[name]
+    if not catalog.is_dataset(place) or not str(place).endswith(str(known["id"])):
+        return None
+    if loaded is None:
+        told = minari.read_metadata(place).get("trimtab_content_hash")
+        if told == known["content_hash"]:
+            return EQUAL
+        try:
+            loaded = minari.load(place)
+        except TrimtabError as error:
+            return str(error)
+    return compare(name, loaded).text
+
+
+def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, str]:
+    """Return where the dataset lies that a recipe or a path names, it, and its format."""
+    name, path = words["dataset"], words["path"]
+    if words["overrides"] and not name:
+        raise TrimtabError(f"dataset: {words['overrides'][0]} is a recipe's; add dataset=<recipe>")
+    if bool(name) == bool(path):
+        raise TrimtabError(
+            f"dataset: action={action} takes either dataset=<recipe> or path=<file or folder>"
+        )
+    if path:
+        if action == "make":
+            raise TrimtabError("dataset: action=make takes dataset=<recipe>, not path=")
+        found = recognise(path)
+        return Path(path), found.load(path, **_hints(found, words)), found.name
+    given = [hint for hint in _HINTS if words[hint]]
+    if given:
+        raise TrimtabError(f"dataset: {given[0]}= says what a file does not; give path=")
+    if name in catalog.external_datasets():
+        if action == "make":
+            raise TrimtabError(f"dataset={name}: it is others' and cannot be made here")
+        for word in words["overrides"]:
+            raise TrimtabError(f"dataset={name}: it is others' as it is; leave {word} out")
+        path = catalog.external_datasets()[name].path
+        return path, catalog.load_external(name), recognise(path).name
+    recipes = _recipes()
+    if name not in recipes:
+        raise TrimtabError(f"dataset={name}: there is no such recipe; {near(name, recipes)}")
+    recipe = config.recipe_with(name, words["overrides"])
+    with progress_bar(name) as tell:
+        loaded = make_dataset(recipe, Path(out), lambda share: tell(share, ""))
+    place = recipe_folder(recipe, Path(out))
+    return place, loaded, recognise(place).name
+
+
+def _hints(format: Format, words: dict[str, Any]) -> Hints:
+    given = {name: words[name] for name in _HINTS if words[name]}
+    other = sorted(given.keys() - format.hints)
+    if other:
+        raise TrimtabError(f"dataset: {other[0]}= says nothing that {format.name} data lacks")
+    if "id" in given:
+        check_id(given["id"])
+    hints: Hints = {}
+    hints.update(given)  # type: ignore[typeddict-item]
+    return hints
+
+
+def _convert(words: dict[str, Any], format: str) -> int:
+    for name in ("from", "to"):
+        if not words[name]:
+            raise TrimtabError(f"dataset: action=convert needs {name}=<file or folder>")
+    for name in ("dataset", "path"):
+        if words[name]:
+            raise TrimtabError(f"dataset: action=convert takes from= and to=, not {name}=")
+    source, target = Path(words["from"]), Path(words["to"])
+    writer = format_for(target, words["as"])
+    reader = recognise(source)
+    if target.resolve().is_relative_to(source.resolve()):
+        raise TrimtabError(f"dataset: to={target} lies in from={source}; choose another place")
+    halves = source.with_name(source.name.replace("-val.", ".")), source
+    if target in halves:
+        raise TrimtabError(f"dataset: to={target} and from={source} belong together; rename it")
+    loaded = reader.load(source, **_hints(reader, words))
+    assert writer.save is not None
+    writer.save(loaded, target)
+    written = writer.load(target)
+    result: dict[str, Any] = {
+        "from": str(source),
+        "from_format": reader.name,
+        "to": str(target),
+        "to_format": writer.name,
+        "id": written.id,
+        "env": written.env,
+        "episodes": len(written),
+        "steps": written.num_steps,
+        "content_hash_before": loaded.content_hash,
+        "content_hash": written.content_hash,
+        "lost": [*missing_ends(loaded), *writer.loses(loaded)],
+        "left_out": _left_out(loaded),
+    }
+    if format == "json":
+        print_json(result)
+    else:
+        lost = [f"lost: {line}" for line in result.pop("lost")]
+        del result["left_out"]
+        print_rows(f"written: {target}", [{"what": k, "value": v} for k, v in result.items()])
+        _print_lines([*_left_out_lines(loaded), *lost] or ["nothing is lost"])
+    return 0
+
+
+def _left_out(loaded: Dataset) -> list[str]:
+    """Return the names of what was not read of the strangers' file that the data comes from."""
+    names = loaded.recipe.get("left_out")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _left_out_lines(loaded: Dataset) -> list[str]:
+    source = loaded.recipe.get("imported", "first")  # it may have been converted since
+    return [
+        f"left out: {name}: not read of the {source} data, the schema holds vectors"
+        for name in _left_out(loaded)
+    ]
+
+
+def _print_lines(lines: list[str]) -> None:
+    if lines:
+        Console(soft_wrap=True, highlight=False).print("\n".join(lines), markup=False)
+
+
+def _check(place: Path, loaded: Dataset, format: str) -> int:
+    findings = [*lint.check(with_task_limits(loaded)), *check_replay(loaded)]
+    why = not_replayed(loaded)
+    rows = [
+        {"level": f.level, "code": f.code, "where": f.where, "message": f.message} for f in findings
+    ]
+    if format == "json":
+        print_json({"path": str(place), "findings": rows, "not_replayed": why or None})
+    elif rows:
+        print_rows(str(place), rows)
+    else:
+        _print_lines([f"{place}: nothing found"])
+    if why and format != "json":
+        _print_lines([f"no episode was played again: {why}"])
+    return 1 if any(f.level == "error" for f in findings) else 0
+
+
+def _per_dimension(summary: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
+    columns = zip(*(summary[key] for key in keys), strict=True)
+    return [
+        {"dimension": index, **{key: f"{x:.6g}" for key, x in zip(keys, row, strict=True)}}
+        for index, row in enumerate(columns)
+    ]
+
+
+def _recipes() -> dict[str, dict[str, Any]]:
+    """Return the datasets that can be made here: the files that say how."""
+    names = config.group_options("dataset")
+    return {name: config.load_group("dataset", name) for name in names if is_recipe(name)}

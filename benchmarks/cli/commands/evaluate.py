@@ -1,0 +1,150 @@
+"""``trimtab evaluate``: a policy, judged on fixed seeds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from trimtab.benchmarks.artefacts import video as films
+from trimtab.benchmarks.board import intervals, stats
+from trimtab.benchmarks.cli.screen import print_json, progress_bar
+from trimtab.benchmarks.cli.table import FILMED
+from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.runs.evaluate import Act, Evaluator, Scores, torch_act
+from trimtab.envs.registry import checked_names, get_spec
+from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.bundle import Bundle
+from trimtab.policies.runtime import load_policy
+from trimtab.types import PolicySpec
+
+__all__ = ["evaluate"]
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate(
+    policy: str,
+    env: str,
+    episodes: int,
+    seed: int,
+    backend: str,
+    deterministic: str,
+    env_options: str,
+    video: str,
+    video_episodes: int,
+    format: str,
+) -> int:
+    """Judge a policy and print its scores with intervals; show episodes if a film is wanted."""
+    if deterministic not in ("", "true", "false"):
+        raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
+    bundle = build.load_base(policy)
+    trained = bundle.config["env"]
+    task = env or trained["id"]
+    if env_options:
+        try:
+            options = yaml.safe_load(env_options)
+        except yaml.YAMLError as error:
+            raise TrimtabError(f"evaluate: env_options={env_options}: not YAML") from error
+        if not isinstance(options, dict):
+            raise TrimtabError("evaluate: env_options: such as {reward: sparse, horizon: 150}")
+        options = checked_names(options)
+    else:
+        options = trained["options"] if task == trained["id"] else {}
+    film_at = films.film_path(video, policy, task)
+    if film_at is None and video_episodes != FILMED:
+        raise TrimtabError(f"evaluate: video_episodes={video_episodes}: add video=… for a film")
+    if film_at is not None:
+        films.prepare(film_at, task)  # before a simulator is imported
+    spec = get_spec(task, **options)
+    act_steps = int(bundle.config["chunking"]["act_steps"])
+    build.check_base_fits(
+        bundle,
+        PolicySpec(spec.obs_dim, act_steps, spec.action_dim, spec.action_low, spec.action_high),
+        spec,
+    )
+    if spec.fingerprint != trained.get("fingerprint") and task == trained["id"]:
+        logger.warning(
+            "%s has another physics fingerprint (%s) here than where the policy was trained (%s)",
+            task, spec.fingerprint, trained.get("fingerprint"),
+        )  # fmt: skip
+    zero_noise = bundle.config["evaluate_deterministic"]
+    if deterministic:
+        zero_noise = deterministic == "true"
+    act: Act = BACKENDS[backend](bundle)
+    with contextlib.ExitStack() as opened:
+        evaluator = Evaluator(
+            task, episodes=episodes, seed=seed, act_steps=act_steps, options=options
+        )
+        opened.callback(evaluator.close)
+        film = None
+        if film_at is not None:
+            film = films.Film(task, episodes=video_episodes, act_steps=act_steps, options=options)
+            opened.callback(film.close)
+        scores = evaluator.judge(
+            act, bundle.policy.noise_shape, deterministic=zero_noise,
+            watch=None if film is None else film.watch,
+        )  # fmt: skip
+        facts = {
+            "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
+            "fingerprint": spec.fingerprint, "deterministic": zero_noise,
+        }  # fmt: skip
+        _print_scores(facts, scores, format)
+        if film is not None and film_at is not None:
+            with progress_bar("video") as tell:
+                film.write(film_at, scores, tell)
+            Console(stderr=True, soft_wrap=True, highlight=False).print(f"video: {film_at}")
+    return 0
+
+
+def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
+    """Print scores with their intervals, and as JSON also every episode."""
+    returns = [episode.return_ for episode in scores.episodes]
+    interval = intervals.mean_interval([np.asarray(returns)])
+    answer: dict[str, Any] = {
+        **facts, "return": interval.value, "return_interval": [interval.low, interval.high],
+    }  # fmt: skip
+    rate = scores.success_rate
+    if rate is not None:
+        wilson = stats.wilson_interval(round(rate * len(returns)), len(returns))
+        answer |= {"success": rate, "success_interval": [wilson.low, wilson.high]}
+    answer["episodes"] = [
+        {
+            "eval_episode": e.eval_episode, "eval_seed": e.eval_seed, "return": e.return_,
+            "success": e.success, "length": e.length,
+        }
+        for e in scores.episodes
+    ]  # fmt: skip
+    if format == "json":
+        print_json(answer)
+        return
+    title = f"{facts['env']}, {len(returns)} episodes, {facts['backend']}"
+    table = Table(title=title, title_justify="left")
+    for heading in ("score", "mean", "95% interval"):
+        table.add_column(heading)
+    if rate is not None:
+        low, high = answer["success_interval"]
+        table.add_row("success", f"{rate:.2f}", f"{low:.2f} to {high:.2f}")
+    table.add_row("return", f"{interval.value:.2f}", f"{interval.low:.2f} to {interval.high:.2f}")
+    Console().print(table)
+
+
+def _on_torch(bundle: Bundle) -> Act:
+
+    return torch_act(bundle.policy)
+
+
+def _on_onnx(bundle: Bundle) -> Act:
+
+    runner = load_policy(bundle.folder)
+    return lambda obs, noise: runner.predict(obs, noise)
+
+
+BACKENDS: dict[str, Callable[[Bundle], Act]] = {"torch": _on_torch, "onnx": _on_onnx}
+"""What can run a bundle's policy."""

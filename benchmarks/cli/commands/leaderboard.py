@@ -1,0 +1,44 @@
+"""``trimtab leaderboard``: tables, anew from raw rows."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from trimtab.benchmarks.board import interval_kinds
+from trimtab.benchmarks.board import leaderboard as boards
+from trimtab.benchmarks.board.rows import collect_episodes
+from trimtab.benchmarks.runs import provenance
+
+__all__ = ["leaderboard"]
+
+logger = logging.getLogger(__name__)
+
+
+def leaderboard(
+    runs: str, out: str, baseline: str, metric: str, intervals: str, format: str
+) -> int:
+    """Recompute a leaderboard from raw rows."""
+    options: dict[str, Any] = {"metric": metric} if metric else {}
+    command = f"trimtab leaderboard runs={runs}" + (f" baseline={baseline}" if baseline else "")
+    if intervals != interval_kinds.KINDS[0]:
+        command += f" intervals={intervals}"
+    board = boards.build(
+        collect_episodes(runs),
+        baselines=baseline or None,
+        intervals=intervals,
+        command=command,
+        versions=provenance.versions(),
+        **options,
+    )
+    if out:
+        paths = boards.write(board, out)
+        logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
+    if format == "json":
+        sys.stdout.write(board.to_json())
+    else:
+        boards.print_table(board, Console())
+    return 0

@@ -1,0 +1,99 @@
+"""``trimtab list``: what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trimtab.benchmarks.cli.doctor import missing_packages
+from trimtab.benchmarks.cli.screen import print_json, print_rows
+from trimtab.benchmarks.settings import config
+from trimtab.benchmarks.settings.catalog import describe_algorithm, is_faithful
+from trimtab.envs.registry import list_families, list_tasks
+from trimtab.errors import TrimtabError
+
+__all__ = ["list_things"]
+
+
+def list_things(what: str, tag: str, format: str) -> int:
+    """Print what there is of one kind."""
+    rows = LISTINGS[what](what, tag)
+    if format == "json":
+        print_json(rows)
+        return 0
+    print_rows(what, rows)
+    if what in EXPLAINED_BY:
+        print_rows(EXPLAINED_BY[what], LISTINGS[EXPLAINED_BY[what]](EXPLAINED_BY[what], ""))
+    return 0
+
+
+def _tasks(what: str, tag: str) -> list[dict[str, Any]]:
+
+    # A family's name selects as a tag does.
+    tags = {name: {*task.tags, name.split("/", 1)[0]} for name, task in list_tasks().items()}
+    wanted = {word.strip() for word in tag.split(",") if word.strip()}
+    known = sorted(set().union(*tags.values()))
+    for word in sorted(wanted.difference(known)):
+        raise TrimtabError(f"list: no task has the tag {word!r}; there are: {', '.join(known)}")
+    return [
+        {
+            what: name,
+            "horizon": task.horizon,
+            "success": task.success_key is not None,
+            "tags": ", ".join(task.tags),
+        }
+        for name, task in list_tasks().items()
+        if wanted <= tags[name]
+    ]
+
+
+def _families(what: str, tag: str) -> list[dict[str, Any]]:
+
+    _refuse_tag(what, tag)
+    rows = []
+    for family in list_families():
+        missing = missing_packages(family)
+        installed = f"pip install '{family.install}'" if missing else "yes"
+        rows.append({what: family.name, "tasks": len(family.tasks), "installed": installed})
+    return rows
+
+
+def _refuse_tag(what: str, tag: str) -> None:
+    if tag:
+        raise TrimtabError(f"list: tag={tag}: only env has tags, not {what}")
+
+
+def _methods(what: str, tag: str) -> list[dict[str, Any]]:
+    _refuse_tag(what, tag)
+    rows = []
+    for name in config.group_options(what):
+        target = config.load_group(what, name)[what]["_target_"]
+        summary, paper = describe_algorithm(target, config.heading(what, name))
+        faithful = "yes" if is_faithful(target) else "no"
+        rows.append({what: name, "faithful": faithful, "paper": paper, "summary": summary})
+    return rows
+
+
+def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
+    """Return a listing of a group's files by some of their keys."""
+
+    def listing(what: str, tag: str) -> list[dict[str, Any]]:
+        _refuse_tag(what, tag)
+        files = {name: config.load_group(what, name) for name in config.group_options(what)}
+        return [{what: name, **{k: file.get(k) for k in keys}} for name, file in files.items()]
+
+    return listing
+
+
+LISTINGS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
+    "env": _tasks,
+    "family": _families,
+    "algorithm": _methods,
+    "policy": _files("_target_"),
+    "dataset": _files("id", "env", "episodes"),
+    "suite": _files("title"),
+}
+"""How ``trimtab list`` finds what there is: (group, tag) -> rows."""
+
+EXPLAINED_BY = {"env": "family"}
+"""Listings that say something about another one; as a table, they follow it."""

@@ -1,0 +1,128 @@
+"""The command line: ``trimtab <command> key=value ...``.
+
+This module imports nothing heavy, so that ``trimtab --help`` answers at once; a command's own
+module is imported when the command runs. Wrong input ends as one line on standard error and exit
+code 2.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+import trimtab
+from trimtab.benchmarks.cli.table import COMMANDS
+from trimtab.benchmarks.cli.words import Command, near, parse
+from trimtab.benchmarks.core.signals import sigterm_as_exit
+from trimtab.errors import TrimtabError
+
+HEADER = """\
+Trimtab: a benchmark suite in which small policies steer, fine-tune and are measured against large
+generative ones.
+
+usage: trimtab <command> key=value ...        trimtab <command> --help explains one command
+"""
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Carry out the command line and exit with its code."""
+    words = list(sys.argv[1:] if words is None else words)
+    logging.basicConfig(level=os.environ.get("TRIMTAB_LOG", "WARNING"), format="%(message)s")
+    try:
+        with sigterm_as_exit():
+            code = run(words)
+        sys.stdout.flush()
+    except TrimtabError as error:
+        print_error(str(error))
+        code = error.exit_code
+    except KeyboardInterrupt:
+        print_error("interrupted; run the same command again to go on")
+        code = 130
+    except MemoryError as error:  # such as a buffer or a horizon of billions of steps
+        print_error(f"not enough memory: {error or 'close something, or ask for less'}")
+        code = 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print_error(f"{place}{error.strerror or error}")
+        code = 2
+    sys.exit(code)
+
+
+def print_error(line: str) -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(f"trimtab: {line}\n")
+
+
+def run(words: Sequence[str]) -> int:
+    """Carry out the command that ``words`` name; return the exit code.
+
+    Raises:
+        TrimtabError: on wrong input.
+    """
+    if not words or words[0] in ("--help", "-h", "help"):
+        sys.stdout.write(overview())
+        return 0
+    if words[0] in ("--version", "version"):
+        sys.stdout.write(f"trimtab {trimtab.__version__}\n")
+        return 0
+    name, rest = words[0], list(words[1:])
+    if name not in COMMANDS:
+        raise TrimtabError(f"{name}: there is no such command; {near(name, COMMANDS)}")
+    command = COMMANDS[name]
+    if "--help" in rest or "-h" in rest:
+        sys.stdout.write(explain(name, command))
+        return 0
+    module, _, attribute = command.function.partition(":")
+    if command.settings is None:
+        function: Callable[..., int] = getattr(importlib.import_module(module), attribute)
+        return function(rest)
+    kept = [word for word in rest if command.within and word.startswith(command.within)]
+    settings = parse(name, command.settings, [word for word in rest if word not in kept])
+    if command.within:
+        settings["overrides"] = kept
+    function = getattr(importlib.import_module(module), attribute)
+    return function(**settings)
+
+
+def overview() -> str:
+    """Return what ``trimtab --help`` prints."""
+    lines = [HEADER, "commands:"]
+    lines += [f"  {name:<12} {command.summary}" for name, command in COMMANDS.items()]
+    lines += [
+        "",
+        "start here:",
+        "  trimtab bench suite=quickstart    demonstrations, training, steering, a leaderboard",
+        "  trimtab list env                  the tasks",
+        "  trimtab list algorithm            the methods and their papers",
+        "  trimtab train --help              every setting of a run",
+        "",
+        "TRIMTAB_LOG=INFO shows what a command is doing.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def explain(name: str, command: Command) -> str:
+    """Return what ``trimtab <command> --help`` prints."""
+    lines = [f"trimtab {name}: {command.summary}", "", "examples:"]
+    lines += [f"  {example}" for example in command.examples]
+    lines += ["", "settings:"]
+    if command.settings is not None:
+        for key, setting in command.settings.items():
+            default = "required" if setting.default is ... else f"default {setting.default!r}"
+            choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
+            lines.append(f"  {key:<14} {setting.help}{choices}; {default}")
+    else:
+        from trimtab.benchmarks.cli.commands.train import explain_run
+
+        lines += explain_run()
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Every command: where it is carried out, its settings, and what its help shows.
+
+Functions are named and not imported, so that a command imports only what it needs.
+"""
+
+from __future__ import annotations
+
+from trimtab.benchmarks.cli.words import Command, Setting
+
+__all__ = ["COMMANDS", "FILMED"]
+
+FILMED = 3
+"""Episodes that a film shows unless it is told."""
+
+FORMAT = Setting("table", "table, or json alone on standard output", ("table", "json"))
+
+COMMANDS: dict[str, Command] = {
+    "train": Command(
+        "trimtab.benchmarks.cli.commands.train:train",
+        "one run: train, evaluate, save; started again, it goes on or says that it is done",
+        (
+            "trimtab train env=robotics/PointMaze-TwoRoutes-v0 algorithm=bc policy=flow "
+            "dataset=two_routes act_steps=8",
+            "trimtab train env=gym/Hopper-v5 algorithm=sac seed=3 online_steps=50000",
+            "trimtab train env=metaworld/push-v3 algorithm=dsrl_sac base=<a run or bundle> "
+            "-m seed=0,1,2",
+        ),
+        None,
+    ),
+    "bench": Command(
+        "trimtab.benchmarks.cli.commands.bench:bench",
+        "a suite's whole grid, in parallel over the cores, then its leaderboard",
+        ("trimtab bench suite=quickstart", "trimtab bench suite=quickstart workers=1"),
+        {
+            "suite": Setting(..., "name of the suite, as trimtab list suite shows it"),
+            "runs": Setting("runs", "folder of the runs; finished ones are not run again"),
+            "out": Setting("", "folder of the leaderboard; default <runs>/suites/<suite>"),
+            "workers": Setting(0, "runs side by side; 0 for one a core"),
+            "seeds": Setting("", "such as 0,1,2 instead of the suite's own seeds"),
+            "format": FORMAT,
+        },
+    ),
+    "evaluate": Command(
+        "trimtab.benchmarks.cli.commands.evaluate:evaluate",
+        "judge a policy on fixed seeds, with intervals",
+        (
+            "trimtab evaluate policy=<a run or bundle> episodes=100 seed=7",
+            "trimtab evaluate policy=<bundle> env=metaworld/push-v3 episodes=50 backend=onnx",
+            "trimtab evaluate policy=<bundle> video=push.mp4 video_episodes=5",
+        ),
+        {
+            "policy": Setting(..., "folder of a run or a bundle"),
+            "env": Setting("", "task; default the one that the policy was trained for"),
+            "episodes": Setting(50, "number of evaluation episodes"),
+            "seed": Setting(0, "seed of the first episode; episode i has seed + i"),
+            "backend": Setting("torch", "what runs the policy", ("torch", "onnx")),
+            "deterministic": Setting("", "true or false; default as the policy's kind is judged"),
+            "env_options": Setting("", "such as {reward: sparse}; default the policy's own"),
+            "video": Setting(
+                "",
+                "a file.mp4 to show episodes in, where there is none but an earlier film; "
+                "true: <policy's folder>-<env>.mp4 here",
+            ),
+            "video_episodes": Setting(FILMED, "how many of the first episodes the video shows"),
+            "format": FORMAT,
+        },
+    ),
+    "leaderboard": Command(
+        "trimtab.benchmarks.cli.commands.leaderboard:leaderboard",
+        "recompute tables, statistics, figures and an HTML page from raw rows",
+        ("trimtab leaderboard runs=runs out=board", "trimtab leaderboard runs=episodes.parquet"),
+        {
+            "runs": Setting("runs", "a folder of runs, or one episodes.parquet"),
+            "out": Setting("", "folder to write to; default: only print"),
+            "baseline": Setting("", "method that the others are compared with"),
+            "metric": Setting("", "default: success where a task has it", ("success", "return")),
+            "intervals": Setting(
+                "student_t",
+                "made for few seeds; bootstrap: the field's, too narrow with few",
+                ("student_t", "bootstrap"),
+            ),
+            "format": FORMAT,
+        },
+    ),
+    "export": Command(
+        "trimtab.benchmarks.cli.commands.export:export",
+        "write a bundle for a robot, with ONNX, and check that it replays",
+        (
+            "trimtab export run=runs/…/seed0 out=my-bundle",
+            "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
+        ),
+        {
+            "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
+            "out": Setting(..., "folder of the bundle to write"),
+            "env": Setting("", "task of a .zip of Stable-Baselines3, which does not name it"),
+        },
+    ),
+    "dataset": Command(
+        "trimtab.benchmarks.cli.commands.dataset:dataset",
+        "offline data: list, make, check, info or convert",
+        (
+            "trimtab dataset make dataset=two_routes dataset.episodes=50",
+            "trimtab dataset check path=runs/datasets/…/trimtab/two-routes-v0",
+            "trimtab dataset info path=lift.hdf5 figure=lift.png",
+            "trimtab dataset convert from=lift.hdf5 to=my/lift-v0 as=minari env=robosuite/Lift "
+            "keys=robot0_eef_pos,robot0_eef_quat,robot0_gripper_qpos,object",
+        ),
+        {
+            "action": Setting("list", "what to do", ("list", "make", "check", "info", "convert")),
+            "dataset": Setting("", "a recipe or others' dataset, as list shows them"),
+            "path": Setting("", "file or folder of a dataset, in any format"),
+            "from": Setting("", "convert: file or folder to read; its format is recognised"),
+            "to": Setting("", "convert: file or folder to write"),
+            "as": Setting("", "convert: format to write, where to= could be several"),
+            "env": Setting("", "environment of the data, where its file does not say"),
+            "id": Setting("", "id of the data, such as my/lift-v0, where its file does not say"),
+            "mask": Setting("", "only the episodes under this mask, such as train"),
+            "horizon": Setting(0, "steps of a whole episode, for D4RL files without timeouts"),
+            "keys": Setting("", "observation keys after commas, in the order that is wanted"),
+            "frames": Setting(
+                "", "LeRobot: cameras after commas, or all, whose frames are decoded"
+            ),
+            "figure": Setting(
+                "", "info: a file.png to draw, where there is none but an earlier one"
+            ),
+            "out": Setting("runs", "datasets are made below <out>/datasets"),
+            "format": FORMAT,
+        },
+        within="dataset.",
+    ),
+    "list": Command(
+        "trimtab.benchmarks.cli.commands.listing:list_things",
+        "what there is: env, family, algorithm, policy, dataset or suite",
+        (
+            "trimtab list algorithm",
+            "trimtab list env tag=goal,sparse",
+            "trimtab list env format=json",
+        ),
+        {
+            "what": Setting(
+                ...,
+                "env, algorithm, policy, dataset or suite; family: simulators of tasks",
+                ("env", "family", "algorithm", "policy", "dataset", "suite"),
+            ),
+            "tag": Setting("", "only tasks with all of these, such as goal,sparse or metaworld"),
+            "format": FORMAT,
+        },
+    ),
+    "speed": Command(
+        "trimtab.benchmarks.cli.commands.speed:speed",
+        "measure Trimtab against its peers in turns, and how its costs grow",
+        (
+            "trimtab speed",
+            "trimtab speed only=updates rounds=9",
+            "trimtab speed out=speed format=markdown",
+        ),
+        {
+            "only": Setting(
+                "", "groups or rows: environments, replay, updates, training, latency, growth, …"
+            ),
+            "rounds": Setting(5, "turns of each side; a row has their medians"),
+            "scale": Setting("1.0", "factor to the amount of work of a turn"),
+            "out": Setting("", "folder for the rows, the machine, and the growth with its figure"),
+            "format": Setting(
+                "table", "table, or json or markdown alone", ("table", "json", "markdown")
+            ),
+        },
+    ),
+    "doctor": Command(
+        "trimtab.benchmarks.cli.commands.doctor:doctor",
+        "what is wrong with this machine or installation",
+        ("trimtab doctor", "trimtab doctor out=/data/runs"),
+        {
+            "out": Setting("runs", "folder that runs will be written to"),
+            "format": FORMAT,
+        },
+    ),
+}

@@ -1,0 +1,85 @@
+"""Words of the command line: ``key=value``, what a command takes, and what is said of wrong ones.
+
+Nothing heavy is imported here, so that ``trimtab --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trimtab.errors import TrimtabError
+
+__all__ = ["MOST", "Command", "Setting", "near", "parse"]
+
+MOST = 2**32 - 1
+"""The most that a whole number may be: seeds beyond it are none to NumPy's older generators."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One ``key=value`` word of a command; ``default`` decides its type, ``...`` means required."""
+
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command: where it is carried out, its settings, and what its help shows.
+
+    ``settings`` is None for commands whose words are Hydra overrides of a run's settings. Words
+    that begin with ``within`` are kept as they are, in the argument ``overrides``.
+    """
+
+    function: str
+    summary: str
+    examples: tuple[str, ...]
+    settings: Mapping[str, Setting] | None
+    within: str = ""
+
+
+def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
+    """Return a hint that names the nearest right word, or all of them."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+
+
+def parse(command: str, settings: Mapping[str, Setting], words: Sequence[str]) -> dict[str, Any]:
+    """Return the values of a command's settings.
+
+    A word without ``=`` is the value of the command's first setting.
+
+    Raises:
+        TrimtabError: on an unknown setting, a missing one or a wrong value.
+    """
+    values: dict[str, Any] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals:
+            key, text = next(iter(settings)), word
+        key = key.lstrip("-+")
+        if key not in settings:
+            raise TrimtabError(f"{command}: no setting {key!r}; {near(key, settings)}")
+        if key in values:
+            raise TrimtabError(f"{command}: {key} is given twice, the second time as {text!r}")
+        setting = settings[key]
+        if setting.choices and text not in setting.choices:
+            raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")
+        if isinstance(setting.default, int):
+            if not (text.isascii() and text.isdigit()):
+                raise TrimtabError(f"{command}: {key}={text}: must be a whole number, 0 or more")
+            if len(text.lstrip("0")) > len(str(MOST)) or int(text) > MOST:
+                raise TrimtabError(f"{command}: {key}={text}: must be at most {MOST}")
+            values[key] = int(text)
+        else:
+            values[key] = text
+    for key, setting in settings.items():
+        if key not in values:
+            if setting.default is ...:
+                raise TrimtabError(f"{command}: {key} is not given: {setting.help}")
+            values[key] = setting.default
+    return values

@@ -1,0 +1,182 @@
+"""What becomes of the decisions that a run gathers: kept and replayed, or learned from at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.data.offline_data import open_source
+from trimtab.benchmarks.runs.build import Components
+from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.datasets.sources.mixture import Mixture
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.rollout import RolloutBuffer
+from trimtab.datasets.sources.weighting import episode_weights
+from trimtab.types import Batch, Rollout, Source
+
+
+class Experience(Protocol):
+    """Takes rows of decisions and says what there is to learn from after each."""
+
+    @property
+    def buffer(self) -> ReplayBuffer | RolloutBuffer:
+        """Where decisions go."""
+        ...
+
+    def due(self, env_steps: int) -> Iterator[Batch | Rollout]:
+        """Yield what the learner is to be updated with, one update each.
+
+        Args:
+            env_steps: environment steps of the run so far.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what changes while a run goes on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        ...
+
+
+class ReplayedExperience:
+    """Keeps decisions in a ring and draws batches, after a warm-up, several or less a decision.
+
+    Args:
+        buffer: where decisions go.
+        algorithm: says how large batches are and how many are due.
+        dataset: offline data that shares the batches, or None.
+        offline_share: share of every batch that comes from ``dataset`` (RLPD: a half).
+    """
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        algorithm: Algorithm,
+        dataset: Source | None = None,
+        offline_share: float = 0.0,
+    ) -> None:
+        self.buffer, self.algorithm = buffer, algorithm
+        self.source: Source = buffer
+        if dataset is not None and offline_share > 0:
+            self.source = Mixture([dataset, buffer], [offline_share, 1 - offline_share])
+        self.credit = 0.0
+
+    def due(self, env_steps: int) -> Iterator[Batch | Rollout]:
+        """Yield ``updates_per_decision`` batches for each decision once the warm-up is over."""
+        if env_steps < self.algorithm.warmup_steps:
+            return
+        self.credit += self.algorithm.updates_per_decision * self.buffer.num_envs
+        while self.credit >= 1.0:
+            self.credit -= 1.0
+            yield self.source.sample(self.algorithm.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the ring and the updates that are owed."""
+        return {"buffer": self.buffer.state_dict(), "credit": self.credit}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        self.buffer.load_state_dict(state["buffer"])
+        self.credit = float(state["credit"])
+
+
+class RolloutExperience:
+    """Gives every rollout to the learner once, as soon as it is full.
+
+    Args:
+        buffer: where decisions go.
+    """
+
+    def __init__(self, buffer: RolloutBuffer) -> None:
+        self.buffer = buffer
+
+    def due(self, env_steps: int) -> Iterator[Batch | Rollout]:
+        """Yield the rollout if it is full."""
+        if self.buffer.full:
+            yield self.buffer.take()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows of the rollout so far."""
+        return {"buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        self.buffer.load_state_dict(state["buffer"])
+
+
+def make_dataset_source(
+    config: RunConfig,
+    parts: Components,
+    algorithm: Algorithm,
+    progress: Callable[[float], None] = lambda share: None,
+) -> ReplayBuffer | None:
+    """Return where a run's offline batches come from, or None where it has no dataset.
+
+    Args:
+        config: settings of the run.
+        parts: what they name.
+        algorithm: the learner.
+        progress: called with the share of what has to be computed first.
+    """
+    dataset, by = parts.dataset, config["dataset_weighting"]
+    if dataset is None:
+        return None
+    return open_source(
+        dataset,
+        progress,
+        window=parts.act_steps,
+        discount=config["discount"],
+        chunked=True,
+        seed=config["seed"],
+        device=config["device"],
+        weights=by and episode_weights(dataset, by, config["weighting_temperature"]),
+        successors=algorithm.bootstraps,
+    )
+
+
+def make_experience(
+    config: RunConfig, parts: Components, algorithm: Algorithm, dataset: Source | None
+) -> Experience:
+    """Return what a run's decisions become: a rollout where its method wants one, else a replay.
+
+    Args:
+        config: settings of the run.
+        parts: what they name.
+        algorithm: the learner.
+        dataset: offline data that may share the batches, or None.
+    """
+    env, action_shape = parts.env, (parts.act_steps, parts.env.action_dim)
+    if algorithm.rollout_steps:
+        return RolloutExperience(
+            RolloutBuffer(
+                algorithm.rollout_steps,
+                config["num_envs"],
+                env.obs_dim,
+                action_shape,
+                discount=config["discount"],
+                device=config["device"],
+                aux=algorithm.aux_shapes,
+            )
+        )
+    # Beside a dataset's source, which draws by the run's seed, the ring draws by another: two equal
+    # generators would always pair rows of the same age.
+    seed = config["seed"]
+    if dataset is not None:
+        seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
+    capacity = min(config["buffer_size"], config["online_steps"] + config["num_envs"])
+    buffer = ReplayBuffer(
+        max(capacity, config["num_envs"]),
+        env.obs_dim,
+        action_shape,
+        num_envs=config["num_envs"],
+        discount=config["discount"],
+        seed=seed,
+        device=config["device"],
+        aux=algorithm.aux_shapes,
+    )
+    return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"])

@@ -1,0 +1,52 @@
+"""What result tables and ``trimtab list`` say about a method: read from its own docstring."""
+
+from __future__ import annotations
+
+import importlib
+import re
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.settings.config import group_options, registered_target
+from trimtab.types import TrimtabError
+
+_PAPER = re.compile(r'"([^"]+)"\s*\(arXiv\s+(\d{4}\.\d{4,5})')
+
+
+def describe_algorithm(target: str, heading: str = "") -> tuple[str, str]:
+    """Return a method's one line and its paper, ``title (arXiv number)``.
+
+    Args:
+        target: import path of the method's class.
+        heading: comment at the top of its YAML; a method that is another one with settings of its
+            own cites its paper there and begins with its one line.
+
+    Raises:
+        TrimtabError: if the module's docstring cites no paper as ``"Title" (arXiv NNNN.NNNNN)``.
+    """
+    module = importlib.import_module(target.rpartition(".")[0])
+    text = " ".join((module.__doc__ or "").split())
+    paper = _PAPER.search(heading) or _PAPER.search(text)
+    if paper is None:
+        raise TrimtabError(
+            f'{module.__name__}: its docstring cites no paper as "Title" (arXiv NNNN.NNNNN)'
+        )
+    of_its_own = _PAPER.search(heading) is not None
+    summary = (heading if of_its_own else module.__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return summary, f"{paper[1].rstrip(',')} (arXiv {paper[2]})"
+
+
+def adaptations() -> list[str]:
+    """Return the names of the registered methods that are adaptations of their papers."""
+    targets = {name: registered_target("algorithm", name) for name in group_options("algorithm")}
+    return [name for name, target in targets.items() if target and not is_faithful(target)]
+
+
+def is_faithful(target: str) -> bool:
+    """Return whether a method does what its paper does; False for an adaptation.
+
+    Args:
+        target: import path of the method's class.
+    """
+    module, _, name = target.rpartition(".")
+    kind: type[Algorithm] = getattr(importlib.import_module(module), name)
+    return kind.faithful

@@ -1,0 +1,297 @@
+"""How fast Trimtab is beside its peers: pairs of one job, run in turns, and their rows.
+
+What is measured stands in ``trimtab.benchmarks.speed_cases``, one module a group, whose ``PAIRS``
+are the rows; a new row is a new :class:`Pair` there. How it is measured stands here:
+
+    warm-up of every side, then rounds of   ours peer   ours peer   ours peer ...
+
+Sides take turns, so that a machine that slows down for a while slows both down. A ratio is always
+that of two neighbouring turns, and above 1 means that ours is faster.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from trimtab.benchmarks.settings.config import nearest
+from trimtab.types import TrimtabError
+
+GROUPS: Mapping[str, str] = {
+    "environments": "trimtab.benchmarks.speed.cases.environments",
+    "replay": "trimtab.benchmarks.speed.cases.replay",
+    "updates": "trimtab.benchmarks.speed.cases.updates",
+    "training": "trimtab.benchmarks.speed.cases.training",
+    "latency": "trimtab.benchmarks.speed.cases.latency",
+}
+"""Where the rows of each group are: a module with ``PAIRS``."""
+
+ALL_CORES = 0
+"""A number of torch threads: as many as this process may use processors."""
+
+BEST_OF_BOTH = (1, ALL_CORES)
+"""Torch threads where all cores may be taken: each side is tried with both, the faster counts."""
+
+Clock = Callable[[], float]
+Progress = Callable[[float, str], None]
+
+Work = Callable[[], float]
+"""Does a fixed amount of work and returns how many units of it that was."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a side is set up with.
+
+    Attributes:
+        scale: factor to the amount of work of one turn.
+        exits: closes what the side has opened when its row is done.
+    """
+
+    scale: float = 1.0
+    exits: ExitStack = field(default_factory=ExitStack)
+
+    def amount(self, full: int, least: int = 1) -> int:
+        """Return an amount of work that is ``full`` at scale 1, and never below ``least``."""
+        return max(least, round(full * self.scale))
+
+
+Side = Callable[[Stage], Work]
+"""Sets one side of a pair up and returns its work. A peer that is not installed raises."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One row: a job that Trimtab and a peer both do.
+
+    Attributes:
+        name: of the row; no other row has it.
+        group: a key of ``GROUPS``.
+        unit: a rate, such as ``steps/s``.
+        ours: Trimtab's side.
+        peer: the peer's side, or None where there is nothing to compare with.
+        peer_name: what the peer is called.
+        threads: numbers of torch threads that each side is measured with; its fastest counts.
+    """
+
+    name: str
+    group: str
+    unit: str
+    ours: Side
+    peer: Side | None = None
+    peer_name: str | None = None
+    threads: tuple[int, ...] = (1,)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a pair; rates are medians over the rounds, None without a peer."""
+
+    name: str
+    group: str
+    unit: str
+    ours: float
+    peer: float | None
+    peer_name: str | None
+    ratio_median: float | None
+    ratio_min: float | None
+    ratio_max: float | None
+    rounds: int
+    ours_threads: int
+    peer_threads: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the row as JSON values."""
+        return asdict(self)
+
+
+def all_pairs() -> list[Pair]:
+    """Return every row that there is, group by group."""
+    return [pair for module in GROUPS.values() for pair in importlib.import_module(module).PAIRS]
+
+
+def select(
+    only: str, pairs: Sequence[Pair], others: Sequence[str] = ()
+) -> tuple[list[Pair], list[str]]:
+    """Return the rows that ``only`` asks for, and which of ``others``.
+
+    Args:
+        only: names of groups or rows, with commas between them; empty for everything.
+        pairs: all rows.
+        others: further names that are known, of things that are no rows.
+
+    Raises:
+        TrimtabError: on a name that is not known, with the nearest right one.
+    """
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    names = [pair.name for pair in pairs]
+    for word in words:
+        if word not in GROUPS and word not in names and word not in others:
+            # A far-off word is answered with the groups: all rows would be no hint.
+            close = nearest(word, [*GROUPS, *others, *names])
+            hint = close if close.startswith("did") else nearest(word, [*GROUPS, *others])
+            raise TrimtabError(f"speed: only={word}: there is no such group or row; {hint}")
+    if not words:
+        return list(pairs), list(others)
+    chosen = [pair for pair in pairs if pair.name in words or pair.group in words]
+    return chosen, [word for word in others if word in words]
+
+
+def check_scale(scale: str) -> float:
+    """Return ``scale`` as a number.
+
+    Raises:
+        TrimtabError: if it is none, or not positive.
+    """
+    try:
+        value = float(scale)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise TrimtabError(f"speed: scale={scale}: must be a number above 0, such as 0.5")
+    return value
+
+
+def check_rounds(rounds: int) -> int:
+    """Return ``rounds``.
+
+    Raises:
+        TrimtabError: if it is 0.
+    """
+    if rounds < 1:
+        raise TrimtabError(f"speed: rounds={rounds}: must be at least 1")
+    return rounds
+
+
+def measure_all(
+    pairs: Sequence[Pair],
+    *,
+    rounds: int,
+    scale: float = 1.0,
+    progress: Progress = lambda share, text: None,
+    done: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:
+    """Measure rows one after another.
+
+    Args:
+        pairs: the rows.
+        rounds: turns of each side.
+        scale: factor to the amount of work of a turn.
+        progress: told the share that is done and the row that is next.
+        done: given all rows so far after each row, so that an interrupted measurement is not lost.
+    """
+    rows: list[Row] = []
+    for number, pair in enumerate(pairs):
+        progress(number / len(pairs), pair.name)
+        rows.append(measure(pair, rounds=rounds, scale=scale))
+        done(rows)
+    progress(1.0, "done")
+    return rows
+
+
+def measure(
+    pair: Pair, *, rounds: int, scale: float = 1.0, clock: Clock = time.perf_counter
+) -> Row:
+    """Measure one pair in turns.
+
+    A peer that is not installed, or does not start, leaves its columns empty and says so in
+    ``peer_name``: that says nothing about ours, and a long measurement must not end of it.
+
+    Args:
+        pair: the two sides.
+        rounds: turns of each side, after one turn each to warm up.
+        scale: factor to the amount of work of a turn.
+        clock: seconds, monotonic.
+    """
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    try:
+        with ExitStack() as exits:
+            stage = Stage(scale, exits)
+            ours = _warmed(pair.ours, pair, stage, clock)
+            peers: list[_Turn] = []
+            peer_name = pair.peer_name
+            if pair.peer is not None:
+                try:
+                    peers = _warmed(pair.peer, pair, stage, clock)
+                except Exception as error:  # another project's code may raise anything
+                    peer_name = f"{peer_name}: {_reason(error)}"
+            for _ in range(rounds):
+                for turn in (*ours, *peers):
+                    turn.take()
+    finally:
+        torch.set_num_threads(threads_before)
+        gc.collect()
+    mine = _fastest(ours)
+    theirs = _fastest(peers) if peers else None
+    ratios = [a / b for a, b in zip(mine.rates, theirs.rates, strict=True)] if theirs else []
+    return Row(
+        name=pair.name,
+        group=pair.group,
+        unit=pair.unit,
+        ours=statistics.median(mine.rates),
+        peer=statistics.median(theirs.rates) if theirs else None,
+        peer_name=peer_name,
+        ratio_median=statistics.median(ratios) if theirs else None,
+        ratio_min=min(ratios, default=None),
+        ratio_max=max(ratios, default=None),
+        rounds=rounds,
+        ours_threads=mine.threads,
+        peer_threads=theirs.threads if theirs else None,
+    )
+
+
+class _Turn:
+    """Work that is done in turns with other work, with its own number of torch threads."""
+
+    def __init__(self, work: Work, threads: int, clock: Clock) -> None:
+        self.work, self.threads, self.clock = work, threads, clock
+        self.rates: list[float] = []
+
+    def take(self) -> None:
+        """Do the work once and note its rate."""
+        torch.set_num_threads(self.threads)
+        gc.collect(1)  # nobody pays for what the other side has left behind
+        started = self.clock()
+        count = self.work()
+        self.rates.append(count / max(self.clock() - started, 1e-9))
+
+
+def _warmed(side: Side, pair: Pair, stage: Stage, clock: Clock) -> list[_Turn]:
+    """Return a side's work for each number of threads, each done once without being counted."""
+    numbers = dict.fromkeys(threads or cores() for threads in pair.threads)
+    turns = [_Turn(side(stage), threads, clock) for threads in numbers]
+    for turn in turns:
+        turn.take()
+        turn.rates.clear()
+    return turns
+
+
+def _fastest(turns: Sequence[_Turn]) -> _Turn:
+    return max(turns, key=lambda turn: statistics.median(turn.rates))
+
+
+def cores() -> int:
+    """Return how many processors this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return usable or 1
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return "not installed"
+    text = " ".join(str(error).split())
+    return f"does not run ({type(error).__name__}: {text[:120]})"

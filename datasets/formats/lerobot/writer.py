@@ -1,0 +1,321 @@
+"""Writing LeRobot's layout, version 3.0: tables of frames, episodes and tasks, JSON, and videos."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.formats.lerobot.video_writer import (
+    VIDEO_PATH,
+    Videos,
+    camera_infos,
+    without,
+    write_videos,
+)
+from trimtab.datasets.formats.own import (
+    check_replaceable,
+    common_infos,
+    text_of,
+    uneven_infos,
+    with_common_infos,
+)
+from trimtab.files import atomic_directory
+
+__all__ = ["loses", "save"]
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+VERSION = "v3.0"
+OWN_FILE = "meta/trimtab.json"
+STATE, ACTION, REWARD = "observation.state", "action", "next.reward"
+DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
+SUCCESS = "next.success"
+INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+_DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+_CHUNK_FILES, _FILE_MEGABYTES, _VIDEO_MEGABYTES = 1000, 100, 200
+_QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+
+
+def loses(dataset: Dataset) -> list[str]:
+    """Return what LeRobot's layout cannot hold of ``dataset``, one line each."""
+    return (
+        uneven_infos(dataset)
+        + [
+            f"info '{name}' is of type {np.dtype(kind)}, which Parquet has not: it is left out"
+            for name, (kind, _) in common_infos(dataset)[0].items()
+            if not _fits(kind)
+        ]
+        + [
+            f"info '{name}' becomes a video of H.264, which changes its pixels a little"
+            for name in camera_infos(dataset)
+        ]
+    )
+
+
+def _fits(dtype: str) -> bool:
+    return np.dtype(dtype).itemsize <= 8  # a long double has no counterpart
+
+
+def _held(dataset: Dataset) -> Dataset:
+    dataset = with_common_infos(dataset)
+    kept = [name for name, (kind, _) in common_infos(dataset)[0].items() if _fits(kind)]
+    episodes = [
+        dataclasses.replace(e, infos={name: e.infos[name] for name in kept})
+        for e in dataset.episodes
+    ]
+    return dataclasses.replace(dataset, episodes=tuple(episodes))
+
+
+def save(dataset: Dataset, path: Path) -> None:
+    """Write ``dataset`` as the folder ``path``, whole or not at all.
+
+    The frame rate is a whole number there, and T+1 observations are T; both are kept exactly in
+    ``meta/trimtab.json``. Camera frames become videos, which are not exact: the content hash there
+    is that of the dataset without them.
+
+    Raises:
+        TrimtabError: if the dataset is not valid, something else is in its place, or the disk
+            refuses.
+    """
+    validate(dataset, f"dataset {dataset.id}")
+    ours = (path / OWN_FILE).is_file() and {p.name for p in path.iterdir()} <= {
+        "data", "meta", "videos",
+    }  # fmt: skip
+    check_replaceable(path, ours)
+    whole = _held(dataset)
+    cameras = camera_infos(whole)
+    held = without(whole, cameras)
+    features = _info_features(held)
+    final = np.stack([episode.observations[-1] for episode in held.episodes]).astype("<f4")
+    text = text_of(
+        held,
+        features=features,
+        kinds=common_infos(held)[0],
+        final_observations=base64.b64encode(final.tobytes()).decode(),
+        **({"videos": cameras} if cameras else {}),
+    )
+    fps = max(1, round(held.control_rate or 1))
+    frames = [
+        _frames(episode, index, start, fps, features)
+        for index, (episode, start) in enumerate(zip(held.episodes, _starts(held), strict=True))
+    ]
+    with atomic_directory(path) as beside:
+        places = _write_frames(beside, frames)
+        videos = write_videos(
+            beside, whole, cameras, fps, _QUANTILES,
+            most_bytes=_VIDEO_MEGABYTES << 20, chunk_files=_CHUNK_FILES,
+        )  # fmt: skip
+        _write_table(beside / "meta/tasks.parquet", _tasks(held.env))
+        _write_table(
+            beside / "meta/episodes/chunk-000/file-000.parquet",
+            _episode_table(held, frames, places, videos),
+        )
+        _write_text(beside / "meta/info.json", _json(_info(held, frames[0], fps, videos)))
+        rows = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}
+        stats = {name: _statistics(array) for name, array in rows.items()} | videos.statistics
+        _write_text(beside / "meta/stats.json", _json(stats))
+        _write_text(beside / OWN_FILE, text)
+
+
+def _starts(dataset: Dataset) -> list[int]:
+    return [0, *itertools.accumulate(len(episode) for episode in dataset.episodes[:-1])]
+
+
+def _info_features(dataset: Dataset) -> dict[str, str | None]:
+    """Return the feature of each info; None for one without numbers. Names may hold no slash."""
+    features: dict[str, str | None] = {}
+    for key, (dtype, tail) in common_infos(dataset)[0].items():
+        feature = f"info.{key.replace('/', '.')}"
+        if key == "success" and not tail and np.dtype(dtype) == np.bool_:
+            feature = SUCCESS
+        while feature in features.values():
+            feature += "_"
+        features[key] = feature if np.prod(tail, dtype=int) else None
+    return features
+
+
+def _frames(
+    episode: Episode, index: int, start: int, fps: int, features: Mapping[str, str | None]
+) -> Arrays:
+    """Return an episode's features as ``[T]`` or ``[T, k]``."""
+    steps = len(episode)
+    frame_index = np.arange(steps, dtype=np.int64)
+    arrays: Arrays = {
+        STATE: episode.observations[:-1],
+        ACTION: episode.actions,
+        REWARD: episode.rewards,
+        DONE: episode.terminations | episode.truncations,
+        TERMINATED: episode.terminations,
+        TRUNCATED: episode.truncations,
+    }
+    for name, feature in features.items():
+        if feature is not None:
+            array = episode.infos[name]
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            arrays[feature] = native.reshape(steps, -1) if native.ndim > 1 else native
+    arrays.update(
+        timestamp=(frame_index / fps).astype(np.float32),
+        frame_index=frame_index,
+        episode_index=np.full(steps, index, np.int64),
+        index=frame_index + start,
+        task_index=np.zeros(steps, np.int64),
+    )
+    return {n: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for n, a in arrays.items()}
+
+
+def _write_frames(folder: Path, frames: list[Arrays]) -> list[tuple[int, int]]:
+    """Write the frames, an episode a row group; return each episode's chunk and file."""
+    places: list[tuple[int, int]] = []
+    most = _FILE_MEGABYTES * 1 << 20
+    schema = _schema(frames[0])
+    number = -1
+    writer = None
+    used = 0
+    try:
+        for arrays in frames:
+            size = sum(array.nbytes for array in arrays.values())
+            if writer is None or used + size > most:
+                if writer is not None:
+                    writer.close()
+                number, used = number + 1, 0
+                chunk, file = divmod(number, _CHUNK_FILES)
+                place = folder / _DATA_PATH.format(chunk_index=chunk, file_index=file)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                writer = pq.ParquetWriter(place, schema, compression="snappy")
+            writer.write_table(pa.table([_column(a) for a in arrays.values()], schema=schema))
+            used += size
+            places.append(divmod(number, _CHUNK_FILES))
+    finally:
+        if writer is not None:
+            writer.close()
+    return places
+
+
+def _column(array: npt.NDArray[Any]) -> Any:
+    if array.ndim == 1:
+        return pa.array(array)
+    return pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), array.shape[1])
+
+
+def _schema(arrays: Arrays) -> Any:
+    """Return the columns' types, with the note of Hugging Face's datasets library."""
+    fields, features = [], {}
+    for name, array in arrays.items():
+        fields.append(pa.field(name, _column(array[:1]).type))
+        value = {"dtype": str(array.dtype), "_type": "Value"}
+        features[name] = (
+            value
+            if array.ndim == 1
+            else {"feature": value, "length": array.shape[1], "_type": "List"}
+        )
+    note = json.dumps({"info": {"features": features}})
+    return pa.schema(fields, metadata={"huggingface": note})
+
+
+def _tasks(task: str) -> Any:
+    """Return the table of tasks; its index, in pandas' terms, is the task's text."""
+
+    def column(name: str, kind: str, numpy_type: str) -> dict[str, Any]:
+        return {
+            "name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy_type,
+            "metadata": None,
+        }  # fmt: skip
+
+    note = {
+        "index_columns": ["task"],
+        "column_indexes": [],
+        "columns": [column("task_index", "int64", "int64"), column("task", "unicode", "object")],
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.2.0",
+    }
+    table = pa.table({"task_index": pa.array([0], pa.int64()), "task": pa.array([task])})
+    return table.replace_schema_metadata({"pandas": json.dumps(note)})
+
+
+def _episode_table(
+    dataset: Dataset, frames: list[Arrays], places: list[tuple[int, int]], videos: Videos
+) -> Any:
+    starts = _starts(dataset)
+    lengths = [len(episode) for episode in dataset.episodes]
+    columns: dict[str, Any] = {
+        "episode_index": range(len(dataset)),
+        "tasks": [[dataset.env]] * len(dataset),
+        "length": lengths,
+        "data/chunk_index": [chunk for chunk, _ in places],
+        "data/file_index": [file for _, file in places],
+        "dataset_from_index": starts,
+        "dataset_to_index": [a + b for a, b in zip(starts, lengths, strict=True)],
+        "meta/episodes/chunk_index": [0] * len(dataset),
+        "meta/episodes/file_index": [0] * len(dataset),
+    }
+    columns.update(_episode_statistics(frames))
+    columns.update(videos.columns)
+    return pa.table({name: pa.array(list(values)) for name, values in columns.items()})
+
+
+def _episode_statistics(frames: list[Arrays]) -> Iterator[tuple[str, list[Any]]]:
+    each = [{name: _statistics(a) for name, a in arrays.items()} for arrays in frames]
+    for name, statistics in each[0].items():
+        for statistic in statistics:
+            yield f"stats/{name}/{statistic}", [stats[name][statistic] for stats in each]
+
+
+def _statistics(array: npt.NDArray[Any]) -> dict[str, list[Any]]:
+    values = array.astype(np.float64).reshape(len(array), -1)
+    quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
+    named = dict(zip(_QUANTILES, quantiles, strict=True))
+    basic = {
+        "min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0),
+    }  # fmt: skip
+    return {
+        **{name: value.tolist() for name, value in basic.items()},
+        "count": [len(values)],
+        **{name: value.tolist() for name, value in named.items()},
+    }
+
+
+def _info(dataset: Dataset, arrays: Arrays, fps: int, videos: Videos) -> dict[str, Any]:
+    return {
+        "codebase_version": VERSION,
+        "robot_type": None,
+        "total_episodes": len(dataset),
+        "total_frames": dataset.num_steps,
+        "total_tasks": 1,
+        "chunks_size": _CHUNK_FILES,
+        "data_files_size_in_mb": _FILE_MEGABYTES,
+        "video_files_size_in_mb": _VIDEO_MEGABYTES,
+        "fps": fps,
+        "splits": {"train": f"0:{len(dataset)}"},
+        "data_path": _DATA_PATH,
+        "video_path": VIDEO_PATH if videos.features else None,
+        "features": {
+            name: {"dtype": str(a.dtype), "shape": list(a.shape[1:]) or [1], "names": None}
+            for name, a in arrays.items()
+        }
+        | videos.features,
+    }
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=4)
+
+
+def _write_table(path: Path, table: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="snappy")
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")

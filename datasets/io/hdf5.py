@@ -1,0 +1,237 @@
+"""Guarded reading of arrays from an HDF5 file that may be damaged or hostile.
+
+HDF5 believes what a file says of itself: a damaged header can ask for terabytes, and a link can
+point into another file. Everything is checked against the file's own size before it is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.io.sandbox import (
+    Blocks,
+    Read,
+    Received,
+    read_apart,
+    reference,
+    resolve,
+)
+from trimtab.errors import TrimtabError
+
+__all__ = [
+    "REOPEN", "child", "children", "file_image", "in_blocks", "joined", "opened", "read_array",
+    "read_file", "root_names",
+]  # fmt: skip
+
+VERSION = "v110"  # oldest HDF5 that reads it (2016); its metadata is small and checksummed
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_SIGNATURE_PLACES = (0, 512, 1024, 2048)  # a user block may come before it
+
+REOPEN = 100
+"""Groups to read before a file is opened anew: HDF5 keeps 40 kB of each until it is closed."""
+_BLOCK_BYTES = 1 << 24
+_MOST_EMPTY_BYTES = 1 << 24  # of an array of which hardly anything is stored
+_MOST_COMPRESSION = 1100  # deflate cannot reach more than about 1032 to 1
+_ADVICE = "make the dataset again or fetch a fresh copy"
+_H5PY_ERRORS = (
+    OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError, AttributeError,
+    IndexError, OverflowError,
+)  # fmt: skip
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file for reading; whatever h5py raises in the block becomes one line.
+
+    Raises:
+        TrimtabError: if the file is missing, truncated, damaged or not HDF5.
+    """
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except TrimtabError:
+        raise
+    except FileNotFoundError as error:
+        raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}") from error
+    except _H5PY_ERRORS as error:
+        raise TrimtabError(
+            f"dataset {path}: not a whole HDF5 file ({type(error).__name__}: {error}); {_ADVICE}"
+        ) from error
+
+
+def read_file(path: Path, read: Callable[..., Read], *arguments: Any) -> Received:
+    """Return what ``read`` makes of the open file, in a process apart: damage can crash HDF5.
+
+    Args:
+        path: the file.
+        read: a module's function of the open file and of ``arguments``.
+        arguments: JSON values, so that a tuple arrives as a list.
+
+    Raises:
+        TrimtabError: as :func:`opened`, what ``read`` raises, or that HDF5 crashed or hung.
+    """
+    if not path.is_file():
+        raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
+    task = (str(path), reference(read), arguments)
+    return read_apart(path, _inside, *task, imports=[read.__module__])
+
+
+@contextmanager
+def _inside(path: str, read: str, arguments: Sequence[Any]) -> Iterator[Read]:
+    with opened(Path(path)) as file:
+        yield resolve(read)(file, *arguments)
+
+
+def file_image(write: Callable[[h5py.File], None], **settings: Any) -> bytes:
+    """Return an HDF5 file's bytes, made in memory: on a full disk HDF5 would crash the process.
+
+    Raises:
+        TrimtabError: if HDF5 refuses a name or a type.
+    """
+    try:
+        with h5py.File(
+            "image", "w", driver="core", backing_store=False, libver=VERSION, **settings
+        ) as file:
+            write(file)
+            file.flush()
+            image: bytes = file.id.get_file_image()
+    except _H5PY_ERRORS as error:
+        raise TrimtabError(
+            f"the dataset does not fit into HDF5 ({type(error).__name__}: {error}); rename or "
+            "convert the info that it names"
+        ) from error
+    return image
+
+
+def root_names(path: Path) -> frozenset[str]:
+    """Return the names at the root and ``<group>/<name>`` one below; none if it is not HDF5."""
+    try:
+        with open(path, "rb") as raw:
+            start = raw.read(max(_SIGNATURE_PLACES) + len(_SIGNATURE))
+        if not any(start[place:].startswith(_SIGNATURE) for place in _SIGNATURE_PLACES):
+            return frozenset()
+        values, _ = read_file(path, _names_below)
+    except (OSError, TrimtabError):
+        return frozenset()
+    return frozenset(values["names"])
+
+
+def _names_below(file: h5py.File) -> Read:
+    names = list(file)
+    for name in names[:100]:
+        member = child(file, name, "root")
+        if isinstance(member, h5py.Group):
+            names += [f"{name}/{below}" for below, _ in zip(member, range(100), strict=False)]
+    return {"names": names}, []
+
+
+def child(group: h5py.Group, name: str, place: str) -> h5py.Group | h5py.Dataset:
+    """Return the member ``name`` that lies in the same file.
+
+    Raises:
+        TrimtabError: if it is missing or a link that leads elsewhere.
+    """
+    link = group.get(name, getlink=True)
+    if link is None:
+        raise TrimtabError(f"{place}, key '{name}': missing; {_ADVICE}")
+    if not isinstance(link, h5py.HardLink):
+        raise TrimtabError(f"{place}, key '{name}': a link that leads elsewhere; {_ADVICE}")
+    member = group[name]
+    if not isinstance(member, h5py.Group | h5py.Dataset):
+        raise TrimtabError(f"{place}, key '{name}': neither a group nor an array; {_ADVICE}")
+    return member
+
+
+def children(
+    group: h5py.Group, place: str, prefix: str = "", depth: int = 4
+) -> dict[str, h5py.Dataset]:
+    """Return every array below ``group`` by its path, for example ``pose/left``.
+
+    ``depth`` bounds the nesting, because a damaged file can hold a group that contains itself.
+    """
+    found: dict[str, h5py.Dataset] = {}
+    for name in group:
+        member = child(group, name, place)
+        if isinstance(member, h5py.Dataset):
+            found[prefix + name] = member
+        elif depth == 0:
+            raise TrimtabError(f"{place}, key '{prefix}{name}': nested too deeply; {_ADVICE}")
+        else:
+            found.update(children(member, place, f"{prefix}{name}/", depth - 1))
+    return found
+
+
+def read_array(member: h5py.Group | h5py.Dataset, place: str) -> npt.NDArray[Any]:
+    """Read a whole array of numbers or booleans.
+
+    Raises:
+        TrimtabError: if it is no array of numbers, lies outside the file, or claims more values
+            than the file can hold.
+    """
+    return np.asarray(_checked(member, place)[()])
+
+
+def in_blocks(member: h5py.Group | h5py.Dataset, place: str) -> Blocks:
+    """Return an array that is read some rows at a time.
+
+    Raises:
+        TrimtabError: as :func:`read_array`, before anything is read.
+    """
+    array = _checked(member, place)
+
+    def read() -> Iterator[npt.NDArray[Any]]:
+        if not array.shape:
+            yield np.asarray(array[()])
+            return
+        row = math.prod(array.shape[1:]) * array.dtype.itemsize
+        rows = max(1, _BLOCK_BYTES // max(row, 1))
+        for first in range(0, array.shape[0], rows):
+            yield np.asarray(array[first : first + rows])
+
+    return Blocks(array.dtype, array.shape, read)
+
+
+def joined(parts: Sequence[Blocks], place: str) -> Blocks:
+    """Return arrays end to end as one.
+
+    Raises:
+        TrimtabError: if their rows are of several shapes.
+    """
+    shapes = sorted({part.shape[1:] for part in parts})
+    if len(shapes) > 1 or any(not part.shape for part in parts):
+        raise TrimtabError(f"{place}: parts with rows of shapes {shapes}; {_ADVICE}")
+    rows = sum(part.shape[0] for part in parts)
+    return Blocks(
+        np.result_type(*(np.dtype(part.dtype) for part in parts)),
+        (rows, *shapes[0]),
+        lambda: (block for part in parts for block in part.read()),
+    )
+
+
+def _checked(member: h5py.Group | h5py.Dataset, place: str) -> h5py.Dataset:
+    """Return what is safe to be read."""
+    if not isinstance(member, h5py.Dataset) or member.shape is None:
+        raise TrimtabError(f"{place}: not an array; {_ADVICE}")
+    shape, dtype, storage = member.shape, member.dtype, member.id.get_create_plist()
+    if dtype.kind not in "biuf":
+        raise TrimtabError(f"{place}: type {dtype} is not a number; {_ADVICE}")
+    if storage.get_layout() == h5py.h5d.VIRTUAL or storage.get_external_count():
+        raise TrimtabError(f"{place}: its values lie in another file; {_ADVICE}")
+    file_bytes = int(h5py.h5i.get_file_id(member.id).get_filesize())
+    stored = min(int(member.id.get_storage_size()), file_bytes)
+    claimed = math.prod(shape) * dtype.itemsize
+    chunked = storage.get_layout() == h5py.h5d.CHUNKED  # chunks never written are not stored
+    most = stored * (_MOST_COMPRESSION if storage.get_nfilters() else 1)
+    if claimed > most + (_MOST_EMPTY_BYTES if chunked else 0):
+        raise TrimtabError(
+            f"{place}: shape {shape} needs {claimed} bytes, {stored} are stored; {_ADVICE}"
+        )
+    return member

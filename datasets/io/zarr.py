@@ -1,0 +1,225 @@
+"""Guarded reading of arrays from a Zarr v2 folder or zip, without the zarr package.
+
+The layout: the Zarr storage specification, version 2: ``<array>/.zarray`` (JSON) and one file a
+chunk, named by its place in the grid.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import lzma
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.io.chunk_codecs import (
+    IN_NUMCODECS,
+    STANDARD,
+    Decoder,
+    numcodecs_decoder,
+)
+from trimtab.datasets.io.sandbox import Read, read_apart
+from trimtab.errors import TrimtabError
+
+__all__ = ["Store", "opened_store"]
+
+_MOST_COMPRESSION = 1100  # of deflate; chunks that are nothing but the fill value need more
+_MOST_EMPTY_BYTES = 1 << 24  # of an array of which hardly anything is stored
+_FAULTS = (
+    OSError, ValueError, KeyError, EOFError, TypeError, OverflowError, MemoryError, zlib.error,
+    lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError, RecursionError,
+    IndexError, AttributeError, struct.error,
+)  # fmt: skip
+_NUMCODECS = ("numcodecs", "multiprocessing.synchronize")  # and what it imports when it is used
+_ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+class Store:
+    """Arrays by their path, such as ``data/action``.
+
+    Args:
+        path: the folder or zip, named in errors.
+        names: paths of all files in it.
+        read: returns a file's bytes.
+    """
+
+    def __init__(self, path: Path, names: frozenset[str], read: Callable[[str], bytes]) -> None:
+        self.path = path
+        self._names = names
+        self._read = read
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}/.zarray" in self._names
+
+    def arrays(self, group: str) -> dict[str, tuple[tuple[int, ...], bool]]:
+        """Return shapes of the arrays directly below ``group``, and whether they hold floats.
+
+        Raises:
+            TrimtabError: if a description is damaged.
+        """
+        prefix, end = f"{group}/", "/.zarray"
+        found = {}
+        for file in sorted(self._names):
+            below = file.removeprefix(prefix).removesuffix(end)
+            if file == prefix + below + end and "/" not in below:
+                describe = functools.partial(self._describe, prefix + below)
+                shape, _, values = self._guarded(prefix + below, describe)
+                found[below] = shape, str(values.get("dtype")).startswith(("<f", ">f"))
+        return found
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        """Return the array ``name``; chunks that are not stored have its fill value.
+
+        Raises:
+            TrimtabError: if it is missing, damaged, no array of numbers, or compressed in a way
+                that neither the standard library nor numcodecs can undo.
+        """
+        if name not in self:
+            raise TrimtabError(f"dataset {self.path}, key '{name}': missing; {_ADVICE}")
+        array: npt.NDArray[Any] = self._guarded(name, lambda: self._decoded(name))
+        return array
+
+    def _decoded(self, name: str) -> npt.NDArray[Any]:
+        values = self._describe(name)[2]
+        compressor = values.get("compressor")
+        codec = None if compressor is None else compressor["id"]
+        place = f"dataset {self.path}, key '{name}'"
+        if codec not in (None, *STANDARD, *IN_NUMCODECS):
+            raise TrimtabError(
+                f"{place}: compressed with {codec!r:.40}; save it again with one of none, "
+                f"{', '.join([*STANDARD, *IN_NUMCODECS])}"
+            )
+        if codec not in IN_NUMCODECS:
+            return self.decode(name, STANDARD[codec] if codec else _as_stored)
+        numcodecs_decoder(codec, place)  # that there is one
+        task = (str(self.path), name, codec, place)
+        return read_apart(self.path, _decompressed, *task, imports=_NUMCODECS)[1][name]
+
+    def decode(self, name: str, decode: Decoder) -> npt.NDArray[Any]:
+        """Return the array ``name``, whose chunks ``decode`` decompresses, in this process.
+
+        Raises:
+            TrimtabError: if it is damaged or no array of numbers.
+        """
+
+        def assembled() -> npt.NDArray[Any]:
+            shape, chunks, values = self._describe(name)
+            stored = {n: self._read(n) for n in self._names if n.startswith(f"{name}/")}
+            return _assemble(name, shape, chunks, values, stored, decode)
+
+        array: npt.NDArray[Any] = self._guarded(name, assembled)
+        return array
+
+    def _guarded(self, name: str, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except TrimtabError:
+            raise
+        except _FAULTS as error:
+            raise TrimtabError(
+                f"dataset {self.path}, key '{name}': not readable "
+                f"({type(error).__name__}: {error}); {_ADVICE}"
+            ) from error
+
+    def _describe(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
+        values = json.loads(self._read(f"{name}/.zarray"))
+        shape, chunks = (tuple(values[key]) for key in ("shape", "chunks"))
+        if values["zarr_format"] != 2 or len(shape) != len(chunks):
+            raise ValueError("not an array of Zarr's version 2")
+        if any(type(x) is not int or x < 0 for x in shape + chunks) or 0 in chunks:
+            raise ValueError(f"shape {shape} in chunks of {chunks}")
+        return shape, chunks, values
+
+
+@contextmanager
+def _decompressed(path: str, name: str, codec: str, place: str) -> Iterator[Read]:
+    with opened_store(Path(path)) as store:
+        yield {}, [(name, store.decode(name, numcodecs_decoder(codec, place)))]
+
+
+def _assemble(
+    name: str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    values: Mapping[str, Any],
+    stored: Mapping[str, bytes],
+    decode: Decoder,
+) -> npt.NDArray[Any]:
+    """Return the array of a description and of its files' bytes."""
+    dtype = np.dtype(str(values["dtype"]))
+    if dtype.kind not in "biuf" or not shape:
+        raise ValueError(f"shape {shape} and type {dtype} are not rows of numbers")
+    if values.get("filters"):
+        raise ValueError("filters are not undone here; save it without")
+    column_major = {"C": False, "F": True}[values.get("order", "C")]
+    separator = values.get("dimension_separator", ".")
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > _MOST_COMPRESSION * sum(map(len, stored.values())) + _MOST_EMPTY_BYTES:
+        raise ValueError(f"shape {shape} needs {claimed} bytes, which the files cannot hold")
+    fill = values.get("fill_value")
+    array = np.full(shape, 0 if fill is None else _number(fill), dtype)
+    size = math.prod(chunks) * dtype.itemsize
+    for file, data in stored.items():
+        parts = file.removeprefix(f"{name}/").split(separator)
+        place = tuple(int(part) for part in parts if part.isdecimal())
+        begins = tuple(i * c for i, c in zip(place, chunks, strict=False))
+        outside = any(b >= s for b, s in zip(begins, shape, strict=False))
+        if len(place) != len(shape) or len(parts) != len(shape) or outside:
+            continue  # such as .zarray
+        raw = decode(data, size)
+        if len(raw) != size:
+            raise ValueError(f"chunk {place} has {len(raw)} bytes, expected {size}")
+        chunk = np.frombuffer(raw, dtype).reshape(chunks, order="F" if column_major else "C")
+        target = tuple(slice(b, b + c) for b, c in zip(begins, chunks, strict=True))
+        inside = tuple(slice(0, s - b) for s, b in zip(shape, begins, strict=True))
+        array[target] = chunk[inside]
+    return array
+
+
+def _as_stored(data: bytes, size: int) -> bytes:
+    """Stand for the decoder of what is not compressed."""
+    return data
+
+
+def _number(fill: Any) -> float:
+    """Return a fill value; infinities and NaN are written as text."""
+    return float(fill) if isinstance(fill, str) else fill
+
+
+@contextmanager
+def opened_store(path: Path) -> Iterator[Store]:
+    """Open a folder or a zip of Zarr's version 2.
+
+    Raises:
+        TrimtabError: if it is neither, or not readable.
+    """
+    if path.is_dir():
+        names = (p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+        yield Store(path, frozenset(names), lambda name: (path / name).read_bytes())
+        return
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = path.stat().st_size
+
+            def read(name: str) -> bytes:
+                if archive.getinfo(name).file_size > size * _MOST_COMPRESSION:
+                    raise ValueError("it claims more bytes than the file can hold")
+                return archive.read(name)
+
+            yield Store(path, frozenset(archive.namelist()), read)
+    except TrimtabError:
+        raise
+    except _FAULTS as error:
+        raise TrimtabError(
+            f"dataset {path}: neither a Zarr folder nor a zip of one "
+            f"({type(error).__name__}: {error}); {_ADVICE}"
+        ) from error

@@ -1,0 +1,382 @@
+"""Datasets larger than memory: their arrays lie on disk, and only an index is in memory.
+
+A dataset is converted once, an episode at a time, into flat mapped columns (``columns.py``) and
+from then on sampled from there. Batches are those of a dataset in memory, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trimtab.datasets.episodes import (
+    ContentHash,
+    Dataset,
+    Episode,
+    EpisodesOnAccess,
+    check_episode,
+    check_limits,
+)
+from trimtab.datasets.formats.contents import Contents, action_limits, chosen
+from trimtab.datasets.formats.hints import Hints
+from trimtab.datasets.formats.registry import recognise
+from trimtab.datasets.io.sandbox import spilled_to
+from trimtab.datasets.sources.columns import open_columns, sha256_with_progress, write_columns
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.steps import step_flags, step_returns
+from trimtab.errors import TrimtabError
+from trimtab.files import sha256_json
+
+__all__ = ["StoredEpisodes", "StreamedBuffer", "StreamedDataset", "load", "stored_files"]
+
+Progress = Callable[[float], None]
+
+_CORE = ("observations", "actions", "rewards", "terminations", "truncations")
+_FLAGS = "flags"  # of each step, as a buffer stores them
+_EVERY = 50  # episodes between two reports of progress
+_ADVICE = "make the dataset again or fetch a fresh copy"
+_LEAST_SHIFT = 4  # a block of 16 steps takes half a byte of memory a step
+
+
+class StoredEpisodes(EpisodesOnAccess):
+    """Episodes that are read from mapped columns when they are asked for.
+
+    Attributes:
+        columns: arrays of all episodes one after another, by their names in an episode.
+        first: ``[E]`` number of each episode's first step.
+        lengths: ``[E]`` steps of each episode.
+        last_observed: ``[E]`` whether each episode's last observation was recorded.
+
+    Args:
+        columns: see above.
+        lengths: see above.
+        seeds: seed of each episode's reset, or None where unknown.
+        last_observed: see above.
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, npt.NDArray[Any]],
+        lengths: Sequence[int],
+        seeds: Sequence[int | None],
+        last_observed: Sequence[bool],
+    ) -> None:
+        self.columns = columns
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.first = np.cumsum(self.lengths) - self.lengths
+        self.last_observed = np.asarray(last_observed, dtype=np.bool_)
+        self._seeds = seeds
+        prefix = "infos/"
+        self._infos = {k[len(prefix) :]: v for k, v in columns.items() if k.startswith(prefix)}
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def episode(self, number: int) -> Episode:
+        """Return an episode as views of the columns."""
+        first = int(self.first[number])
+        last = first + int(self.lengths[number])
+        # Every episode has one observation more than it has steps.
+        arrays = {name: self.columns[name][first:last] for name in _CORE[1:]}
+        return Episode(
+            observations=self.columns["observations"][first + number : last + number + 1],
+            **arrays,
+            infos={key: column[first:last] for key, column in self._infos.items()},
+            seed=self._seeds[number],
+            last_observed=bool(self.last_observed[number]),
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamedDataset(Dataset):
+    """A dataset whose episodes are read from ``folder``.
+
+    Attributes:
+        folder: of its columns.
+        stored: its episodes.
+        stored_hash: its content hash, computed when it was converted.
+    """
+
+    folder: Path
+    stored: StoredEpisodes
+    stored_hash: str
+
+    @property
+    def num_steps(self) -> int:
+        """Number of transitions."""
+        return int(self.stored.lengths.sum())
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 over names, seeds and arrays, that of the same dataset in memory."""
+        return self.stored_hash
+
+    def returns(self, discount: float, rows: int, progress: Progress) -> npt.NDArray[np.float32]:
+        """Return the mapped Monte-Carlo return ``[T]`` of all steps, computed where it is not.
+
+        Args:
+            discount: see ``steps.step_returns``.
+            rows: see ``steps.step_returns``.
+            progress: called with the share that is done.
+
+        Raises:
+            TrimtabError: if the disk refuses.
+        """
+        identity = sha256_json([self.stored_hash, discount, rows])[:10]
+        place = self.folder.with_name(f"{self.folder.name}-returns-{identity}")
+        found = open_columns(place)
+        if found is None:
+            with write_columns(place) as writer:
+                for index, episode in enumerate(self.stored):
+                    writer.append({"mc_return": step_returns(episode, discount, rows)})
+                    if index % _EVERY == 0:
+                        progress(index / len(self.stored))
+            found = open_columns(place)
+        if found is None:
+            raise TrimtabError(f"{place} cannot be read back; check the disk")
+        return found[0]["mc_return"]
+
+
+def load(
+    path: str | Path,
+    cache: str | Path,
+    progress: Progress = lambda share: None,
+    **hints: Unpack[Hints],
+) -> StreamedDataset:
+    """Return the dataset in ``path``, checked as its format's ``load`` does, with arrays on disk.
+
+    The columns are kept below ``cache`` under the SHA-256 of the dataset's files, and made anew
+    where they are missing or damaged. Only one process at a time may do this in one ``cache``.
+
+    Args:
+        path: of a dataset in a format that can be read an episode at a time.
+        cache: where columns are kept; about as large as the dataset. While they are written, what
+            a process apart has read of a stranger's file needs as much again.
+        progress: called with the share that is done.
+        hints: as the format's ``load`` takes them.
+
+    Raises:
+        TrimtabError: as the format's ``load``; if it cannot be read an episode at a time, the
+            episodes' infos are not all alike, or the disk refuses.
+    """
+    path, cache = Path(path), Path(cache)
+    format = recognise(path)
+    if format.open is None:
+        raise TrimtabError(
+            f"dataset {path}: {format.name} data is read whole; convert it to minari first, or "
+            "raise stream_above"
+        )
+    digests = _digests(path, lambda share: progress(0.1 * share))
+    place = cache / sha256_json([format.name, path.name, digests, hints])[:16]
+    found = open_columns(place, lambda share: progress(0.1 + 0.9 * share))
+    if found is None:
+        with spilled_to(cache):
+            contents = format.open(path, **hints)
+        _convert(contents, hints, place, lambda share: progress(0.1 + 0.8 * share))
+        found = open_columns(place, lambda share: progress(0.9 + 0.1 * share))
+    if found is None:
+        raise TrimtabError(f"{place} cannot be read back; check the disk")
+    columns, about = found
+    episodes = StoredEpisodes(columns, about["lengths"], about["seeds"], about["last_observed"])
+    low, high = about["limits"]
+    return StreamedDataset(
+        **about["fields"],
+        action_low=tuple(-np.inf if x is None else x for x in low),
+        action_high=tuple(np.inf if x is None else x for x in high),
+        episodes=episodes,
+        stored=episodes,
+        stored_hash=about["content_hash"],
+        folder=place,
+    )
+
+
+def stored_files(path: Path) -> list[Path]:
+    """Return the files of the dataset in ``path``, sorted; videos are not streamed."""
+    if path.is_file():
+        return [path]
+    inside = (file for file in path.rglob("*") if file.is_file())
+    return sorted(file for file in inside if file.relative_to(path).parts[0] != "videos")
+
+
+def _digests(path: Path, progress: Progress) -> dict[str, str]:
+    """Return the SHA-256 of each file of the dataset in ``path``."""
+    found: dict[str, str] = {}
+    try:
+        files = stored_files(path)
+
+        def tell(share: float) -> None:
+            progress((len(found) + share) / len(files))
+
+        for file in files:
+            found[file.relative_to(path).as_posix()] = sha256_with_progress(file, tell)
+    except OSError as error:
+        raise TrimtabError(f"dataset {path}: not readable ({error})") from error
+    return found
+
+
+def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) -> None:
+    """Check the episodes and write them as columns, one in memory at a time."""
+    where, episodes = f"dataset {contents.path}", contents.episodes
+    if not episodes:
+        raise TrimtabError(f"{where}: it has no whole episode; {_ADVICE}")
+    fields = dict(contents.fields)
+    numbers, fields["recipe"] = chosen(fields["recipe"], len(episodes), hints, where)
+    low, high = contents.limits or action_limits(episodes)
+    named: dict[str, Any] = {key: hints[key] for key in ("id", "env") if key in hints}
+    check = contents.check
+    if check is not None and (numbers is not None or named):
+        digest = _digest(fields, low, high)
+        for episode in episodes:
+            digest.add(episode)
+        check(sum(len(episode) for episode in episodes), digest.hexdigest())
+        check = None
+    fields |= named
+    digest = _digest(fields, low, high)
+    lengths: list[int] = []
+    seeds: list[int | None] = []
+    last_observed: list[bool] = []
+    dims: tuple[int, int] | None = None
+    with write_columns(place) as writer:
+        wanted = episodes if numbers is None else (episodes[number] for number in numbers)
+        for index, episode in enumerate(wanted):
+            dims = check_episode(episode, f"{where}: episode {index}, key", dims)
+            if index == 0:
+                check_limits(low, high, dims[1], where)
+            digest.add(episode)
+            try:
+                writer.append({**episode.arrays(), _FLAGS: step_flags(episode)})
+            except TrimtabError as error:
+                raise TrimtabError(
+                    f"{where}: episode {index}: {error}; episodes can only be streamed if their "
+                    "infos are alike: leave those infos out, or raise stream_above"
+                ) from error
+            lengths.append(len(episode))
+            seeds.append(episode.seed)
+            last_observed.append(episode.last_observed)
+            if index % _EVERY == 0:
+                progress(index / len(episodes))
+        if check is not None:
+            check(sum(lengths), digest.hexdigest())
+        writer.about = {
+            "fields": fields,
+            "limits": [[x if np.isfinite(x) else None for x in side] for side in (low, high)],
+            "lengths": lengths,
+            "seeds": seeds,
+            "last_observed": last_observed,
+            "content_hash": digest.hexdigest(),
+        }
+
+
+def _digest(fields: Mapping[str, Any], low: Sequence[float], high: Sequence[float]) -> ContentHash:
+    return ContentHash(fields["id"], fields["env"], fields["env_options"], low, high)
+
+
+class _EpisodeOf:
+    """Finds the episode of a step by a table of blocks; a binary search took a third of a batch.
+
+    Args:
+        lengths: ``[E]`` steps of each episode.
+    """
+
+    def __init__(self, lengths: npt.NDArray[np.int64]) -> None:
+        self._ends = np.cumsum(lengths)
+        self._shift = max(_LEAST_SHIFT, int(lengths.min()).bit_length() - 1)
+        blocks = np.arange(0, self._ends[-1], 1 << self._shift)
+        self._table = self._ends.searchsorted(blocks, side="right")
+        last = np.append(self._table[1:], len(lengths) - 1)
+        self._most = int((last - self._table).max())  # episodes that end within one block
+
+    def __call__(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the episode of each step."""
+        episode = self._table.take(index >> self._shift)
+        for _ in range(self._most):
+            episode += self._ends.take(episode) <= index
+        return np.asarray(episode)
+
+
+class StreamedBuffer(ReplayBuffer):
+    """``ReplayBuffer.from_dataset`` of a dataset on disk: the same batches, the same state.
+
+    Args:
+        dataset: the data.
+        window: as the parent's.
+        discount: as the parent's.
+        chunked: as the parent's.
+        seed: as the parent's.
+        device: as the parent's.
+        weights: as ``from_dataset``'s.
+        successors: as ``from_dataset``'s.
+        progress: called with the share of the Monte-Carlo returns that is computed, the first time.
+
+    Raises:
+        TrimtabError: as ``from_dataset``, or if the disk refuses.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamedDataset,
+        *,
+        window: int = 1,
+        discount: float = 0.99,
+        chunked: bool = False,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        weights: npt.ArrayLike | None = None,
+        successors: bool = True,
+        progress: Progress = lambda share: None,
+    ) -> None:
+        self._episodes = dataset.stored
+        self._returns = dataset.returns(discount, window if chunked else 1, progress)
+        super().__init__(
+            dataset.num_steps,
+            dataset.obs_dim,
+            (1, dataset.action_dim),
+            window=window,
+            discount=discount,
+            chunked=chunked,
+            seed=seed,
+            device=device,
+        )
+        self._shapes["mc_return"] = ()
+        self._size = self.rows
+        self._dataset_hash = dataset.content_hash
+        self._episode_of = _EpisodeOf(dataset.stored.lengths)
+        self._readers = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
+        whole = dataset.stored.last_observed | (not successors)
+        self._choose_starts(dataset.stored.lengths, whole, weights, dataset.id)
+
+    def episodes(self) -> list[Episode]:
+        """Return the dataset's episodes, as views of what is on disk."""
+        return list(self._episodes)
+
+    def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, npt.NDArray[Any]]:
+        columns = self._episodes.columns
+        return {
+            "action": columns["actions"][:, None, None],
+            "reward": columns["rewards"][:, None],
+            "flags": columns[_FLAGS][:, None],
+            "mc_return": self._returns[:, None],
+        }
+
+    def _gather(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        reader = self._readers.get(name)
+        return super()._gather(name, index) if reader is None else reader(index)
+
+    # An observation is on disk once, so a step's number is not the number of its observation.
+
+    def _obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        rows = index + self._episode_of(index)
+        return self._episodes.columns["observations"].take(rows, axis=0)
+
+    def _next_obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        rows = index + self._episode_of(index) + 1
+        return self._episodes.columns["observations"].take(rows, axis=0)
+
+    def _taken(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        return np.ones(index.shape, dtype=np.uint16)

@@ -1,0 +1,143 @@
+"""What is known about an environment without stepping it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["EnvSpec", "Family", "FloatArray", "OwnVector", "RawEnv", "Task"]
+
+FloatArray = NDArray[np.float32]
+RawEnv = gymnasium.Env[Any, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task of a simulator family, as the family declares it.
+
+    Attributes:
+        horizon: length after which an episode is truncated, in environment steps.
+        success_key: key of ``info`` that says whether the task is solved now, or None.
+        score_references: named (minimum, maximum) returns for normalised scores.
+        tags: words to select tasks by: locomotion, manipulation, navigation, dexterous, control;
+            goal (where to is observed, and differs from episode to episode), sparse, mjx,
+            one-start (every episode starts in the same state).
+        options: settings of this task alone: the values that each may have, its default first.
+    """
+
+    horizon: int
+    success_key: str | None = None
+    score_references: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OwnVector:
+    """A family's own vector environment, which plays what single environments would, faster.
+
+    Attributes:
+        tasks: names of the tasks it plays.
+        options: names of the environment options it knows; with another one changed from its
+            default, single environments are stepped instead.
+        make: makes it: ``make(id, num_envs, *, threads, seed, act_steps, discount, episode_seed,
+            options)``, as :func:`trimtab.envs.vector.make_vec` says; with ``device`` as well where
+            it is not ``"cpu"``. What it returns is a
+            :class:`trimtab.envs.engines.episodes.EpisodeVectorEnv`, or such a one behind tensors.
+        devices: where its simulations can be.
+    """
+
+    tasks: frozenset[str]
+    options: frozenset[str]
+    make: Callable[..., gymnasium.vector.VectorEnv[Any, Any, Any]]
+    devices: tuple[str, ...] = ("cpu",)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A simulator family: the one thing that a family's module has to define, as ``FAMILY``.
+
+    Attributes:
+        name: prefix of the ids and name of the module.
+        install: what to give to pip when the simulator is missing.
+        packages: distributions whose versions decide the physics.
+        tasks: the tasks by name; known without importing the simulator.
+        build: makes the bare environment of a task: ``build(task, render=..., **options)`` with
+            the task's own options. Its observations are flat arrays of any float type, it never
+            truncates, and ``reset(seed=...)`` decides the whole episode. An attribute
+            ``obs_parts`` names entries of the observation (see :class:`EnvSpec`), and one
+            ``goal_reward(achieved, desired)`` returns the rewards [...] of goals [..., G], where a
+            reward follows from the two alone. Made with
+            ``render=True``, its ``render()`` returns a picture [H, W, 3] uint8.
+        frames: (time step in seconds, steps of physics per action, integrator's name) of a bare
+            environment.
+        vector: its own vector environment, where it has one.
+        probe: makes of a bare environment the one whose trajectory confirms its physics, where the
+            environment's own is computed in float32; None for itself.
+        revision: raised when a change of ours makes the same simulator simulate something else.
+    """
+
+    name: str
+    install: str
+    packages: tuple[str, ...]
+    tasks: Mapping[str, Task]
+    build: Callable[..., RawEnv]
+    frames: Callable[[RawEnv], tuple[float, int, str]]
+    vector: OwnVector | None = None
+    probe: Callable[[RawEnv], RawEnv] | None = None
+    revision: int = 1
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """Spaces, rates, limits and physics provenance of one environment with its options.
+
+    Attributes:
+        id: ``family/task``.
+        family: first part of the id.
+        task: second part of the id.
+        obs_dim: length of the flat float32 observation.
+        obs_parts: the entries of the observation by what they are; all of it is ``observation``
+            where a task has no goals. With goals, ``achieved_goal`` and ``desired_goal``.
+        action_dim: length of one action.
+        action_low: lower limit of each action dimension, raw units.
+        action_high: upper limit of each action dimension, raw units.
+        control_rate: actions per simulated second (Hz).
+        horizon: length after which an episode is truncated, in environment steps.
+        success_key: key of ``info`` that tells success, None where the task has no such notion.
+        score_references: named (minimum, maximum) returns; a score without its table's name means
+            nothing, so there is no default one.
+        tags: words to select tasks by.
+        options: the options that differ from the defaults.
+        physics: engine and package versions, time step, frame skip, integrator.
+        fingerprint: 12 hexadecimal digits that name the physics on every processor; scores of two
+            names cannot be compared (:mod:`trimtab.envs.core.fingerprint`).
+    """
+
+    id: str
+    family: str
+    task: str
+    obs_dim: int
+    obs_parts: Mapping[str, tuple[int, ...]]
+    action_dim: int
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    control_rate: float
+    horizon: int
+    success_key: str | None
+    score_references: Mapping[str, tuple[float, float]]
+    tags: tuple[str, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    physics: Mapping[str, str | float | int] = field(default_factory=dict)
+    fingerprint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the spec as JSON values."""
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return values

@@ -1,0 +1,120 @@
+"""The one wrapper around every bare environment: float32, time limit, reward and success."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.envs.core.quiet import quiet
+from trimtab.envs.core.spec import FloatArray, RawEnv
+from trimtab.errors import TrimtabError
+
+__all__ = ["TaskEnv"]
+
+
+class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
+    """A single environment as the suite sees it.
+
+    The observation is a flat float32 array ``[O]`` and the action a float32 array ``[A]`` in the
+    environment's raw units; it reaches the simulator as it is, so limits are enforced (or not) by
+    the simulator. Observations are not clipped: a declared bound of a simulator that does not hold
+    after a reset would otherwise change data.
+
+    Args:
+        raw: bare environment whose ``reset(seed=...)`` decides the whole episode.
+        horizon: environment steps after which an episode is truncated.
+        success_key: key of ``info`` for success, or None.
+        sparse: reward 1.0 on steps where success is true and 0.0 elsewhere, instead of the
+            simulator's own reward.
+        terminate_on_success: end the episode, with ``terminated``, as soon as success is true.
+        render: whether ``raw`` was made to be rendered.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
+
+    def __init__(
+        self,
+        raw: RawEnv,
+        *,
+        horizon: int,
+        success_key: str | None,
+        sparse: bool = False,
+        terminate_on_success: bool = False,
+        render: bool = False,
+    ) -> None:
+        self.render_mode = "rgb_array" if render else None
+        self.raw = raw
+        self.horizon = horizon
+        self.success_key = success_key
+        self._sparse = sparse
+        self._terminate_on_success = terminate_on_success
+        own_reward = None if sparse else getattr(raw, "goal_reward", None)
+        self.goal_reward: Callable[[Any, Any], Any] | None = own_reward
+        """Rewards [...] of achieved and desired goals [..., G]; None where others decide it."""
+        self._elapsed = 0
+        observation, action = raw.observation_space, raw.action_space
+        assert isinstance(observation, gymnasium.spaces.Box)
+        assert isinstance(action, gymnasium.spaces.Box)
+        every = {"observation": tuple(range(observation.shape[0]))}
+        self.obs_parts: Mapping[str, tuple[int, ...]] = getattr(raw, "obs_parts", every)
+        with quiet():
+            self.observation_space = gymnasium.spaces.Box(
+                -np.inf, np.inf, observation.shape, np.float32
+            )
+            self.action_space = gymnasium.spaces.Box(
+                action.low.astype(np.float32), action.high.astype(np.float32), dtype=np.float32
+            )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[FloatArray, dict[str, Any]]:
+        """Start an episode; ``seed`` decides all of it. Returns the observation [O] and info."""
+        if seed is not None:
+            super().reset(seed=seed)
+        obs, info = self.raw.reset(seed=seed, options=options)
+        self._elapsed = 0
+        if self.success_key is not None:
+            info[self.success_key] = bool(info.get(self.success_key, False))
+        return np.asarray(obs, np.float32), info
+
+    def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
+        """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info."""
+        obs, reward, terminated, truncated, info = self.raw.step(action)
+        self._elapsed += 1
+        if self.success_key is not None:
+            success = bool(info[self.success_key])
+            info[self.success_key] = success
+            if self._sparse:
+                reward = 1.0 if success else 0.0
+            if success and self._terminate_on_success:
+                terminated = True
+        return (
+            np.asarray(obs, np.float32),
+            float(reward),
+            bool(terminated),
+            bool(truncated) or self._elapsed >= self.horizon,
+            info,
+        )
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return a picture [H, W, 3] of the present state.
+
+        Raises:
+            TrimtabError: if the environment was not made with ``render=True``, or nothing can be
+                drawn on this machine.
+        """
+        if self.render_mode is None:
+            raise TrimtabError("make the environment with render=True to see it")
+        try:
+            return np.asarray(cast(Any, self.raw.render()), np.uint8)
+        except Exception as error:  # simulators and drivers raise anything
+            line = " ".join(str(error).split())[:200]
+            raise TrimtabError(f"it cannot be drawn ({line}); trimtab doctor says how") from error
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self.raw.close()

@@ -1,0 +1,43 @@
+"""Many environments whose observations are dictionaries of their parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from trimtab.envs.core.dict_observations import space_of, split
+from trimtab.envs.engines.episodes import EpisodeVectorEnv
+
+__all__ = ["DictVectorEnv"]
+
+
+class DictVectorEnv(gymnasium.vector.VectorWrapper):
+    """Many environments whose observations, also ``final_obs``, are dictionaries of [N, ...].
+
+    Args:
+        env: the flat ones.
+    """
+
+    def __init__(self, env: EpisodeVectorEnv) -> None:
+        super().__init__(env)
+        self.parts = env.obs_parts
+        self.single_observation_space = space_of(self.parts)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start the next episode everywhere, as the flat environments do."""
+        obs, infos = self.env.reset(seed=seed, options=options)
+        return split(obs, self.parts), infos
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        """Apply ``actions`` [N, act_steps, A], as the flat environments do."""
+        obs, reward, terminated, truncated, infos = self.env.step(actions)
+        infos["final_obs"] = split(infos["final_obs"], self.parts)
+        return split(obs, self.parts), reward, terminated, truncated, infos

@@ -1,0 +1,192 @@
+"""The dm_control tasks of MuJoCo Playground as compiled functions of N simulations at once."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.envs.core.quiet import quiet
+from trimtab.errors import TrimtabError
+
+__all__ = ["Programs", "episode_keys", "load_suite", "programs"]
+
+_PACKAGE = "mujoco_playground"
+
+# XLA's newer emitters on a processor take two to three times as long to compile these programs,
+# which then run no faster.
+_COMPILER_OPTIONS: dict[str, dict[str, bool]] = {
+    "cpu": {"xla_cpu_use_fusion_emitters": False},
+    "cuda": {},
+}
+
+
+@dataclass(frozen=True)
+class Programs:
+    """A task and what is compiled for it, anew for every number N of simulations.
+
+    The state is a tree of JAX arrays [N, ...] and never changed in place. What comes out has the
+    very types that go in, so that each function is compiled once and not a second time when it is
+    first given its own result. Rows never act on one another.
+
+    Attributes:
+        env: the task as Playground has it, with ``mj_model`` and ``n_substeps``.
+        obs_dim: length O of an observation.
+        device: the JAX device that all this runs on.
+        begin: ``keys [N, 2] -> state, observations [N, O]``: starts every episode.
+        keep: ``rows [N], new, old -> state``: the rows that are true from ``new``.
+        play: ``state, actions [N, K, A], steps [N] int32 -> state, observations [N, O], rewards
+            [N, K] float32, terminated [N, K]``: up to ``steps`` of the K actions in each row, fewer
+            where it terminates; the rest of its rewards is zero.
+    """
+
+    env: Any
+    obs_dim: int
+    device: Any
+    begin: Callable[[Any], tuple[Any, Any]]
+    keep: Callable[[Any, Any, Any], Any]
+    play: Callable[[Any, Any, Any], tuple[Any, Any, Any, Any]]
+
+
+def episode_keys(seeds: Sequence[int]) -> NDArray[np.uint32]:
+    """Return JAX's keys [n, 2] for episode seeds: ``jax.random.PRNGKey(seed)``, one a row."""
+    words = [((seed >> 32) & 0xFFFFFFFF, seed & 0xFFFFFFFF) for seed in map(int, seeds)]
+    return np.array(words, np.uint32).reshape(-1, 2)
+
+
+def _processor() -> str:
+    """Name the kind of processor: what is compiled for one may not run on another."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()}-{hashlib.sha256(features.encode()).hexdigest()[:8]}"
+
+
+def _keep_compiled(jax: Any) -> None:
+    """Let JAX keep what it compiles on disk, unless the user has said where or nothing can be kept.
+
+    Programs lie in ``$XDG_CACHE_HOME/trimtab/jax``, apart for each kind of processor.
+    """
+    if jax.config.jax_compilation_cache_dir is not None:
+        return
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = cache / "trimtab" / "jax" / _processor()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return
+    if os.access(folder, os.W_OK):
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+@functools.cache
+def load_suite() -> Any:
+    """Import Playground's module of the dm_control tasks, and no other part of it.
+
+    The package's own ``__init__`` imports its locomotion and manipulation tasks, which download
+    their models. A bare package stands in for it meanwhile.
+
+    Raises:
+        ImportError: if Playground, MJX or JAX is not installed.
+    """
+    # Otherwise JAX takes most of a GPU's memory at once, and torch finds none.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    with quiet():
+        import jax
+
+        _keep_compiled(jax)
+        found = _PACKAGE in sys.modules
+        if not found:
+            spec = importlib.util.find_spec(_PACKAGE)
+            if spec is None:
+                raise ImportError(f"No module named '{_PACKAGE}'")
+            sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
+        try:
+            return importlib.import_module(f"{_PACKAGE}._src.dm_control_suite")
+        finally:
+            if not found:  # a user's own import of it still runs its __init__
+                del sys.modules[_PACKAGE]
+
+
+def _device(jax: Any, kind: str) -> Any:
+    try:
+        with quiet():
+            return jax.devices(kind)[0]
+    except RuntimeError as error:
+        raise TrimtabError(
+            f"JAX finds no {kind} device here; use device=cpu, or install jax[cuda12] on a machine "
+            "that has a GPU"
+        ) from error
+
+
+@functools.lru_cache(maxsize=4)  # of a task they take up to 0.2 GB
+def programs(task: str, device: str) -> Programs:
+    """Return a task's functions on ``"cpu"`` or ``"cuda"``; those used last are kept.
+
+    Raises:
+        TrimtabError: if JAX has no such device.
+        ImportError: if Playground, MJX or JAX is not installed.
+    """
+    suite = load_suite()
+    import jax
+    import jax.numpy as jnp
+
+    place = _device(jax, device)
+    with quiet(), jax.default_device(place):
+        env = suite.load(task)
+
+    def settled(state: Any) -> Any:
+        """Return the state without weak types: a plain 0.0 would be another type than a clock."""
+        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jnp.asarray(x).dtype), state)
+
+    def keep(rows: Any, new: Any, old: Any) -> Any:
+        def chosen(a: Any, b: Any) -> Any:
+            return jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+        return jax.tree.map(chosen, new, old)
+
+    def begin(keys: Any) -> tuple[Any, Any]:
+        with jax.default_matmul_precision("highest"):  # a GPU would round to 10 bits otherwise
+            state = settled(jax.vmap(env.reset)(keys))
+        return state, state.obs
+
+    def play(state: Any, actions: Any, steps: Any) -> tuple[Any, Any, Any, Any]:
+        def one(carry: Any, number_action: Any) -> Any:
+            state, ended = carry
+            number, action = number_action
+            going = (number < steps) & ~ended
+            with jax.default_matmul_precision("highest"):
+                new = settled(jax.vmap(env.step)(state, action))
+            terminated = going & (new.done > 0)
+            reward = jnp.where(going, new.reward, 0.0)
+            return (keep(going, new, state), ended | terminated), (reward, terminated)
+
+        count, length = actions.shape[:2]
+        numbered = jnp.arange(length), actions.swapaxes(0, 1)
+        (state, _), (reward, terminated) = jax.lax.scan(
+            one, (state, jnp.zeros(count, bool)), numbered
+        )
+        return state, state.obs, reward.T, terminated.T
+
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(function, compiler_options=_COMPILER_OPTIONS[device])
+
+    start = compiled(begin)
+    # JAX keeps what it traces for this, and a start in one row finds it again.
+    first = jax.eval_shape(start, np.zeros((1, 2), np.uint32))[1]
+    return Programs(env, int(first.shape[1]), place, start, compiled(keep), compiled(play))

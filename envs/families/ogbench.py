@@ -1,0 +1,211 @@
+"""OGBench's mazes and manipulation tasks, to be reached by goal or solved one task at a time.
+
+Park et al., 2024, "OGBench: Benchmarking Offline Goal-Conditioned RL". Names are OGBench's own.
+
+With goals (``cube-double-v0``), an episode is one of the scene's five tasks, drawn from its seed;
+the observation is OGBench's with the goal after it: what is observed where the task is solved.
+The reward is 1.0 where it is solved and 0.0 elsewhere.
+
+A single task (``cube-double-singletask-task3-v0``; without ``-task3`` the one that OGBench made the
+default) has no goal in its observation. Its reward is -1.0 for each part of the task that is not
+solved yet (0.0 or -1.0 in a maze), and OGBench looks at the state before the action, so that an
+episode ends one step after the task is solved.
+
+Left out: pictures as observations, and ``humanoidmaze-teleport``, whose model lacks a material in
+OGBench 1.2.2, so that it cannot be made.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from trimtab.envs.core.legacy_random import as_global_generator, legacy_generator
+from trimtab.envs.core.private_files import private_temporary_files
+from trimtab.envs.core.quiet import quiet
+from trimtab.envs.core.spec import Family, RawEnv, Task
+from trimtab.envs.engines.mujoco_frames import mujoco_frames
+
+__all__ = ["FAMILY"]
+
+logger = logging.getLogger(__name__)
+
+
+def _build(task: str, *, render: bool) -> RawEnv:
+    with quiet():
+        import gymnasium
+        import ogbench  # noqa: F401  (registers the tasks)
+        from gymnasium.envs.registration import load_env_creator
+        from ogbench.locomaze import maze
+
+        spec = gymnasium.spec(task)
+        assert isinstance(spec.entry_point, str)
+        with (
+            private_temporary_files(maze),
+            _compiling_once(),
+            as_global_generator(legacy_generator(None)),
+        ):
+            env: Any = load_env_creator(spec.entry_point)(**spec.kwargs, **_PICTURE)
+            env.reset()  # a manipulation scene is made at its first reset
+        space = gymnasium.spaces.Box(-1.0, 1.0, env.action_space.shape, np.float32)
+    # Random actions settle the scene at a reset. Manipulation has no fixed space to seed for them.
+    env.__class__ = type(type(env).__name__, (type(env),), {"action_space": space})
+    vars(env).pop("action_space", None)
+    observed = env.observation_space.shape[0]
+    with_goal = spec.kwargs.get("reward_task_id") is None
+    size = 2 * observed if with_goal else observed
+    draws_in_step = getattr(env, "_teleport_info", None) is not None
+
+    class _SeededOgbench(gymnasium.Env[Any, Any]):
+        """OGBench's environment with all that it draws from decided by ``reset(seed=...)``.
+
+        It draws from its own generator, its action space and numpy's global generator, which it is
+        lent one of its own for: nobody else's draws move an episode, nor the other way round.
+        """
+
+        def __init__(self) -> None:
+            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
+            self.action_space = space
+            self.model, self.data = env.model, env.data
+            self.scene = env  # a recipe's controller reads there what is not observed
+            self.frame_skip = getattr(env, "_n_steps", None) or env.frame_skip
+            here = tuple(range(observed))
+            self.obs_parts = {"observation": here}
+            if with_goal:
+                goal = tuple(range(observed, size))
+                self.obs_parts |= {"achieved_goal": here, "desired_goal": goal}
+            self._goal = np.zeros(0)
+            self._generator = legacy_generator(None)
+
+        def reset(
+            self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        ) -> tuple[Any, dict[str, Any]]:
+            if seed is not None:
+                self._generator = legacy_generator(seed)
+                space.seed(seed)
+            with as_global_generator(self._generator):
+                obs, info = env.reset(seed=seed)
+            if with_goal:
+                self._goal = info["goal"]
+            return np.concatenate((obs, self._goal)), {}
+
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            if draws_in_step:
+                with as_global_generator(self._generator):
+                    obs, reward, terminated, truncated, info = env.step(action)
+            else:
+                obs, reward, terminated, truncated, info = env.step(action)
+            flat = np.concatenate((obs, self._goal))
+            return flat, reward, terminated, truncated, {"success": info["success"]}
+
+        def render(self) -> Any:
+            return env.render()
+
+        def close(self) -> None:
+            env.close()
+
+    return _SeededOgbench()
+
+
+_PICTURE = {"width": 480, "height": 480}
+
+
+@contextmanager
+def _compiling_once() -> Iterator[None]:
+    """Keep the compiled models of manipulation scenes, which take most of the time to make one."""
+    import mujoco
+    from ogbench.manipspace.envs import env, manipspace_env, scene_env
+
+    env.mujoco = manipspace_env.mujoco = _RememberingMujoco()
+    # It announces that an unstable simulation was put right; a library should not print.
+    scene_env.print = lambda text, **_: logger.warning("ogbench: %s", text)
+    try:
+        yield
+    finally:
+        env.mujoco = manipspace_env.mujoco = mujoco
+
+
+class _RememberingMujoco:
+    """Stands for the module ``mujoco``; only what is compiled from XML comes from memory."""
+
+    def __init__(self) -> None:
+        self.MjModel = self
+
+    def __getattr__(self, attribute: str) -> Any:
+        import mujoco
+
+        return getattr(mujoco, attribute)
+
+    @staticmethod
+    def from_xml_string(xml: str, assets: dict[str, bytes]) -> Any:
+        """Return a model of one's own; files are named in the XML with a digest of theirs."""
+        if xml not in _compiled:
+            import mujoco
+
+            _compiled[xml] = mujoco.MjModel.from_xml_string(xml, assets)
+        return copy.copy(_compiled[xml])
+
+
+_compiled: dict[str, Any] = {}
+
+# Scenes with the episodes' lengths that OGBench registers.
+_MAZES = {
+    "pointmaze-medium": 1000,
+    "pointmaze-large": 1000,
+    "pointmaze-giant": 1000,
+    "pointmaze-teleport": 1000,
+    "antmaze-medium": 1000,
+    "antmaze-large": 1000,
+    "antmaze-giant": 1000,
+    "antmaze-teleport": 1000,
+    "humanoidmaze-medium": 2000,
+    "humanoidmaze-large": 2000,
+    "humanoidmaze-giant": 4000,
+    "antsoccer-arena": 1000,
+    "antsoccer-medium": 1000,
+}
+_MANIPULATION = {
+    "cube-single": 200,
+    "cube-double": 500,
+    "cube-triple": 1000,
+    "cube-quadruple": 1000,
+    "cube-octuple": 1500,
+    "scene": 750,
+    "puzzle-3x3": 500,
+    "puzzle-4x4": 500,
+    "puzzle-4x5": 1000,
+    "puzzle-4x6": 1000,
+}
+_SINGLE = ("", *(f"-task{number}" for number in range(1, 6)))
+
+
+_WALKERS = ("ant", "humanoid")  # beginnings of the scenes' names
+
+
+def _tasks(scenes: dict[str, int], tag: str, single_tags: tuple[str, ...]) -> dict[str, Task]:
+    tasks = {}
+    for scene, steps in scenes.items():
+        tags = (tag, *("locomotion",) * scene.startswith(_WALKERS))
+        tasks[f"{scene}-v0"] = Task(steps, "success", tags=(*tags, "goal", "sparse"))
+        for number in _SINGLE:
+            single = Task(steps, "success", tags=(*tags, *single_tags))
+            tasks[f"{scene}-singletask{number}-v0"] = single
+    return tasks
+
+
+FAMILY = Family(
+    name="ogbench",
+    install="trimtab[ogbench]",
+    packages=("mujoco", "dm-control", "gymnasium", "ogbench"),
+    tasks={
+        **_tasks(_MAZES, "navigation", ("sparse",)),
+        **_tasks(_MANIPULATION, "manipulation", ()),
+    },
+    build=_build,
+    frames=mujoco_frames,
+)

@@ -1,0 +1,202 @@
+"""Gymnasium-Robotics' mazes for a ball and an ant, and two in which there are two ways to the goal.
+
+A ball is pushed by a force in ``[-1, 1]^2``, 100 times a second (25 times in our own mazes),
+through a maze of square cells of 1 m. The observation is ``[x, y, velocity x, velocity y, goal x,
+goal y]`` (m, m/s). In the ant mazes, with cells of 4 m, Gymnasium's Ant-v5 walks, 20 actions a
+second; the observation is ``[x, y]``, the 105 numbers of Ant-v5, and ``[goal x, goal y]``, and an
+ant that has fallen over goes on.
+
+The reward is 1.0 within 0.45 m of the goal and 0.0 elsewhere; in ``Dense`` tasks it is
+``exp(-distance)``. Gymnasium-Robotics' mazes go on at the goal, as they are registered, so that a
+return counts the steps there; with ``terminate_on_success`` an episode ends at the goal, as it does
+in D4RL's ant mazes. In our own mazes it always does.
+
+In ``PointMaze-TwoRoutes-v0`` a block stands between starts and goal, and the way round either side
+is as long as the other; an action holds for 0.04 s, so that a chunk of eight commits to a side. In
+``PointMaze-TwoRoutes-Blocked-v0`` the upper corridor is walled up at its far end: who knows only
+that way has to be steered to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+import numpy as np
+
+from trimtab.envs.core.private_files import private_temporary_files
+from trimtab.envs.core.quiet import quiet
+from trimtab.envs.core.spec import RawEnv, Task
+from trimtab.envs.families.robotics.goals import FlatGoalEnv, registered
+from trimtab.errors import TrimtabError
+
+__all__ = [
+    "ANT_CELL_SIZE",
+    "ANT_MAZES",
+    "CELL_SIZE",
+    "OWN_MAZES",
+    "POINT_MAZES",
+    "TWO_ROUTES_BLOCKED_MAP",
+    "TWO_ROUTES_MAP",
+    "build_ant_maze",
+    "build_own_maze",
+    "build_point_maze",
+    "cell_to_xy",
+    "maze_map",
+]
+
+MazeMap = tuple[tuple[int | str, ...], ...]
+
+CELL_SIZE = 1.0
+"""Side of a point maze's cell in metres."""
+
+ANT_CELL_SIZE = 4.0
+"""Side of an ant maze's cell in metres."""
+
+TWO_ROUTES_MAP: MazeMap = (
+    (1, 1, 1, 1, 1, 1, 1, 1),
+    (1, 0, 0, 0, 0, 0, 0, 1),
+    (1, 0, 0, 1, 1, 0, 0, 1),
+    (1, "r", 0, 1, 1, 0, 0, 1),
+    (1, "r", 0, 0, 1, "g", 0, 1),
+    (1, "r", 0, 1, 1, 0, 0, 1),
+    (1, 0, 0, 1, 1, 0, 0, 1),
+    (1, 0, 0, 0, 0, 0, 0, 1),
+    (1, 1, 1, 1, 1, 1, 1, 1),
+)
+"""1 is a wall, 0 is free, "r" a start, "g" the goal; row 0 has the greatest y.
+
+The block between starts and goal has a pocket that faces the starts, and each way round is taken
+from all of them: who averages the two ways drives into the pocket.
+"""
+
+TWO_ROUTES_BLOCKED_MAP: MazeMap = (
+    TWO_ROUTES_MAP[0],
+    (1, 0, 0, 0, 1, 0, 0, 1),
+    *TWO_ROUTES_MAP[2:],
+)
+"""The same, with the upper corridor closed at its far end."""
+
+_OWN_MAPS = {
+    "PointMaze-TwoRoutes-v0": TWO_ROUTES_MAP,
+    "PointMaze-TwoRoutes-Blocked-v0": TWO_ROUTES_BLOCKED_MAP,
+}
+_OWN_NOISE = 0.3  # of a cell: starts and goals vary, and stay clear of the walls
+_OWN_REPEAT = 4  # steps of the 100 Hz maze for each action: control at 25 Hz
+
+# Gymnasium-Robotics' name of the map, and the horizons that it registers for ball and ant.
+_STOCK_MAPS = {
+    "UMaze": ("U_MAZE", 300, 700),
+    "Open": ("OPEN", 300, 700),
+    "Open_Diverse_G": ("OPEN_DIVERSE_G", 300, 700),
+    "Open_Diverse_GR": ("OPEN_DIVERSE_GR", 300, 700),
+    "Medium": ("MEDIUM_MAZE", 600, 1000),
+    "Medium_Diverse_G": ("MEDIUM_MAZE_DIVERSE_G", 600, 1000),
+    "Medium_Diverse_GR": ("MEDIUM_MAZE_DIVERSE_GR", 600, 1000),
+    "Large": ("LARGE_MAZE", 800, 1000),
+    "Large_Diverse_G": ("LARGE_MAZE_DIVERSE_G", 800, 1000),
+    "Large_Diverse_GR": ("LARGE_MAZE_DIVERSE_GR", 800, 1000),
+}
+_REWARDS = {"": ("sparse",), "Dense": ()}  # suffix of the name, and tags
+
+_POINT_TAGS = ("navigation", "goal")
+_ANT_TAGS = ("navigation", "locomotion", "goal")
+
+OWN_MAZES: Mapping[str, Task] = {
+    name: Task(100, "success", tags=(*_POINT_TAGS, "sparse", "two-routes")) for name in _OWN_MAPS
+}
+POINT_MAZES: Mapping[str, Task] = {
+    f"PointMaze_{name}{suffix}-v3": Task(horizon, "success", tags=(*_POINT_TAGS, *tags))
+    for name, (_, horizon, _) in _STOCK_MAPS.items()
+    for suffix, tags in _REWARDS.items()
+}
+# D4RL's table for ant mazes is that of an episode which ends at the goal: not the one of these.
+ANT_MAZES: Mapping[str, Task] = {
+    f"AntMaze_{name}{suffix}-v5": Task(horizon, "success", tags=(*_ANT_TAGS, *tags))
+    for name, (_, _, horizon) in _STOCK_MAPS.items()
+    for suffix, tags in _REWARDS.items()
+}
+_MAP_NAMES = {
+    task.format(f"{name}{suffix}"): map_name
+    for task in ("PointMaze_{}-v3", "AntMaze_{}-v5")
+    for name, (map_name, _, _) in _STOCK_MAPS.items()
+    for suffix in _REWARDS
+}
+
+
+def maze_map(task: str) -> MazeMap:
+    """Return the rows of cells of a maze, for drawing; see :func:`cell_to_xy`.
+
+    Args:
+        task: task name or whole id.
+
+    Raises:
+        TrimtabError: if there is no such maze.
+    """
+    task = task.removeprefix("robotics/")
+    if task in _OWN_MAPS:
+        return _OWN_MAPS[task]
+    if task not in _MAP_NAMES:
+        known = ", ".join([*_OWN_MAPS, *_MAP_NAMES])
+        raise TrimtabError(f"no maze named {task!r}; there are {known}")
+    with quiet():
+        from gymnasium_robotics.envs.maze import maps
+
+        return tuple(tuple(row) for row in getattr(maps, _MAP_NAMES[task]))
+
+
+def cell_to_xy(
+    cells: MazeMap, row: float, column: float, cell_size: float = CELL_SIZE
+) -> tuple[float, float]:
+    """Return the centre (x, y) in metres of a cell; the maze's middle is the origin."""
+    x = (column + 0.5 - len(cells[0]) / 2) * cell_size
+    y = (len(cells) / 2 - row - 0.5) * cell_size
+    return x, y
+
+
+def build_own_maze(task: str, *, render: bool) -> RawEnv:
+    """Build one of our own point mazes."""
+    with quiet():
+        from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
+
+        with _private_files():
+            env = PointMazeEnv(
+                maze_map=[list(row) for row in _OWN_MAPS[task]],
+                reward_type="sparse",
+                continuing_task=False,
+                render_mode="rgb_array" if render else None,
+            )
+        env.position_noise_range = _OWN_NOISE
+        return FlatGoalEnv(
+            env, achieved_at=0, frame_skip=env.point_env.frame_skip, repeat=_OWN_REPEAT
+        )
+
+
+def build_point_maze(task: str, *, render: bool) -> RawEnv:
+    """Build one of Gymnasium-Robotics' point mazes."""
+    with quiet():
+        with _private_files():
+            env = registered(task, render=render)
+        return FlatGoalEnv(env, achieved_at=0, frame_skip=env.point_env.frame_skip)
+
+
+def build_ant_maze(task: str, *, render: bool) -> RawEnv:
+    """Build one of Gymnasium-Robotics' ant mazes; the ant's own generator has nothing to draw."""
+    # All of the maze from above; Gymnasium's camera stands near the ant, inside the walls.
+    cells = max(map(len, (maze_map(task), maze_map(task)[0])))
+    camera = {
+        "lookat": np.zeros(3),
+        "distance": 1.25 * ANT_CELL_SIZE * cells,
+        "azimuth": 90.0,
+        "elevation": -80.0,
+    }
+    with quiet():
+        with _private_files():
+            env = registered(task, render=render, default_camera_config=camera)
+        return FlatGoalEnv(env, achieved_at=None, frame_skip=env.ant_env.frame_skip)
+
+
+def _private_files() -> AbstractContextManager[None]:
+    from gymnasium_robotics.envs.maze import maze_v4
+
+    return private_temporary_files(maze_v4)

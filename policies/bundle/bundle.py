@@ -1,0 +1,372 @@
+"""Bundles: a policy as a folder that any machine can open and that proves itself.
+
+A bundle holds ``config.json`` (the contract), ``model.safetensors`` (weights), ``policy.onnx``
+(observation and noise in, action out), ``golden.safetensors`` (rows that every loader replays) and
+``README.md`` (a model card). Nothing in it is code. Robots open it with
+:func:`trimtab.policies.runtime.load_policy`, which needs no torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+import trimtab
+from trimtab.files import atomic_directory, sha256_json
+from trimtab.policies.base import Policy
+from trimtab.policies.bundle.files import (
+    CARD,
+    CONFIG,
+    FORMAT,
+    GOLDEN,
+    HASHED,
+    MODEL,
+    ONNX,
+    VERSION,
+    Array,
+    Contract,
+    read_files,
+    read_golden,
+    replay_error,
+    sealed,
+)
+from trimtab.policies.bundle.model_card import model_card
+from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.normalizer import Normalizer
+from trimtab.policies.registry import build_policy
+from trimtab.policies.runtime import PolicyRunner
+from trimtab.types import TrimtabError
+
+_ROWS = 32
+_REQUIRED = ("env", "control_rate", "act_steps")
+_OPTIONAL = (
+    "env_options", "env_horizon", "fingerprint", "obs_names", "action_names", "training",
+)  # fmt: skip
+_KNOWN = _REQUIRED + _OPTIONAL
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An opened bundle.
+
+    Attributes:
+        policy: the policy in evaluation mode, on the CPU.
+        config: all of ``config.json``.
+        folder: where it was read from.
+    """
+
+    policy: Policy
+    config: Mapping[str, Any]
+    folder: Path
+
+
+def save_bundle(
+    policy: Policy,
+    folder: str | Path,
+    *,
+    contract: Mapping[str, Any],
+    results: Mapping[str, Any] | None = None,
+    onnx: bool = True,
+) -> Path:
+    """Write a bundle, read it back, replay its golden rows, and only then put it in place.
+
+    Args:
+        policy: the policy; it is left as it is, and no global random state is used.
+        folder: where the bundle goes; an older bundle there is replaced.
+        contract: what the policy itself does not know. Needed: ``env`` (id), ``control_rate`` (Hz
+            or None), ``act_steps`` (actions played from each chunk). Optional: ``env_options``,
+            ``env_horizon`` (steps), ``fingerprint``, ``obs_names`` and ``action_names`` (in order),
+            ``training`` (provenance: algorithm, dataset, base, seed, steps, config_hash, packages).
+        results: rows of the model card's table of results, by name.
+        onnx: whether to write ``policy.onnx``; without it the bundle opens with torch only.
+
+    Returns:
+        The folder.
+
+    Raises:
+        TrimtabError: if the contract does not fit the policy, the policy cannot be exported, its
+            golden rows do not replay within 1e-4 on torch or onnxruntime, or the folder cannot be
+            written or holds something that is not a bundle. Nothing is left behind then.
+    """
+    folder = Path(folder).resolve()
+    _check_target(folder)
+    config = _config(policy, contract)
+    files = {
+        MODEL: safetensors.torch.save(_state(policy)),
+        GOLDEN: safetensors.torch.save(_golden(policy)),
+    }
+    if onnx:
+        with torch.random.fork_rng(devices=[]):
+            files[ONNX] = export_onnx(policy, {"trimtab": json.dumps(config, sort_keys=True)})
+    config = sealed(config, files)
+    with atomic_directory(folder) as draft:
+        for name, data in files.items():
+            (draft / name).write_bytes(data)
+        (draft / CONFIG).write_text(json.dumps(config, indent=2, allow_nan=False) + "\n")
+        (draft / CARD).write_text(model_card(config, results), encoding="utf-8")
+        try:
+            check_bundle(draft)
+        except TrimtabError as error:
+            # The draft's name means nothing to a user: the bundle was to be `folder`.
+            raise TrimtabError(str(error).replace(str(draft), str(folder))) from error
+    return folder
+
+
+def load_bundle(folder: str | Path) -> Bundle:
+    """Open a bundle with torch, checking every file, key, shape and value, and the golden rows.
+
+    Raises:
+        TrimtabError: if anything is missing, was changed, does not fit or does not replay.
+    """
+    bundle, _, _ = _open(Path(folder))
+    return bundle
+
+
+def check_bundle(folder: str | Path) -> dict[str, float]:
+    """Replay a bundle's golden rows and return the largest difference for each backend.
+
+    Returns:
+        ``{"torch": ..., "onnx": ...}`` in raw action units; ``onnx`` only where the bundle has it.
+
+    Raises:
+        TrimtabError: as :func:`load_bundle`, and if onnxruntime does not replay within 1e-4.
+    """
+    folder = Path(folder)
+    bundle, files, golden = _open(folder)
+    errors = {"torch": _replay(bundle.policy, golden, str(folder))}
+    if ONNX in files:
+        contract = Contract.parse(bundle.config, str(folder))
+        errors["onnx"] = PolicyRunner(contract, files[ONNX], f"bundle {folder}").check(golden)
+    return errors
+
+
+def bundle_hash(folder: str | Path) -> str:
+    """Return the identity of a bundle's policy: a SHA-256 over its weights and its settings.
+
+    It does not change with the model card, the golden rows or the ONNX file.
+
+    Raises:
+        TrimtabError: if a file is missing or was changed.
+    """
+    config, files = read_files(folder)
+    weights = hashlib.sha256(files[MODEL]).hexdigest()
+    return sha256_json({"policy": config.get("policy"), "model": weights})
+
+
+def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, Array]]:
+    config, files = read_files(folder)
+    contract = Contract.parse(config, str(folder / CONFIG))
+    golden = read_golden(files[GOLDEN], contract, str(folder / GOLDEN))
+    policy = _build(config.get("policy"), str(folder / CONFIG))
+    _check_fit(policy, contract, str(folder / CONFIG))
+    _load_state(policy, files[MODEL], str(folder / MODEL))
+    policy.evaluate_deterministic = bool(config["evaluate_deterministic"])
+    _replay(policy, golden, str(folder))
+    return Bundle(policy, config, folder), files, golden
+
+
+def _build(config: Any, where: str) -> Policy:
+    if not isinstance(config, dict):
+        raise TrimtabError(f"{where}: has no entry 'policy'; export the bundle again")
+    try:
+        # Fresh weights are drawn and then replaced; that must not move a run's randomness.
+        with torch.random.fork_rng(devices=[]):
+            return build_policy(config).cpu().eval()
+    except TrimtabError as error:
+        raise TrimtabError(f"{where}: {error}") from error
+    except Exception as error:  # a constructor may fail in any way on settings it never expected
+        raise TrimtabError(f"{where}: the policy's settings cannot be used: {error}") from error
+
+
+def _check_fit(policy: Policy, contract: Contract, where: str) -> None:
+    """Compare the shapes and limits of the contract with the policy that was built."""
+    for name, value in vars(policy.spec).items():
+        if getattr(contract, name) != value:
+            raise TrimtabError(
+                f"{where}: the contract's {name} is {getattr(contract, name)}, the policy's is "
+                f"{value}; export the bundle again"
+            )
+    if contract.noise_shape != policy.noise_shape:
+        raise TrimtabError(
+            f"{where}: the contract's noise has shape {contract.noise_shape}, the policy's "
+            f"{policy.noise_shape}; export the bundle again"
+        )
+
+
+def _load_state(policy: Policy, data: bytes, where: str) -> None:
+    """Fill ``policy`` from safetensors: the same names, shapes and types, all finite."""
+    try:
+        state = safetensors.torch.load(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise TrimtabError(
+            f"{where}: is not a readable safetensors file ({error}); export the bundle again"
+        ) from error
+    expected = policy.state_dict()
+    missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
+    for names, what in ((missing, "lacks"), (extra, "has, and the policy does not know,")):
+        if names:
+            raise TrimtabError(f"{where}: {what} {', '.join(names)}; export the bundle again")
+    for name, value in state.items():
+        if value.shape != expected[name].shape or value.dtype != expected[name].dtype:
+            raise TrimtabError(
+                f"{where}: {name} is {value.dtype} {tuple(value.shape)}, the policy needs "
+                f"{expected[name].dtype} {tuple(expected[name].shape)}; export the bundle again"
+            )
+        if not bool(torch.isfinite(value).all()):
+            raise TrimtabError(f"{where}: {name} has values that are not finite; train it again")
+    policy.load_state_dict(state)
+
+
+def _replay(policy: Policy, golden: Mapping[str, Array], where: str) -> float:
+    # torch refuses to promise anything about read-only arrays, so it gets copies.
+    obs, noise = torch.tensor(golden["obs"]), torch.tensor(golden["noise"])
+    with torch.no_grad():
+        action = policy(obs, noise).numpy()
+    return replay_error(action, golden["action"], f"bundle {where}", "torch")
+
+
+def _state(policy: Policy) -> dict[str, Tensor]:
+    """Return a copy of the policy's state on the CPU; safetensors takes no shared memory."""
+    return {
+        name: value.detach().cpu().clone().contiguous()
+        for name, value in policy.state_dict().items()
+    }
+
+
+def _golden(policy: Policy) -> dict[str, Tensor]:
+    """Return golden rows: observations from the fitted range, a quarter with zero noise."""
+    generator = np.random.Generator(np.random.Philox(0))
+    shift, scale = _obs_range(policy)
+    unit = generator.uniform(-1.0, 1.0, (_ROWS, policy.spec.obs_dim)).astype(np.float32)
+    noise = generator.standard_normal((_ROWS, *policy.noise_shape), dtype=np.float32)
+    noise[: _ROWS // 4] = 0.0
+    rows = {"obs": torch.from_numpy(shift + scale * unit), "noise": torch.from_numpy(noise)}
+    device = policy.normalizer.obs_shift.device
+    training = policy.training
+    try:
+        with torch.no_grad():
+            action = policy.eval()(rows["obs"].to(device), rows["noise"].to(device))
+    finally:
+        policy.train(training)
+    return {**rows, "action": action.cpu().contiguous()}
+
+
+def _obs_range(policy: Policy) -> tuple[Array, Array]:
+    """Return centre and half width ``[O]`` of the observations that the policy was fitted to.
+
+    A composed policy has several normalisers, of which only the base's may have been fitted.
+    """
+    ranges = [
+        (module.obs_shift.cpu().numpy(), module.obs_scale.cpu().numpy())
+        for module in policy.modules()
+        if isinstance(module, Normalizer) and len(module.obs_shift) == policy.spec.obs_dim
+    ]
+    fitted = [pair for pair in ranges if pair[0].any() or (pair[1] != 1).any()]
+    return (fitted or ranges)[0]
+
+
+def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the whole contract but for the hashes.
+
+    Raises:
+        TrimtabError: on an unknown, missing or impossible entry of ``given``.
+    """
+    for key in given:
+        if key not in _KNOWN:
+            near = difflib.get_close_matches(str(key), _KNOWN, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KNOWN)}"
+            raise TrimtabError(f"bundle contract: unknown entry {key!r}; {hint}")
+    for key in _REQUIRED:
+        if key not in given:
+            raise TrimtabError(f"bundle contract: has no entry {key!r}; give it")
+    spec, units = policy.spec, f"raw units of {given['env']}"
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "policy": policy.config(),
+        "inputs": {
+            "obs": {
+                "dtype": "float32",
+                "shape": ["batch", spec.obs_dim],
+                "units": units,
+                "order": _order(given.get("obs_names"), spec.obs_dim, "obs_names"),
+            },
+            "noise": {
+                "dtype": "float32",
+                "shape": ["batch", *policy.noise_shape],
+                "distribution": "standard normal",
+                "deterministic": "zeros",
+                "generator": "numpy Generator(Philox(seed)).standard_normal, float32",
+            },
+        },
+        "outputs": {
+            "action": {
+                "dtype": "float32",
+                "shape": ["batch", spec.horizon, spec.action_dim],
+                "units": units,
+                "order": _order(given.get("action_names"), spec.action_dim, "action_names"),
+                "low": list(spec.action_low),
+                "high": list(spec.action_high),
+            }
+        },
+        "control_rate": given["control_rate"],
+        "chunking": {"horizon": spec.horizon, "act_steps": given["act_steps"]},
+        "evaluate_deterministic": policy.evaluate_deterministic,
+        "env": {
+            "id": given["env"],
+            "options": dict(given.get("env_options") or {}),
+            "horizon": given.get("env_horizon"),
+            "fingerprint": given.get("fingerprint"),
+        },
+        "training": {"packages": _packages(), **(given.get("training") or {})},
+    }
+    try:
+        # What is checked and written is what JSON keeps of it: tuples are lists from here on.
+        plain: dict[str, Any] = json.loads(json.dumps(config, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TrimtabError(f"bundle contract: cannot be written as JSON ({error})") from error
+    Contract.parse(plain, "bundle contract")
+    return plain
+
+
+def _order(names: Any, count: int, what: str) -> list[str] | str:
+    if names is None:
+        return "index"
+    if len(names) != count:
+        raise TrimtabError(f"bundle contract: {what} has {len(names)} names for {count} dimensions")
+    return [str(name) for name in names]
+
+
+def _packages() -> dict[str, str]:
+    names = ("numpy", "onnx", "onnxruntime", "safetensors", "torch")
+    versions = {name: metadata.version(name) for name in names}
+    return {"python": platform.python_version(), "trimtab": trimtab.__version__, **versions}
+
+
+def _check_target(folder: Path) -> None:
+    """Refuse to replace a folder that holds anything but a bundle's files."""
+    if folder.exists() and not folder.is_dir():
+        raise TrimtabError(f"bundle {folder}: is a file; choose another folder")
+    try:
+        inside = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    except OSError as error:
+        raise TrimtabError(f"bundle {folder}: {error.strerror}; choose another folder") from error
+    foreign = sorted(inside - {CONFIG, CARD, *HASHED})
+    if foreign:
+        raise TrimtabError(
+            f"bundle {folder}: the folder holds {foreign[0]}, which is no part of a bundle; choose "
+            "a new or empty folder"
+        )

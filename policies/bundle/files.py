@@ -1,0 +1,265 @@
+"""What a bundle's files must be: the contract, the hashes and the golden rows.
+
+Shared by the torch side (:mod:`trimtab.policies.bundle.bundle`) and by the robot's side
+(:mod:`trimtab.policies.runtime`), so it needs numpy and the standard library alone. Each file is
+read once: the bytes that were hashed are the bytes that are used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.errors import TrimtabError
+
+Array = NDArray[np.float32]
+
+FORMAT = "trimtab-bundle"
+VERSION = 1
+CONFIG, MODEL, ONNX, GOLDEN, CARD = (
+    "config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "README.md",
+)  # fmt: skip
+HASHED = (MODEL, ONNX, GOLDEN)
+"""The model card is for people and may be edited; everything that a machine reads is hashed."""
+
+TOLERANCE = 1e-4
+"""Largest difference, in raw action units, between a golden action and its replay."""
+
+GOLDEN_ROWS = 16
+"""The fewest golden rows that a bundle may have."""
+
+_AGAIN = "export the bundle again or fetch a fresh copy"
+_MALFORMED = (
+    struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+)  # fmt: skip
+"""What reading a structure that is not as it should be may raise."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The part of ``config.json`` that a loader acts on.
+
+    Attributes:
+        obs_dim: length O of an observation.
+        horizon: length H of a predicted chunk.
+        act_steps: how many actions of a chunk are played before the next prediction.
+        action_dim: length A of an action.
+        noise_shape: shape of one row's noise, standard normal; zeros mean deterministic.
+        action_low: lower limits ``[A]``, raw units.
+        action_high: upper limits ``[A]``, raw units.
+        control_rate: actions a second in Hz, or None where the task has no clock.
+        evaluate_deterministic: whether this policy is judged with zero noise.
+    """
+
+    obs_dim: int
+    horizon: int
+    act_steps: int
+    action_dim: int
+    noise_shape: tuple[int, ...]
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    control_rate: float | None
+    evaluate_deterministic: bool
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any], where: str) -> Contract:
+        """Return the contract in a bundle's config.
+
+        Raises:
+            TrimtabError: if an entry is missing or contradicts another; ``where`` names the file.
+        """
+        try:
+            obs, noise = config["inputs"]["obs"]["shape"], config["inputs"]["noise"]["shape"]
+            action, rate = config["outputs"]["action"], config["control_rate"]
+            (_, obs_dim), (_, horizon, action_dim) = obs, action["shape"]
+            contract = cls(
+                obs_dim=int(obs_dim),
+                horizon=int(horizon),
+                act_steps=int(config["chunking"]["act_steps"]),
+                action_dim=int(action_dim),
+                noise_shape=tuple(int(size) for size in noise[1:]),
+                action_low=tuple(float(limit) for limit in action["low"]),
+                action_high=tuple(float(limit) for limit in action["high"]),
+                control_rate=None if rate is None else float(rate),
+                evaluate_deterministic=bool(config["evaluate_deterministic"]),
+            )
+        except KeyError as error:
+            raise TrimtabError(f"{where}: has no entry {error}; {_AGAIN}") from error
+        except _MALFORMED as error:
+            raise TrimtabError(f"{where}: shapes or limits are malformed; {_AGAIN}") from error
+        contract._check(where)
+        return contract
+
+    def _check(self, where: str) -> None:
+        rate = 1.0 if self.control_rate is None else self.control_rate
+        limits = (*self.action_low, *self.action_high)
+        wrong = {
+            "sizes must be at least 1": min(self.obs_dim, self.horizon, self.action_dim) < 1,
+            "noise sizes must not be negative": min(self.noise_shape, default=0) < 0,
+            f"act_steps must be from 1 to the horizon {self.horizon}, got {self.act_steps}": not (
+                1 <= self.act_steps <= self.horizon
+            ),
+            "action limits must be one finite pair for each action dimension, low to high": not (
+                len(self.action_low) == len(self.action_high) == self.action_dim
+                and all(map(math.isfinite, limits))
+                and all(a <= b for a, b in zip(self.action_low, self.action_high, strict=True))
+            ),
+            f"control_rate must be a positive number of Hz, got {rate}": not (
+                math.isfinite(rate) and rate > 0
+            ),
+        }
+        for message, applies in wrong.items():
+            if applies:
+                raise TrimtabError(f"{where}: {message}")
+
+
+def sealed(config: Mapping[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return ``config`` with the hashes of ``files``, and with a hash of itself."""
+    body = {key: value for key, value in config.items() if key not in ("files", "sha256")}
+    body["files"] = {name: hashlib.sha256(files[name]).hexdigest() for name in sorted(files)}
+    return {**body, "sha256": _digest(body)}
+
+
+def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Read a bundle's config and every file that it names, and check all their hashes.
+
+    Returns:
+        The config, and the bytes of each file by name.
+
+    Raises:
+        TrimtabError: if the folder is no bundle, or a file is missing or was changed.
+    """
+    folder = Path(folder)
+    path = folder / CONFIG
+    config = _parse_json(_read(path, f"bundle {folder}"), str(path))
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise TrimtabError(f"{path}: is not the config of a Trimtab bundle; give a bundle's folder")
+    if config.get("version") != VERSION:
+        raise TrimtabError(
+            f"{path}: bundle version {config.get('version')!r}; this Trimtab reads version "
+            f"{VERSION}, so use the Trimtab that wrote it, or export it again"
+        )
+    body = {key: value for key, value in config.items() if key != "sha256"}
+    if config.get("sha256") != _digest(body):
+        raise TrimtabError(f"{path}: was changed after the export (its hash differs); {_AGAIN}")
+    hashes = config.get("files")
+    if not isinstance(hashes, dict) or not {MODEL, GOLDEN} <= set(hashes) <= set(HASHED):
+        raise TrimtabError(f"{path}: its entry 'files' does not list a bundle's files; {_AGAIN}")
+    files = {}
+    for name, expected in hashes.items():
+        files[name] = _read(folder / name, f"bundle {folder}")
+        if hashlib.sha256(files[name]).hexdigest() != expected:
+            raise TrimtabError(f"{folder / name}: was changed (its hash differs); {_AGAIN}")
+    return config, files
+
+
+def read_golden(data: bytes, contract: Contract, where: str) -> dict[str, Array]:
+    """Return the golden rows: ``obs [R, O]``, ``noise [R, *noise_shape]``, ``action [R, H, A]``.
+
+    Raises:
+        TrimtabError: if a tensor is missing, has another shape or is not finite.
+    """
+    tensors = read_safetensors(data, where)
+    rows = len(tensors["obs"]) if "obs" in tensors and tensors["obs"].ndim else 0
+    shapes = {
+        "obs": (rows, contract.obs_dim),
+        "noise": (rows, *contract.noise_shape),
+        "action": (rows, contract.horizon, contract.action_dim),
+    }
+    if set(tensors) != set(shapes) or rows < GOLDEN_ROWS:
+        raise TrimtabError(
+            f"{where}: needs the tensors obs, noise and action with at least {GOLDEN_ROWS} rows, "
+            f"has {', '.join(sorted(tensors)) or 'none'} with {rows} rows; {_AGAIN}"
+        )
+    for name, shape in shapes.items():
+        if tensors[name].shape != shape:
+            raise TrimtabError(
+                f"{where}: {name} has shape {tensors[name].shape}, the contract says {shape}; "
+                f"{_AGAIN}"
+            )
+        if not np.isfinite(tensors[name]).all():
+            raise TrimtabError(f"{where}: {name} has values that are not finite; {_AGAIN}")
+    return tensors
+
+
+def replay_error(replayed: NDArray[Any], golden: Array, where: str, backend: str) -> float:
+    """Return the largest difference between replayed and golden actions.
+
+    Raises:
+        TrimtabError: if it is above :data:`TOLERANCE`, not a number, or the shapes differ.
+    """
+    if replayed.shape != golden.shape:
+        raise TrimtabError(
+            f"{where}: {backend} gives actions {replayed.shape}, the golden rows have "
+            f"{golden.shape}; {_AGAIN}"
+        )
+    error = float(np.abs(replayed.astype(np.float64) - golden).max())
+    if not error <= TOLERANCE:  # a NaN is no smaller than anything, so it lands here too
+        raise TrimtabError(
+            f"{where}: golden rows do not replay with {backend}: actions differ by {error:.3g}, "
+            f"allowed {TOLERANCE:g}; {_AGAIN}"
+        )
+    return error
+
+
+def read_safetensors(data: bytes, where: str) -> dict[str, Array]:
+    """Read float32 tensors from the bytes of a safetensors file.
+
+    The layout is an 8-byte little-endian length, a JSON header of that length, then the tensors'
+    bytes; the header must account for every byte exactly once.
+
+    Raises:
+        TrimtabError: if the bytes are not that layout.
+    """
+    try:
+        (length,) = struct.unpack_from("<Q", data)
+        header, start = json.loads(data[8 : 8 + length].decode()), 8 + length
+        header.pop("__metadata__", None)
+        tensors, position = {}, 0
+        for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+            begin, end = entry["data_offsets"]
+            shape = tuple(entry["shape"])
+            if entry["dtype"] != "F32" or any(type(n) is not int or n < 0 for n in shape):
+                raise ValueError(f"tensor {name} is not float32 or has no valid shape")
+            if begin != position or end - begin != 4 * math.prod(shape):
+                raise ValueError(f"tensor {name} does not fill its place")
+            tensors[name] = np.frombuffer(
+                data, dtype="<f4", count=math.prod(shape), offset=start + begin
+            ).reshape(shape)
+            position = end
+        if start + position != len(data):
+            raise ValueError("bytes are missing or left over")
+    except _MALFORMED as error:
+        raise TrimtabError(
+            f"{where}: is not a readable safetensors file ({error}); {_AGAIN}"
+        ) from error
+    return tensors
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise TrimtabError(f"{what}: has no {path.name}; check the path, or {_AGAIN}") from error
+    except OSError as error:
+        raise TrimtabError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+
+
+def _parse_json(data: bytes, where: str) -> Any:
+    try:
+        return json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise TrimtabError(f"{where}: is not readable JSON ({error}); {_AGAIN}") from error
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,106 @@
+"""The model card of a bundle: Markdown with the front matter that model hubs read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> str:
+    """Return the text of a bundle's ``README.md``.
+
+    Args:
+        config: the bundle's ``config.json``.
+        results: rows of the table of results, by name; without them the table is left out.
+    """
+    kind, env = config["policy"]["kind"], config["env"]["id"]
+    algorithm = config["training"].get("algorithm")
+    tags = ["robotics", "reinforcement-learning", "trimtab", kind, env]
+    tags += [algorithm] if algorithm else []
+    obs, noise, action = (
+        config["inputs"]["obs"], config["inputs"]["noise"], config["outputs"]["action"],
+    )  # fmt: skip
+    chunking, rate = config["chunking"], config["control_rate"]
+    contract = {
+        "observation": f"{_shape(obs)} {obs['dtype']}, {obs['units']}",
+        "observation order": _order(obs["order"]),
+        "noise": f"{_shape(noise)} {noise['dtype']}, {noise['distribution']}; "
+        f"{noise['deterministic']} for deterministic actions",
+        "action": f"{_shape(action)} {action['dtype']}, {action['units']}",
+        "action order": _order(action["order"]),
+        "action limits": f"{action['low']} to {action['high']}",
+        "chunking": f"{chunking['horizon']} actions predicted, {chunking['act_steps']} played",
+        "control rate": "none" if rate is None else f"{rate:g} Hz",
+        "judged": "with zero noise" if config["evaluate_deterministic"] else "with sampled noise",
+        "environment": env,
+        "environment options": json.dumps(config["env"]["options"]),
+        "episode": f"{config['env']['horizon']} steps" if config["env"]["horizon"] else "",
+        "physics fingerprint": config["env"]["fingerprint"],
+    }
+    heading = f"{kind} policy for {env}"
+    front = "\n".join(
+        ["---", "library_name: trimtab", "pipeline_tag: robotics", "tags:"]
+        + [f"- {json.dumps(str(tag))}" for tag in tags]
+        + ["---"]
+    )
+    parts = [
+        front,
+        f"# {heading}",
+        f"A {kind} policy trained"
+        + (f" by {algorithm}" if algorithm else "")
+        + f" for `{env}` with Trimtab. One call maps an observation and noise to a chunk of "
+        "actions; normalisation and sampler are inside.",
+        "## Use",
+        "On a robot, with numpy and onnxruntime alone:",
+        _code(
+            "from trimtab.policies.runtime import load_policy\n\n"
+            'policy = load_policy("path/to/this/folder")\n'
+            "policy.reset()\n"
+            "action = policy.step(observation)  # once a control tick"
+        ),
+        "With torch:",
+        _code(
+            "from trimtab.policies.bundle.bundle import load_bundle\n\n"
+            'policy = load_bundle("path/to/this/folder").policy\n'
+            "actions = policy.act(observations, deterministic=True)"
+        ),
+        "Both check the hashes of the files and replay the golden rows before anything is used. "
+        "`policy.onnx` is one graph with the weights inside, any batch size; its `metadata_props` "
+        "carry this contract.",
+        "## Contract",
+        _table("", contract),
+        "## Training",
+        _table("", config["training"]),
+    ]
+    if results:
+        parts += ["## Results", _table("result", results)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _shape(port: Mapping[str, Any]) -> str:
+    return "[" + ", ".join(map(str, port["shape"])) + "]"
+
+
+def _order(order: Any) -> str:
+    return "by index" if order == "index" else ", ".join(order)
+
+
+def _code(text: str) -> str:
+    return f"```python\n{text}\n```"
+
+
+def _table(title: str, rows: Mapping[str, Any]) -> str:
+    """Return a Markdown table of two columns, leaving out what is not known."""
+    lines = [f"| {title} | |", "|---|---|"]
+    for name, value in rows.items():
+        if value is None or value == "":
+            continue
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        lines.append(f"| {_cell(name)} | {_cell(text)} |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Return ``text`` so that it cannot end its table cell."""
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,59 @@
+"""A deterministic policy: the actor of TD3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from trimtab.policies.base import Policy
+from trimtab.policies.networks.mlp import mlp
+from trimtab.types import Batch, PolicySpec
+
+
+class DeterministicPolicy(Policy):
+    """``action = tanh(network(obs))``, scaled to the action limits; it takes no noise.
+
+    Fujimoto et al., "Addressing Function Approximation Error in Actor-Critic Methods" (arXiv
+    1802.09477), appendix C. Its noise has shape ``(0,)``, so it cannot be steered through it.
+
+    Args:
+        spec: shapes and limits.
+        hidden: widths of the hidden layers.
+        layer_norm: normalise after each hidden layer.
+        activation: of the hidden layers: relu, tanh, elu, gelu or silu.
+    """
+
+    evaluate_deterministic = True
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+        activation: str = "relu",
+    ) -> None:
+        super().__init__(
+            spec, (0,), hidden=list(hidden), layer_norm=layer_norm, activation=activation
+        )
+        self.network = mlp(
+            spec.obs_dim, hidden, spec.horizon * spec.action_dim,
+            layer_norm=layer_norm, activation=activation,
+        )  # fmt: skip
+
+    def squashed(self, obs: Tensor) -> Tensor:
+        """Return actions scaled to [-1, 1], ``[B, H, A]``, for raw ``obs`` ``[B, O]``."""
+        action = torch.tanh(self.network(self.normalizer.obs(obs)))
+        return action.reshape(-1, self.spec.horizon, self.spec.action_dim)
+
+    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``; ``noise`` ``[B, 0]`` is empty."""
+        # The empty noise is added up so that an exported graph still has it as an input.
+        return self.normalizer.raw_action(self.squashed(obs) + noise.sum())
+
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """Return the mean squared error of actions scaled to [-1, 1]."""
+        target = self.normalizer.normalize_action(batch.action)
+        return self.masked_mean((self.squashed(batch.obs) - target).square(), batch.valid)

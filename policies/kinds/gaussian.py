@@ -1,0 +1,48 @@
+"""A Gaussian policy of fixed width: the unimodal baseline of behaviour cloning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from trimtab.policies.base import Policy
+from trimtab.policies.networks.mlp import mlp
+from trimtab.types import Batch, PolicySpec
+
+
+class GaussianPolicy(Policy):
+    """``action = mean(obs) + std * noise`` in normalised units.
+
+    With a fixed width the negative log-likelihood is the mean squared error up to a factor and a
+    constant, so cloning this policy is mean-squared-error regression. It is judged at its mean.
+
+    Args:
+        spec: shapes and limits.
+        hidden: widths of the hidden layers.
+        std: standard deviation of each normalised action dimension.
+    """
+
+    evaluate_deterministic = True
+
+    def __init__(
+        self, spec: PolicySpec, *, hidden: Sequence[int] = (256, 256, 256), std: float = 0.1
+    ) -> None:
+        shape = (spec.horizon, spec.action_dim)
+        super().__init__(spec, shape, hidden=list(hidden), std=std)
+        self.std = std
+        self.network = mlp(spec.obs_dim, hidden, spec.horizon * spec.action_dim)
+
+    def mean(self, obs: Tensor) -> Tensor:
+        """Return the normalised mean chunk ``[B, H, A]`` for raw ``obs`` ``[B, O]``."""
+        mean: Tensor = self.network(self.normalizer.obs(obs))
+        return mean.reshape(-1, *self.noise_shape)
+
+    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        return self.normalizer.raw_action(self.mean(obs) + self.std * noise)
+
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """Return the mean squared error in normalised units."""
+        target = self.normalizer.normalize_action(batch.action)
+        return self.masked_mean((self.mean(batch.obs) - target).square(), batch.valid)

@@ -1,0 +1,102 @@
+"""The squashed Gaussian policy of soft actor-critic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trimtab.policies.base import Policy
+from trimtab.policies.networks.mlp import mlp
+from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
+from trimtab.types import PolicySpec
+
+
+class TanhGaussianPolicy(Policy):
+    """``action = tanh(mean(obs) + std(obs) * noise)``, scaled to the action limits.
+
+    Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", appendix C. Judged at its
+    mode, ``noise = 0``.
+
+    Args:
+        spec: shapes and limits.
+        hidden: widths of the hidden layers.
+        layer_norm: normalise after each hidden layer.
+        log_std_min: lower bound of the log standard deviation (a clamp).
+        log_std_max: upper bound of the log standard deviation (a clamp).
+        activation: of the hidden layers: relu, tanh, elu, gelu or silu.
+        obs_limit: normalised observations are clipped to ``[-obs_limit, obs_limit]``; None: they
+            are not.
+
+    Raises:
+        TrimtabError: if an action limit is not finite, or ``obs_limit`` is not above 0.
+    """
+
+    evaluate_deterministic = True
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+        log_std_min: float = -5.0,
+        log_std_max: float = 2.0,
+        activation: str = "relu",
+        obs_limit: float | None = None,
+    ) -> None:
+        shape = (spec.horizon, spec.action_dim)
+        super().__init__(
+            spec,
+            shape,
+            hidden=list(hidden),
+            layer_norm=layer_norm,
+            log_std_min=log_std_min,
+            log_std_max=log_std_max,
+            activation=activation,
+        )
+        if obs_limit is not None:
+            self._clip_observations(obs_limit)
+        self.log_std_range = (log_std_min, log_std_max)
+        flat = spec.horizon * spec.action_dim
+        self.network = mlp(
+            spec.obs_dim, hidden, 2 * flat, layer_norm=layer_norm, activation=activation
+        )
+
+    def _clip_observations(self, limit: float) -> None:
+        device = self.normalizer.obs_shift.device
+        self.normalizer = ClippedNormalizer(self.spec, limit).to(device)
+        self._keywords["obs_limit"] = limit
+
+    def read_observations_as(self, normalizer: Normalizer) -> None:
+        """Normalise observations as ``normalizer`` does now, its clip included."""
+        if normalizer.limit is not None:
+            self._clip_observations(normalizer.limit)
+        self.normalizer.obs_shift.copy_(normalizer.obs_shift)
+        self.normalizer.obs_scale.copy_(normalizer.obs_scale)
+
+    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
+        mean, log_std = self.network(self.normalizer.obs(obs)).chunk(2, dim=-1)
+        log_std = log_std.clamp(*self.log_std_range)
+        return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
+
+    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        mean, log_std = self.distribution(obs)
+        return self.normalizer.raw_action(torch.tanh(mean + log_std.exp() * noise))
+
+    def sample_with_log_prob(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return actions scaled to [-1, 1] ``[B, H, A]``, and their log-density ``[B]``.
+
+        The density is that of the scaled action, as in the published code.
+        """
+        mean, log_std = self.distribution(obs)
+        raw = mean + log_std.exp() * noise
+        # log N(raw) - log |d tanh(raw) / d raw|, the latter as 2 (log 2 - raw - softplus(-2 raw)).
+        log_prob = 2.0 * (raw + functional.softplus(-2.0 * raw)) - 0.5 * noise.square() - log_std
+        constant = 2.0 * math.log(2.0) + 0.5 * math.log(2 * math.pi)
+        return torch.tanh(raw), (log_prob - constant).sum(dim=(1, 2))

@@ -1,0 +1,144 @@
+"""State-action value functions, as an ensemble computed in one pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trimtab.algorithms.base import check_range
+from trimtab.policies.networks.mlp import check_widths
+
+Members = Tensor | slice | None
+"""Which members of an ensemble are wanted: their numbers, a slice of them, or all."""
+
+
+class EnsembleLinear(nn.Module):
+    """E independent linear layers, ``[E, B, inputs]`` to ``[E, B, outputs]``.
+
+    Initialised as E ``nn.Linear`` would be.
+    """
+
+    def __init__(self, members: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(inputs)
+        self.weight = nn.Parameter(torch.empty(members, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(members, 1, outputs).uniform_(-bound, bound))
+
+    def forward(self, x: Tensor, members: Members = None) -> Tensor:
+        """Return ``x @ weight + bias`` for each member, or for some of them."""
+        if members is None:
+            return torch.baddbmm(self.bias, x, self.weight)
+        return torch.baddbmm(self.bias[members], x, self.weight[members])
+
+
+class EnsembleLayerNorm(nn.Module):
+    """Layer normalisation with a scale and a shift for each member, on ``[E, B, width]``."""
+
+    def __init__(self, members: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(members, 1, width))
+        self.bias = nn.Parameter(torch.zeros(members, 1, width))
+
+    def forward(self, x: Tensor, members: Members = None) -> Tensor:
+        """Return ``x`` normalised over its last dimension, scaled and shifted."""
+        x = functional.layer_norm(x, x.shape[-1:])
+        if members is None:
+            return torch.addcmul(self.bias, x, self.weight)
+        return torch.addcmul(self.bias[members], x, self.weight[members])
+
+
+class EnsembleCritic(nn.Module):
+    """Q functions ``Q_e(obs, action)``: E perceptrons with ReLU in one batched pass.
+
+    Args:
+        obs_dim: length of the observation.
+        action_size: length of the flattened action chunk.
+        hidden: widths of the hidden layers.
+        members: number E of Q functions.
+        layer_norm: normalise after each hidden linear layer, before its activation.
+    """
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_size: int,
+        *,
+        hidden: Sequence[int],
+        members: int = 2,
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        check_widths(hidden)
+        self.members = members
+        layers: list[nn.Module] = []
+        inputs = obs_dim + action_size
+        for width in hidden:
+            layers.append(EnsembleLinear(members, inputs, width))
+            if layer_norm:
+                layers.append(EnsembleLayerNorm(members, width))
+            layers.append(nn.ReLU(inplace=True))
+            inputs = width
+        layers.append(EnsembleLinear(members, inputs, 1))
+        self.network = nn.Sequential(*layers)
+
+    def forward(self, obs: Tensor, action: Tensor, members: Members = None) -> Tensor:
+        """Return values ``[E, B]``.
+
+        Args:
+            obs: ``[B, O]``.
+            action: a chunk ``[B, H, A]``.
+            members: numbers or a slice of the Q functions that are wanted; None for all.
+        """
+        x = torch.cat([obs, action.flatten(1)], dim=1)
+        if isinstance(members, slice):
+            count = len(range(self.members)[members])
+        else:
+            count = self.members if members is None else len(members)
+        x = x.expand(count, -1, -1)
+        for layer in self.network:
+            x = layer(x) if isinstance(layer, nn.ReLU) else layer(x, members)
+        return x.squeeze(-1)
+
+
+def expectile_loss(value: Tensor, backup: Tensor, expectile: float) -> Tensor:
+    """Return the asymmetric squared error of values ``[E, B]``, summed over the members.
+
+    Newey and Powell (1987): errors with ``backup`` above ``value`` weigh ``expectile``, the others
+    ``1 - expectile``, both times 2, so that 0.5 is the squared error and 1 leads to the maximum.
+    """
+    error = backup - value
+    weight = torch.where(error > 0, 2 * expectile, 2 * (1 - expectile))
+    return (weight * error.square()).mean(1).sum()
+
+
+class AnnealedExpectile:
+    """An expectile that falls in a line to 1/2: from an optimality to the Bellman operator.
+
+    ``tau(t) = tau_0 - (tau_0 - 1/2) t / T`` at environment step t, and 1/2 from T on; the line
+    begins with the run and not with its first update.
+
+    Args:
+        expectile: tau_0, between 1/2 and 1.
+        anneal_steps: T, environment steps.
+        warmup_steps: environment steps before the first update.
+        updates_per_step: updates for each environment step after them.
+    """
+
+    def __init__(
+        self, expectile: float, anneal_steps: int, warmup_steps: int, updates_per_step: float
+    ) -> None:
+        check_range("expectile", expectile, 0.5, 1)
+        check_range("anneal_steps", anneal_steps, 1)
+        self.start, self.anneal_steps = expectile, anneal_steps
+        self.warmup_steps, self.updates_per_step = warmup_steps, updates_per_step
+
+    def after(self, updates: int) -> float:
+        """Return the expectile after so many updates."""
+        # Without updates online there is nothing to anneal, and no step to count.
+        learned = updates / self.updates_per_step if self.updates_per_step else 0.0
+        left = max(1.0 - (self.warmup_steps + learned) / self.anneal_steps, 0.0)
+        return 0.5 + (self.start - 0.5) * left
