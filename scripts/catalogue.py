@@ -6,7 +6,7 @@ python scripts/catalogue.py --beginnings             # plays each recipe's first
 
 What is made before is not made again. On another kind of processor a last bit can differ, and then
 a content hash: so the kind stands beside it, and ``datasets/beginnings.safetensors`` has numbers of
-each first episode that hold on every kind (:mod:`trimtab.benchmarks.runs.published`).
+each first episode that hold on every kind (:mod:`trimtab.benchmarks.data.published`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ from typing import Any
 import yaml
 from safetensors.numpy import save
 
+from trimtab.benchmarks.data.published import (
+    Beginning,
+    beginning_of,
+    beginnings,
+    numbers_of,
+    statistics_of,
+)
 from trimtab.benchmarks.data.recipes import (
     definition_digest,
     is_recipe,
@@ -30,14 +37,7 @@ from trimtab.benchmarks.data.recipes import (
     recipe_identity,
 )
 from trimtab.benchmarks.data.recording import Stage, dataset_of
-from trimtab.benchmarks.runs.published import (
-    Beginning,
-    beginning_of,
-    beginnings,
-    numbers_of,
-    statistics_of,
-)
-from trimtab.benchmarks.settings.config import group_options, load_group
+from trimtab.benchmarks.settings.groups import group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset
 from trimtab.files import atomic_write_bytes, atomic_write_text

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from trimtab.benchmarks.board.reproduction import compare_rows
-from trimtab.benchmarks.board.rows import collect_episodes
+from trimtab.benchmarks.runs.rows import collect_episodes
 from trimtab.processor import processor_kind
 
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results"

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from trimtab.benchmarks.speed.cases.environments import MANY, gymnasium_sync
-from trimtab.benchmarks.speed.speed import (
+from trimtab.benchmarks.speed.measure import (
     Pair,
     Side,
     Stage,

@@ -30,7 +30,7 @@ from trimtab.benchmarks.speed.cases.shared import (
     setup,
     silenced,
 )
-from trimtab.benchmarks.speed.speed import (
+from trimtab.benchmarks.speed.measure import (
     Pair,
     Side,
     Stage,

@@ -16,10 +16,10 @@ from typing import Any
 
 from trimtab.benchmarks.board import curves, leaderboard, report
 from trimtab.benchmarks.board.intervals import verdict
-from trimtab.benchmarks.board.rows import collect_episodes
 from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.runs.rows import collect_episodes
+from trimtab.benchmarks.speed.measure import Row
 from trimtab.benchmarks.speed.report import readable
-from trimtab.benchmarks.speed.speed import Row
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.files import atomic_write_text
 from trimtab.processor import processor_kind

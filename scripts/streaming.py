@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trimtab.benchmarks.speed.speed import check_rounds
+from trimtab.benchmarks.speed.measure import check_rounds
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats import minari
 from trimtab.datasets.io.sandbox import stop_server

@@ -15,7 +15,9 @@ from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.steering.frozen import Frozen
 from trimtab.benchmarks.data.behaviour import BehaviourPolicy
 from trimtab.benchmarks.recipe_kinds.others import parts_of
-from trimtab.benchmarks.settings.config import compose_run, group_options, keywords
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.constructors import keywords
+from trimtab.benchmarks.settings.groups import group_options
 from trimtab.envs.registry import list_envs
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from trimtab.benchmarks.board.rows import SCHEMA, read_episodes
 from trimtab.benchmarks.runs.identity import hash_of
+from trimtab.benchmarks.runs.rows import SCHEMA, read_episodes
 from trimtab.benchmarks.settings.renamed import RENAMED
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"

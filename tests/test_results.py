@@ -15,11 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from trimtab.benchmarks.board import intervals, leaderboard, report
-from trimtab.benchmarks.board.rows import collect_episodes
 from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.runs.rows import collect_episodes
 from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.speed.measure import Row, all_pairs
 from trimtab.benchmarks.speed.report import markdown
-from trimtab.benchmarks.speed.speed import Row, all_pairs
 from trimtab.benchmarks.suites.suite import load_suite
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"

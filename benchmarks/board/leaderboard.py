@@ -26,8 +26,8 @@ from rich.table import Table as RichTable
 
 from trimtab.benchmarks.board import report, stats
 from trimtab.benchmarks.board.interval_kinds import KINDS, IntervalKind, kind_of
-from trimtab.benchmarks.board.rows import FILE_NAME, write_episodes
 from trimtab.benchmarks.board.stats import Array, Interval, number_text
+from trimtab.benchmarks.runs.rows import FILE_NAME, write_episodes
 from trimtab.benchmarks.settings.catalog import adaptations
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
@@ -232,7 +232,7 @@ def build(
     """Compute the leaderboard of a table of episode rows.
 
     Args:
-        table: rows as :func:`trimtab.benchmarks.board.rows.collect_episodes` returns them.
+        table: rows as :func:`trimtab.benchmarks.runs.rows.collect_episodes` returns them.
         metric: what is scored; None takes success where the environment has it, else the return.
         baselines: what each method is compared with: one name for all, or by method (None: with
             nothing). Names are labels such as ``dsrl_sac (flow)``, or algorithms. A method that is

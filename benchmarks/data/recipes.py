@@ -15,7 +15,7 @@ from typing import Any
 
 from trimtab.benchmarks.core.rundir import locked
 from trimtab.benchmarks.data.recording import dataset_of
-from trimtab.benchmarks.settings.config import load_group
+from trimtab.benchmarks.settings.groups import load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats import minari

@@ -25,7 +25,7 @@ import torch
 
 from trimtab.benchmarks.core.pools import await_some, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
-from trimtab.benchmarks.settings.config import class_of
+from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.datasets.catalog import is_dataset
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats import minari

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.data.recipes import RecipeKind, make_dataset, recipe_identity
-from trimtab.benchmarks.settings.config import load_group
+from trimtab.benchmarks.settings.groups import load_group
 from trimtab.datasets.episodes import Episode
 from trimtab.types import TrimtabError
 

@@ -11,7 +11,8 @@ from trimtab.benchmarks.core.checkpoint import load_checkpoint
 from trimtab.benchmarks.data.recipes import RecipeKind
 from trimtab.benchmarks.runs import build
 from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import RunConfig, compose_run, quoted
+from trimtab.benchmarks.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.settings.words import quoted
 from trimtab.datasets.episodes import Episode
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.types import TrimtabError

@@ -24,7 +24,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trimtab.benchmarks.settings.classes import is_outside, source_of
-from trimtab.benchmarks.settings.config import RunConfig, class_of, keywords, registered_target
+from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.benchmarks.settings.constructors import class_of, keywords
+from trimtab.benchmarks.settings.groups import registered_target
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.files import sha256_json
 from trimtab.policies.base import Policy

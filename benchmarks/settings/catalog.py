@@ -6,7 +6,7 @@ import importlib
 import re
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.benchmarks.settings.config import group_options, registered_target
+from trimtab.benchmarks.settings.groups import group_options, registered_target
 from trimtab.types import TrimtabError
 
 _PAPER = re.compile(r'"([^"]+)"\s*\(arXiv\s+(\d{4}\.\d{4,5})')

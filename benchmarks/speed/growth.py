@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.speed.speed import Progress, Stage, Work
+from trimtab.benchmarks.speed.measure import Progress, Stage, Work
 from trimtab.files import atomic_write_bytes, atomic_write_json
 from trimtab.types import TrimtabError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.runs.provenance import versions as own_versions
-from trimtab.benchmarks.speed.speed import Row, cores
+from trimtab.benchmarks.speed.measure import Row, cores
 from trimtab.files import atomic_write_json, atomic_write_text
 
 _PEERS = ("stable-baselines3", "envpool", "sbx-rl", "jax")

@@ -31,7 +31,9 @@ from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event, t
 from trimtab.benchmarks.data.recipes import is_recipe_section, recipe_identity
 from trimtab.benchmarks.runs.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.runs.provenance import versions
-from trimtab.benchmarks.settings.config import RunConfig, compose_run, load_group, quoted
+from trimtab.benchmarks.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.settings.words import quoted
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json, read_json, sha256_json

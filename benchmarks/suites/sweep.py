@@ -10,6 +10,7 @@ from typing import Any
 
 from trimtab.benchmarks.core.signals import sigterm_to_children, told_to_end
 from trimtab.benchmarks.settings import config
+from trimtab.benchmarks.settings.overrides import check_overrides, spell_out
 from trimtab.errors import Stopped
 from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
@@ -47,13 +48,13 @@ def sweep(overrides: Sequence[str], tell: Callable[[dict[str, Any]], None]) -> N
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    words = config.spell_out(overrides)
+    words = spell_out(overrides)
     named = any(word.startswith("hydra/launcher") for word in words)
     if not named and importlib.util.find_spec("hydra_plugins.hydra_joblib_launcher") is not None:
         words += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={os.cpu_count() or 1}"]
     try:
         with initialize_config_module("trimtab.conf", version_base="1.3"):
-            words = config.check_overrides(words)
+            words = check_overrides(words)
             runs = [config.from_composed(_compose(one)) for one in _combinations(words)]
         _check(runs)
         batches = _launch(words)

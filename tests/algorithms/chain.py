@@ -27,7 +27,7 @@ from trimtab.algorithms.peers.sb3_ppo import SB3PPO
 from trimtab.algorithms.peers.sb3_sac import SB3SAC
 from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
-from trimtab.benchmarks.settings.config import class_of, keywords
+from trimtab.benchmarks.settings.constructors import class_of, keywords
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.types import PolicySpec, Statistics

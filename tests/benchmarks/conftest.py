@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from hydra.utils import get_class
 
-from trimtab.benchmarks.board.rows import EpisodeRow, episodes_table
+from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
 from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run, load_group
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.groups import load_group
 
 FINGERPRINTS = {
     "robotics/PointMaze-TwoRoutes-v0": "3f0c9a1be2d4",

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
-from trimtab.benchmarks.runs.build import policy_folder
+from trimtab.benchmarks.runs.base import policy_folder
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.formats.registry import get_format

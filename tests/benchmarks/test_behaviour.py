@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from trimtab.benchmarks.data.behaviour import BehaviourPolicy, behaviour_folder
+from trimtab.benchmarks.data.published import beginning_problem, beginnings
 from trimtab.benchmarks.data.recipes import recipe_folder
-from trimtab.benchmarks.runs.published import beginning_problem, beginnings
-from trimtab.benchmarks.settings.config import load_group
+from trimtab.benchmarks.settings.groups import load_group
 from trimtab.envs.registry import list_tasks
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.processor import processor_kind

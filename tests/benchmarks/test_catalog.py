@@ -13,7 +13,7 @@ import yaml
 
 from trimtab.benchmarks.cli.commands.listing import LISTINGS
 from trimtab.benchmarks.settings.catalog import describe_algorithm, is_faithful
-from trimtab.benchmarks.settings.config import group_options
+from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.types import TrimtabError
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from trimtab.benchmarks.runs.build import components
-from trimtab.benchmarks.settings.config import compose_run, load_group, nearest, recipe_with
+from trimtab.benchmarks.settings.config import compose_run, recipe_with
+from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets.formats.minari import check_id
 from trimtab.types import TrimtabError
 

@@ -19,7 +19,9 @@ from trimtab.benchmarks.runs import identity
 from trimtab.benchmarks.runs.build import components
 from trimtab.benchmarks.runs.identity import constructed, document_of, hash_of, revision_of
 from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import class_of, compose_run, group_options
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.constructors import class_of
+from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.datasets.recipes.waypoints import WaypointController
 from trimtab.envs.registry import get_spec

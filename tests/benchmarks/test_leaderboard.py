@@ -18,7 +18,7 @@ from rich.console import Console
 
 from trimtab.benchmarks.board import intervals, leaderboard, stats
 from trimtab.benchmarks.board.leaderboard import Entry, Leaderboard, build
-from trimtab.benchmarks.board.rows import collect_episodes, read_episodes
+from trimtab.benchmarks.runs.rows import collect_episodes, read_episodes
 from trimtab.errors import TrimtabError
 
 BLOCKED = "robotics/PointMaze-TwoRoutes-Blocked-v0"

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs import run as loop
+from trimtab.benchmarks.runs.build import components
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.sources.mixture import Mixture
@@ -73,7 +74,7 @@ def test_shared_batches_pair_rows_by_chance(tiny: Any, tmp_path: Path) -> None:
     """Two sources that drew by equal generators would pair rows of the same age."""
     words = [*tiny.online(tmp_path, "sac"), f"dataset={tiny.dataset}", "offline_share=0.5"]
     config = compose_run(words)
-    parts = loop.build.components(config)
+    parts = components(config)
     run = loop.Run(config, parts, tmp_path, lambda share, text: None)
     assert run.experience is not None and run.dataset_source is not None
     sources = run.experience.buffer, run.dataset_source
@@ -97,7 +98,7 @@ def test_an_offline_share_needs_data() -> None:
     with pytest.raises(
         TrimtabError, match=r"offline_share=0.5: rlpd needs dataset=…; trimtab list dataset"
     ):
-        loop.build.components(compose_run(["env=gym/Hopper-v5", "algorithm=rlpd"]))
+        components(compose_run(["env=gym/Hopper-v5", "algorithm=rlpd"]))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from trimtab.benchmarks.data.recipes import (
     is_recipe,
     recipe_identity,
 )
-from trimtab.benchmarks.settings.config import class_of, group_options, load_group
+from trimtab.benchmarks.settings.constructors import class_of
+from trimtab.benchmarks.settings.groups import group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.recipes.waypoints import WaypointController
 from trimtab.files import sha256_json

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from trimtab.benchmarks.board.reproduction import compare_rows
-from trimtab.benchmarks.board.rows import collect_episodes
+from trimtab.benchmarks.runs.rows import collect_episodes
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.suite import load_suite

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.board.rows import read_episodes
 from trimtab.benchmarks.core.checkpoint import load_checkpoint
-from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs import run as loop
+from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.errors import Stopped
@@ -30,7 +30,8 @@ LOG_EVERY = 20
 WORKER = """
 import signal, sys
 from trimtab.benchmarks.core import checkpoint
-from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs import run as loop
+from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 
 loop.LOG_EVERY = 20
@@ -58,7 +59,7 @@ if where == "writing the bundle":
     loop.save_bundle = lambda *args, **keywords: wait()
 if where == "writing the result":
     loop.atomic_write_json = lambda *args: wait()
-result = loop.train(compose_run(sys.argv[4:]), progress)
+result = train(compose_run(sys.argv[4:]), progress)
 print(result.already_done, flush=True)
 """
 NEVER = "9"

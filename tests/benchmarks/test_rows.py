@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trimtab.benchmarks.board.rows import (
+from trimtab.benchmarks.runs.rows import (
     SCHEMA,
     EpisodeRow,
     collect_episodes,

@@ -16,11 +16,12 @@ import pytest
 
 from trimtab.benchmarks.core.checkpoint import load_checkpoint
 from trimtab.benchmarks.data.offline_data import dataset_of_runs, memory_bytes
-from trimtab.benchmarks.runs import build
-from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs import build, dataset
+from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.experience import make_dataset_source
 from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run, group_options
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
@@ -233,11 +234,11 @@ def test_a_strangers_name_of_a_task(
     spec: Any = dataclasses.make_dataclass("Spec", ["id", "options", "fingerprint"])(
         env, {}, "0" * 12
     )
-    build.check_same_task("x/y-v0", named, {}, None, spec, allowed=True)
+    dataset.check_same_task("x/y-v0", named, {}, None, spec, allowed=True)
     assert ("may mean something else" in caplog.text) != same
     if not same:
         with pytest.raises(TrimtabError, match=f"is of {named}, this run is in {env}: its rewards"):
-            build.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
+            dataset.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
 
 
 # ---- what observations are normalised by ---------------------------------------------------------
@@ -444,7 +445,7 @@ def test_what_a_file_does_not_say_is_said_by_the_run(tiny: Any, tmp_path: Path) 
 
     def opened(*more: str) -> Dataset:
         config = compose_run([*words, *more])
-        return build.resolve_dataset(config, get_spec(config["env"], **config["env_options"]))
+        return dataset.resolve_dataset(config, get_spec(config["env"], **config["env_options"]))
 
     with pytest.raises(TrimtabError, match="give horizon="):
         opened(f"dataset={tmp_path / 'd.hdf5'}")
@@ -473,6 +474,6 @@ def test_every_suites_data_is_of_its_task() -> None:
             if config["dataset"] is None or "env" not in config["dataset"]:
                 continue
             spec = get_spec(config["env"], **checked_names(config["env_options"]))
-            build.check_recipe_fits(config["dataset"], spec, other_task=False)
+            dataset.check_recipe_fits(config["dataset"], spec, other_task=False)
             checked.add((config["env"], config.dataset))
     assert {dataset for _, dataset in checked} == {"two_routes", "push_noisy", "hopper_replay"}

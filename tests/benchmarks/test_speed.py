@@ -13,9 +13,10 @@ import torch
 
 from trimtab.benchmarks.cli.commands.speed import speed as speed_command
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.speed.speed import Pair, Row, Side, Stage, Work, speed
-from trimtab.benchmarks.speed.speed import growth as speed_growth
-from trimtab.benchmarks.speed.speed import report as speed_report
+from trimtab.benchmarks.speed import growth as speed_growth
+from trimtab.benchmarks.speed import measure as speed
+from trimtab.benchmarks.speed import report as speed_report
+from trimtab.benchmarks.speed.measure import Pair, Row, Side, Stage, Work
 from trimtab.types import TrimtabError
 
 COLUMNS = (

@@ -12,7 +12,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from trimtab.benchmarks.settings.config import compose_run, group_options, quoted
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.groups import group_options
+from trimtab.benchmarks.settings.words import quoted
 from trimtab.benchmarks.suites.suite import load_suite, run_suite
 from trimtab.types import TrimtabError
 

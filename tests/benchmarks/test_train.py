@@ -14,11 +14,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from trimtab.benchmarks.board.rows import read_episodes
 from trimtab.benchmarks.core.checkpoint import load_checkpoint
-from trimtab.benchmarks.runs import train as loop
+from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.build import components
-from trimtab.benchmarks.runs.train import Result, train
+from trimtab.benchmarks.runs.rows import read_episodes
+from trimtab.benchmarks.runs.run import Result
+from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.formats import minari
 from trimtab.envs.engines.episodes import EpisodeVectorEnv

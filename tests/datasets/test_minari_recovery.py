@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.data.recipes import is_recipe
-from trimtab.benchmarks.settings.config import group_options, load_group
+from trimtab.benchmarks.settings.groups import group_options, load_group
 from trimtab.datasets.formats.minari import load, save
 from trimtab.datasets.formats.minari_metadata import algorithm_name, env_spec
 from trimtab.envs.register import gymnasium_id

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from hydra.utils import get_class
 
+from trimtab.benchmarks.data.published import beginning_problem, beginnings, made_on_this_kind
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_digest, recipe_folder
 from trimtab.benchmarks.data.recording import Stage, dataset_of, record_episodes
-from trimtab.benchmarks.runs.published import beginning_problem, beginnings, made_on_this_kind
-from trimtab.benchmarks.settings.config import group_options, load_group
+from trimtab.benchmarks.settings.groups import group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, validate
 from trimtab.datasets.formats import minari

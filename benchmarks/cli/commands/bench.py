@@ -7,12 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
-from trimtab.benchmarks.board.rows import FILE_NAME, collect_files
 from trimtab.benchmarks.core import rundir
-from trimtab.benchmarks.runs import build, provenance
-from trimtab.benchmarks.settings import config
+from trimtab.benchmarks.runs import provenance
+from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
+from trimtab.benchmarks.settings.values import MOST_SEED
 from trimtab.benchmarks.suites import figures
 from trimtab.benchmarks.suites.suite import load_suite, run_suite
 from trimtab.errors import TrimtabError
@@ -48,7 +49,7 @@ def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str
         if loaded.export is not None and not (outcome.already_done and bundle.is_dir()):
             console.print("exporting the bundle", highlight=False)
             first = loaded.jobs[0].seed
-            build.export_bundle(outcome.folder(loaded.export, first), bundle)
+            export_bundle(outcome.folder(loaded.export, first), bundle)
     if format == "json":
         sys.stdout.write(board.to_json())
         return 0
@@ -70,8 +71,8 @@ def _whole_numbers(text: str) -> list[int]:
         seeds = [int(part) for part in text.split(",")]
     except ValueError as error:
         raise TrimtabError(f"seeds={text}: must be whole numbers, such as 0,1,2") from error
-    if not all(0 <= seed <= config.MOST["seed"] for seed in seeds):
-        raise TrimtabError(f"seeds={text}: must be from 0 to {config.MOST['seed']}")
+    if not all(0 <= seed <= MOST_SEED for seed in seeds):
+        raise TrimtabError(f"seeds={text}: must be from 0 to {MOST_SEED}")
     if len(set(seeds)) < len(seeds):
         raise TrimtabError(f"seeds={text}: give each seed once")
     return seeds

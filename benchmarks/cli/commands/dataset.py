@@ -11,9 +11,9 @@ from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
 from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.data.dataset_figure import check_place, draw
 from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed, with_task_limits
+from trimtab.benchmarks.data.published import EQUAL, compare, published_name
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_folder
-from trimtab.benchmarks.runs.published import EQUAL, compare, published_name
-from trimtab.benchmarks.settings import config
+from trimtab.benchmarks.settings import config, groups
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
@@ -283,5 +283,5 @@ def _per_dimension(summary: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
 
 def _recipes() -> dict[str, dict[str, Any]]:
     """Return the datasets that can be made here: the files that say how."""
-    names = config.group_options("dataset")
-    return {name: config.load_group("dataset", name) for name in names if is_recipe(name)}
+    names = groups.group_options("dataset")
+    return {name: groups.load_group("dataset", name) for name in names if is_recipe(name)}

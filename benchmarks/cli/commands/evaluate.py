@@ -16,7 +16,7 @@ from trimtab.benchmarks.artefacts import video as films
 from trimtab.benchmarks.board import intervals, stats
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import FILMED
-from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.evaluate import Act, Evaluator, Scores, torch_act
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
@@ -44,7 +44,7 @@ def evaluate(
     """Judge a policy and print its scores with intervals; show episodes if a film is wanted."""
     if deterministic not in ("", "true", "false"):
         raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
-    bundle = build.load_base(policy)
+    bundle = base.load_base(policy)
     trained = bundle.config["env"]
     task = env or trained["id"]
     if env_options:
@@ -64,7 +64,7 @@ def evaluate(
         films.prepare(film_at, task)  # before a simulator is imported
     spec = get_spec(task, **options)
     act_steps = int(bundle.config["chunking"]["act_steps"])
-    build.check_base_fits(
+    base.check_base_fits(
         bundle,
         PolicySpec(spec.obs_dim, act_steps, spec.action_dim, spec.action_low, spec.action_high),
         spec,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.artefacts.export import export_bundle, export_sb3
 from trimtab.errors import TrimtabError
 
 __all__ = ["export"]
@@ -19,9 +19,7 @@ def export(run: str, out: str, env: str) -> int:
         raise TrimtabError(f"export: env={env}: {run} says itself what it is for; leave it out")
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
-    errors = (
-        build.export_sb3(source, env, Path(out)) if env else build.export_bundle(source, Path(out))
-    )
+    errors = export_sb3(source, env, Path(out)) if env else export_bundle(source, Path(out))
     Console(soft_wrap=True, highlight=False).print(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from trimtab.benchmarks.board import interval_kinds
 from trimtab.benchmarks.board import leaderboard as boards
-from trimtab.benchmarks.board.rows import collect_episodes
 from trimtab.benchmarks.runs import provenance
+from trimtab.benchmarks.runs.rows import collect_episodes
 
 __all__ = ["leaderboard"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from trimtab.benchmarks.cli.doctor import missing_packages
 from trimtab.benchmarks.cli.screen import print_json, print_rows
-from trimtab.benchmarks.settings import config
+from trimtab.benchmarks.settings import groups
 from trimtab.benchmarks.settings.catalog import describe_algorithm, is_faithful
 from trimtab.envs.registry import list_families, list_tasks
 from trimtab.errors import TrimtabError
@@ -66,9 +66,9 @@ def _refuse_tag(what: str, tag: str) -> None:
 def _methods(what: str, tag: str) -> list[dict[str, Any]]:
     _refuse_tag(what, tag)
     rows = []
-    for name in config.group_options(what):
-        target = config.load_group(what, name)[what]["_target_"]
-        summary, paper = describe_algorithm(target, config.heading(what, name))
+    for name in groups.group_options(what):
+        target = groups.load_group(what, name)[what]["_target_"]
+        summary, paper = describe_algorithm(target, groups.heading(what, name))
         faithful = "yes" if is_faithful(target) else "no"
         rows.append({what: name, "faithful": faithful, "paper": paper, "summary": summary})
     return rows
@@ -79,7 +79,7 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
 
     def listing(what: str, tag: str) -> list[dict[str, Any]]:
         _refuse_tag(what, tag)
-        files = {name: config.load_group(what, name) for name in config.group_options(what)}
+        files = {name: groups.load_group(what, name) for name in groups.group_options(what)}
         return [{what: name, **{k: file.get(k) for k in keys}} for name, file in files.items()]
 
     return listing

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
 from trimtab.benchmarks.speed import growth, report
-from trimtab.benchmarks.speed import speed as speeds
+from trimtab.benchmarks.speed import measure as speeds
 from trimtab.errors import TrimtabError
 
 __all__ = ["speed"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.benchmarks.cli.screen import print_result, progress_bar
 from trimtab.benchmarks.runs.train import train as carry_out
-from trimtab.benchmarks.settings import config
+from trimtab.benchmarks.settings import config, groups
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.errors import TrimtabError
 
@@ -39,9 +39,9 @@ def _print_job(job: Mapping[str, Any]) -> None:
 
 def explain_run() -> list[str]:
     """Return the lines of help on the settings of a run: those of ``conf/config.yaml``."""
-    lines = [f"  {line}" for line in config.settings_help()]
+    lines = [f"  {line}" for line in groups.settings_help()]
     for group in ("algorithm", "policy", "dataset"):
-        lines.append(f"  {group}: {', '.join(config.group_options(group))}")
+        lines.append(f"  {group}: {', '.join(groups.group_options(group))}")
     lines += [
         "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy",
         "  -m: a sweep over comma-separated values, such as -m seed=0,1,2, in parallel",

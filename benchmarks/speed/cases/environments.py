@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.benchmarks.speed.speed import Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.engines.sync_vector import SyncVectorEnv
 from trimtab.envs.vector import make_vec

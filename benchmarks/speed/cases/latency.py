@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.benchmarks.speed.cases.shared import HIDDEN, OBS_DIM, SB3, TASK, hopper
-from trimtab.benchmarks.speed.speed import BEST_OF_BOTH, Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.kinds.diffusion import DiffusionPolicy

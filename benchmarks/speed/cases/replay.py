@@ -15,7 +15,7 @@ from trimtab.benchmarks.speed.cases.shared import (
     fill_sb3,
     filled_replay,
 )
-from trimtab.benchmarks.speed.speed import Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
 
 CAPACITY = 1_000_000
 BATCHES = 5_000

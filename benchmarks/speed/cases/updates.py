@@ -24,7 +24,7 @@ from trimtab.benchmarks.speed.cases.shared import (
     setup,
     silenced,
 )
-from trimtab.benchmarks.speed.speed import BEST_OF_BOTH, Pair, Side, Stage, Work
+from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
 from trimtab.types import Rollout
 
 UPDATES = 400

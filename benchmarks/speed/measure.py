@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trimtab.benchmarks.settings.config import nearest
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.types import TrimtabError
 
 GROUPS: Mapping[str, str] = {

@@ -1,0 +1,71 @@
+"""Bundles of finished runs, and of what Stable-Baselines3 saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trimtab.benchmarks.runs.base import load_base, training
+from trimtab.envs.registry import get_spec
+from trimtab.files import read_json, sha256_file
+from trimtab.policies.bundle.bundle import check_bundle, save_bundle
+from trimtab.policies.imports.sb3 import policy_from_sb3
+from trimtab.types import PolicySpec
+
+__all__ = ["export_bundle", "export_sb3"]
+
+
+def export_bundle(run: Path, out: Path) -> dict[str, float]:
+    """Write the policy of a run, or of a bundle, as a bundle with ONNX; return its replay errors.
+
+    Raises:
+        TrimtabError: if ``run`` has no policy, or the bundle cannot be written or does not replay.
+    """
+    bundle = load_base(str(run))
+    env = bundle.config["env"]
+    contract = {
+        "env": env["id"],
+        "env_options": env["options"],
+        "env_horizon": env["horizon"],
+        "fingerprint": env["fingerprint"],
+        "control_rate": bundle.config["control_rate"],
+        "act_steps": bundle.config["chunking"]["act_steps"],
+        "training": training(bundle),
+    }
+    results = None
+    if (run / "result.json").is_file():
+        summary = read_json(run / "result.json", "result")
+        results = {key: summary[key] for key in ("env", "episodes", "return", "success")}
+    save_bundle(bundle.policy, out, contract=contract, results=results)
+    return check_bundle(out)
+
+
+def export_sb3(model: Path, env: str, out: Path) -> dict[str, float]:
+    """Write a model that Stable-Baselines3 saved as a bundle with ONNX; return its replay errors.
+
+    Args:
+        model: the ``.zip``.
+        env: the task that it was trained on.
+        out: folder of the bundle.
+
+    Raises:
+        TrimtabError: if the model cannot be read or does not fit the task, or the bundle cannot be
+            written.
+    """
+    task = get_spec(env)
+    spec = PolicySpec(task.obs_dim, 1, task.action_dim, task.action_low, task.action_high)
+    policy = policy_from_sb3(model, spec)
+    contract = {
+        "env": task.id,
+        "env_horizon": task.horizon,
+        "env_options": dict(task.options),
+        "fingerprint": task.fingerprint,
+        "control_rate": task.control_rate,
+        "act_steps": 1,
+        "training": {
+            "algorithm": "stable_baselines3",
+            "policy": policy.label,
+            "file_sha256": sha256_file(model),
+        },
+    }
+    save_bundle(policy, out, contract=contract)
+    return check_bundle(out)

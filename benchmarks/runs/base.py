@@ -1,0 +1,96 @@
+"""The base policy that a run starts from: a finished run's, or a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.envs.core.spec import EnvSpec
+from trimtab.policies.bundle.bundle import Bundle, bundle_hash, load_bundle
+from trimtab.types import PolicySpec, TrimtabError
+
+__all__ = [
+    "base_identity",
+    "base_label",
+    "check_base_fits",
+    "load_base",
+    "policy_folder",
+    "training",
+]
+
+
+def load_base(path: str) -> Bundle:
+    """Open a run's policy or a bundle.
+
+    Raises:
+        TrimtabError: if there is none at ``path``, or it is damaged.
+    """
+    return load_bundle(policy_folder(path))
+
+
+def policy_folder(path: str) -> Path:
+    """Return the bundle's folder that ``path`` (a run or a bundle) names.
+
+    Raises:
+        TrimtabError: if ``path`` is neither.
+    """
+    folder = Path(path)
+    if (folder / "policy" / "config.json").is_file():
+        return folder / "policy"
+    if (folder / "provenance.json").is_file():
+        raise TrimtabError(f"{folder} is a run that has not finished; run it again to finish it")
+    if not folder.exists():
+        raise TrimtabError(f"{folder} does not exist; give the folder of a run or of a bundle")
+    if folder.is_file():
+        raise TrimtabError(
+            f"{folder} is a file; give the folder of a run or of a bundle (trimtab export makes a "
+            "bundle of a .zip of Stable-Baselines3)"
+        )
+    return folder
+
+
+def training(base: Bundle) -> Mapping[str, Any]:
+    """Return what a bundle says of how it was trained."""
+    return dict(base.config.get("training") or {})
+
+
+def base_label(base: Bundle) -> str:
+    """Return what the ``base`` column of result rows calls a base: method, kind, configuration."""
+    parts = [training(base).get(key) for key in ("algorithm", "policy", "config_hash")]
+    known = [str(part) for part in parts if part]
+    return "-".join(known) if known else bundle_hash(base.folder)[:10]
+
+
+def base_identity(config: RunConfig, base: Bundle) -> str:
+    """Return what a base is known by.
+
+    A base that follows the seed is known by the configuration that trained it, so that the runs of
+    one configuration share a hash; a single base is known by its files.
+    """
+    trained = training(base).get("config_hash")
+    return str(trained) if config.base_follows_seed and trained else bundle_hash(base.folder)
+
+
+def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec) -> None:
+    """Check that a base policy reads and commands what the task has.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    have = base.policy.spec
+    for what, ours, theirs in (
+        ("observation length", spec.obs_dim, have.obs_dim),
+        ("action length", spec.action_dim, have.action_dim),
+        ("action limits", (spec.action_low, spec.action_high), (have.action_low, have.action_high)),
+    ):
+        if ours != theirs:
+            raise TrimtabError(
+                f"base {base.folder} does not fit {env.id}: {what} {theirs} against {ours}; "
+                "choose a base that was trained on a task with the same spaces"
+            )
+    if spec.horizon > have.horizon:
+        raise TrimtabError(
+            f"act_steps={spec.horizon}: base {base.folder} gives chunks of {have.horizon}"
+        )

@@ -1,0 +1,187 @@
+"""The dataset that a run learns from: opened or made, and checked against the run's task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trimtab.benchmarks.data.offline_data import dataset_of_runs, file_hints, is_run, open_dataset
+from trimtab.benchmarks.data.recipes import (
+    check_recipe,
+    is_recipe_section,
+    recipe_identity,
+    record_recipe,
+)
+from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.datasets.catalog import find_external
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF, numbered
+from trimtab.envs.core.spec import EnvSpec
+from trimtab.envs.registry import get_spec
+from trimtab.types import TrimtabError
+
+__all__ = [
+    "check_dataset_fits",
+    "check_recipe_fits",
+    "check_rewards_fit",
+    "check_same_task",
+    "data_identity",
+    "fitting_dataset",
+    "resolve_dataset",
+]
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN = "unknown"  # environment of a dataset whose file does not say it
+
+
+def fitting_dataset(
+    config: RunConfig, env: EnvSpec, progress: Callable[[float], None] = lambda share: None
+) -> Dataset:
+    """Load the dataset that ``config`` names, and check that it is of the run's task.
+
+    Raises:
+        TrimtabError: as :func:`resolve_dataset`, or naming what does not fit.
+    """
+    if "env" in config["dataset"]:  # known before anything is recorded
+        check_recipe_fits(config["dataset"], env, other_task=config["other_task"])
+    dataset = resolve_dataset(config, env, progress)
+    check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
+    check_rewards_fit(dataset, env)
+    check_same_task(
+        dataset.id, dataset.env, dataset.env_options, dataset.fingerprint, env,
+        allowed=config["other_task"],
+    )  # fmt: skip
+    return dataset
+
+
+def resolve_dataset(
+    config: RunConfig, env: EnvSpec, progress: Callable[[float], None] = lambda share: None
+) -> Dataset:
+    """Load the dataset that ``config`` names; a recipe is made first where it is not on disk.
+
+    Args:
+        config: settings of the run.
+        env: its task, which runs whose replay buffers are the dataset must share.
+        progress: called with the share that is done.
+
+    Raises:
+        TrimtabError: if the file is missing, damaged or wrong, or the recipe fails.
+    """
+    recipe, out = config["dataset"], Path(config["out"])
+    if "runs" in recipe:
+        return dataset_of_runs(recipe["runs"], env)
+    if "name" in recipe:
+        path, hints = find_external(recipe["name"], env.id)
+        return open_dataset(path, out, config["stream_above"], progress, **hints)
+    if "path" in recipe and is_run(Path(recipe["path"])):
+        return dataset_of_runs([recipe["path"]], env)
+    if "path" not in recipe:
+        folder = record_recipe(recipe, out, progress)
+        return open_dataset(folder, out, config["stream_above"], progress)
+    hints = file_hints(Path(recipe["path"]), recipe)
+    hints["task"] = env.id
+    return open_dataset(Path(recipe["path"]), out, config["stream_above"], progress, **hints)
+
+
+def data_identity(config: RunConfig, dataset: Dataset) -> dict[str, str]:
+    """Return what a run's data is known by.
+
+    A recipe is known by what defines it, so that the same recipe on another kind of processor,
+    where last bits differ, is the same data. Everything else is known by its content.
+    """
+    recipe = config["dataset"]
+    if is_recipe_section(recipe):
+        return {"recipe": recipe_identity(recipe, Path(config["out"]))}
+    return {"content": dataset.content_hash}
+
+
+def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec, *, other_task: bool) -> None:
+    """Check that a recipe's dataset would be of the task, before it is made.
+
+    Args:
+        recipe: the dataset's.
+        env: task of the run.
+        other_task: whether another task of the same shapes is allowed.
+
+    Raises:
+        TrimtabError: naming what differs, or what is wrong with the recipe's own task.
+    """
+    check_recipe(recipe)
+    made_in = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
+    check_dataset_fits(recipe["id"], made_in.id, made_in.obs_dim, made_in.action_dim, env)
+    if not other_task:  # the warning comes once, with the dataset
+        check_same_task(
+            recipe["id"], made_in.id, made_in.options, made_in.fingerprint, env, allowed=False
+        )
+
+
+def check_dataset_fits(id: str, made_in: str, obs_dim: int, action_dim: int, env: EnvSpec) -> None:
+    """Check that a dataset's shapes are those of the task.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    ours, theirs = (env.obs_dim, env.action_dim), (obs_dim, action_dim)
+    if ours != theirs:
+        raise TrimtabError(
+            f"dataset {id} does not fit {env.id}: observation and action lengths "
+            f"{theirs} against {ours}; it was made in {made_in}"
+        )
+
+
+def check_rewards_fit(dataset: Dataset, env: EnvSpec) -> None:
+    """Check that rewards which were told from states for one task are used for that task.
+
+    Raises:
+        TrimtabError: naming both tasks.
+    """
+    task = dataset.recipe.get(REWARDS_OF)
+    if task is not None and task != numbered(env.id):
+        raise TrimtabError(
+            f"dataset {dataset.id} has the rewards of {task}, not of {env.id}; convert the file "
+            f"that it comes from with env={env.id}"
+        )
+
+
+def check_same_task(
+    id: str,
+    made_in: str,
+    options: Mapping[str, Any],
+    fingerprint: str | None,
+    env: EnvSpec,
+    *,
+    allowed: bool,
+) -> None:
+    """Check that a dataset is of the task itself, as far as it says what it is of.
+
+    Args:
+        id: the dataset's.
+        made_in: id of its task; a stranger's file may have the name without a family.
+        options: its task's.
+        fingerprint: of its physics, or None where it was not recorded here.
+        env: task of the run.
+        allowed: whether another task is only warned of (``other_task=true``).
+
+    Raises:
+        TrimtabError: naming both tasks.
+    """
+    name = env.id.partition("/")[2]
+    if fingerprint is None:
+        same = made_in in {_UNKNOWN, env.id, name} or name.startswith(f"{made_in}-")
+        theirs, ours = made_in, env.id
+    else:
+        same = fingerprint == env.fingerprint
+        theirs = f"{made_in} with env_options {dict(options)} and physics {fingerprint}"
+        ours = f"{env.id} with {dict(env.options)} and {env.fingerprint}"
+    if same:
+        return
+    differs = (
+        f"dataset {id} is of {theirs}, this run is in {ours}: its rewards and ends may mean "
+        "something else"
+    )
+    if not allowed:
+        raise TrimtabError(f"{differs}; choose a dataset of this task, or add other_task=true")
+    logger.warning("%s", differs)

@@ -1,0 +1,137 @@
+"""What is written of a run: rows of its evaluations, its summary, the contract of its policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.runs.build import Components
+from trimtab.benchmarks.runs.evaluate import SUCCESS_RULE, Scores
+from trimtab.benchmarks.runs.identity import HASH_VERSION, PROTOCOL_REVISION, revision_of
+from trimtab.benchmarks.runs.rows import EpisodeRow
+from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.policies.base import Policy
+
+__all__ = ["Record", "is_deterministic"]
+
+
+def is_deterministic(config: RunConfig, policy: Policy) -> bool:
+    """Return whether a run's policy is judged with zero noise: as set, or as its kind is judged."""
+    chosen = config["eval_deterministic"]
+    return policy.evaluate_deterministic if chosen is None else bool(chosen)
+
+
+@dataclass(frozen=True)
+class Record:
+    """Writes down what a run found.
+
+    Attributes:
+        config: settings of the run.
+        parts: what they name.
+        policy_label: what result tables call its policy.
+    """
+
+    config: RunConfig
+    parts: Components
+    policy_label: str
+
+    def rows(
+        self, scores: Scores, algorithm: Algorithm, *, env_steps: int, updates: int
+    ) -> list[EpisodeRow]:
+        """Return a row for each episode of an evaluation.
+
+        Args:
+            scores: what the judge found.
+            algorithm: the learner, whose policy was judged.
+            env_steps: environment steps of the run so far.
+            updates: updates of the run so far.
+        """
+        config, parts = self.config, self.parts
+        protocol: dict[str, Any] = {
+            "fingerprint": parts.env.fingerprint,
+            "hash_version": HASH_VERSION,
+            "revision": revision_of(type(algorithm)),
+            "policy_revision": revision_of(type(algorithm.policy)),
+            "protocol_revision": PROTOCOL_REVISION,
+            "act_steps": parts.act_steps,
+            "deterministic": is_deterministic(config, algorithm.policy),
+            "success_rule": SUCCESS_RULE if parts.env.success_key is not None else None,
+            "horizon": parts.env.horizon,
+            "control_hz": parts.env.control_rate,
+            "delay_ms": 0.0,  # the simulator waits for the policy
+            "device": config["device"],
+        }
+        return [
+            EpisodeRow(
+                suite=config["suite_name"],
+                env=parts.env.id,
+                algorithm=config.algorithm,
+                policy=self.policy_label,
+                dataset=parts.dataset.id if parts.dataset is not None else None,
+                base=parts.base_label,
+                seed=config["seed"],
+                env_steps=env_steps,
+                updates=updates,
+                eval_episode=score.eval_episode,
+                eval_seed=score.eval_seed,
+                return_=score.return_,
+                success=score.success,
+                length=score.length,
+                seconds=score.seconds,
+                config_hash=parts.config_hash,
+                metrics=score.metrics,
+                **protocol,
+            )
+            for score in scores.episodes
+        ]
+
+    def summary(
+        self, scores: Scores, *, env_steps: int, updates: int, seconds: float
+    ) -> dict[str, Any]:
+        """Return what ``result.json`` says: where the run ended, and its last scores."""
+        return {
+            "env": self.parts.env.id,
+            "algorithm": self.config.algorithm,
+            "policy": self.policy_label,
+            "seed": self.config["seed"],
+            "config_hash": self.parts.config_hash,
+            "env_steps": env_steps,
+            "updates": updates,
+            "episodes": len(scores.episodes),
+            "return": scores.mean_return,
+            "success": scores.success_rate,
+            "seconds": round(seconds, 2),
+        }
+
+    def results(self, scores: Scores) -> dict[str, Any]:
+        """Return what a bundle says of the scores of its policy."""
+        return {
+            "env": self.parts.env.id,
+            "episodes": len(scores.episodes),
+            "return": scores.mean_return,
+            "success": scores.success_rate,
+        }
+
+    def contract(self, *, env_steps: int, updates: int) -> dict[str, Any]:
+        """Return what a bundle says of the task and of how its policy was trained."""
+        env, parts = self.parts.env, self.parts
+        return {
+            "env": env.id,
+            "env_options": dict(env.options),
+            "env_horizon": env.horizon,
+            "fingerprint": env.fingerprint,
+            "control_rate": env.control_rate,
+            "act_steps": parts.act_steps,
+            "training": {
+                "algorithm": self.config.algorithm,
+                "policy": self.policy_label,
+                "dataset": parts.dataset.id if parts.dataset is not None else None,
+                "dataset_hash": parts.dataset.content_hash if parts.dataset is not None else None,
+                "base": parts.base_label,
+                "seed": self.config["seed"],
+                "env_steps": env_steps,
+                "updates": updates,
+                "config_hash": parts.config_hash,
+            },
+        }

@@ -1,0 +1,305 @@
+"""The one loop: offline, online and from one to the other are numbers of steps.
+
+    offline_steps updates on the dataset, then online_steps environment steps of gathering and
+    learning; an evaluation and a checkpoint every so often; a bundle at the end.
+
+A run is resumed from its checkpoint to the same bits: learner, buffer, environments, random states
+and the counters of this file are all that changes, and all of it is saved.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trimtab.benchmarks.core.checkpoint import load_checkpoint, save_checkpoint
+from trimtab.benchmarks.core.rundir import MetricsLog
+from trimtab.benchmarks.runs.build import Components
+from trimtab.benchmarks.runs.collector import Collector
+from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.runs.experience import Experience, make_dataset_source, make_experience
+from trimtab.benchmarks.runs.record import Record, is_deterministic
+from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
+from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.envs.vector import make_vec
+from trimtab.errors import Stopped
+from trimtab.files import atomic_write_json
+from trimtab.policies.bundle.bundle import save_bundle
+from trimtab.types import Batch, Metrics, Rollout, TrimtabError
+
+__all__ = ["LOG_EVERY", "Progress", "Result", "Run"]
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[float, str], None]
+"""Called with the share of the run that is done and a few words."""
+
+LOG_EVERY = 500
+"""Updates between two lines of ``metrics.jsonl``; an update from a rollout always has a line."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a run: its folder and what ``result.json`` in it says."""
+
+    folder: Path
+    summary: dict[str, Any]
+    already_done: bool
+
+
+class Run:
+    """The state of one run, and the loop over it.
+
+    Args:
+        config: checked settings.
+        parts: what they name.
+        folder: of the run; its caller holds the lock.
+        progress: told how far the run is.
+        stop: set by who wants the run to save its state and end.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        parts: Components,
+        folder: Path,
+        progress: Progress,
+        stop: threading.Event | None = None,
+    ) -> None:
+        self.config, self.parts, self.folder, self.progress = config, parts, folder, progress
+        self.stop = stop or threading.Event()
+        self.evaluation_due = False
+        seed = config["seed"]
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # for simulators that still draw from the global generator
+        self.algorithm = parts.make_algorithm()
+        self.record = Record(config, parts, parts.policy_label or self.algorithm.policy.label)
+        env, steps = parts.env, parts.act_steps
+        self.dataset_source = make_dataset_source(
+            config, parts, self.algorithm, lambda share: progress(share, "returns of the dataset")
+        )
+        self.experience: Experience | None = None
+        self.collector: Collector | None = None
+        if config["online_steps"]:
+            envs = make_vec(env.id, config["num_envs"], seed=seed, act_steps=steps, **env.options)
+            self.experience = make_experience(config, parts, self.algorithm, self.dataset_source)
+            self.collector = Collector(
+                envs, self.algorithm, self.experience.buffer, config["device"]
+            )
+        self.evaluator = Evaluator(
+            env.id,
+            episodes=config["eval_episodes"],
+            seed=config["eval_seed"],
+            act_steps=steps,
+            options=env.options,
+        )
+        self.metrics = MetricsLog(folder / "metrics.jsonl")
+        self.rows: list[EpisodeRow] = []
+        self.updates = 0
+        self.env_steps = 0
+        self.seconds = 0.0
+        self._started = time.perf_counter()
+
+    def carry_out(self) -> Result:
+        """Go through the rest of the run and write its results."""
+        state = load_checkpoint(self.folder / "checkpoint")
+        if state is not None:
+            try:
+                self._load(state)
+            except KeyError as error:
+                raise TrimtabError(
+                    f"{self.folder / 'checkpoint'} lacks {error}: another version of Trimtab wrote "
+                    "it; remove it to start this run again"
+                ) from error
+            logger.info("%s: going on at step %d", self.folder, self.position)
+        else:
+            self.metrics.start_again()
+        self._started = time.perf_counter() - self.seconds
+        self._resumed_at = self.position if state is not None else None
+        if self.evaluation_due and self.position < self.end:
+            self._evaluate()
+        while self.updates < self.config["offline_steps"]:
+            assert self.dataset_source is not None
+            self._update(self.dataset_source.sample(self.algorithm.batch_size))
+            self._after(1)
+        while self.env_steps < self.config["online_steps"]:
+            self.advance()
+        return self._finish()
+
+    @property
+    def position(self) -> int:
+        """Offline updates made plus environment steps taken: how far the run is."""
+        return min(self.updates, int(self.config["offline_steps"])) + self.env_steps
+
+    @property
+    def end(self) -> int:
+        """The position at which the run is done."""
+        return int(self.config["offline_steps"] + self.config["online_steps"])
+
+    def advance(self) -> None:
+        """Take one decision in every environment, and do what is due after it."""
+        assert self.collector is not None and self.experience is not None
+        warmup = self.env_steps < self.algorithm.warmup_steps
+        try:
+            steps = self.collector.step(warmup=warmup)
+        except TrimtabError as error:
+            raise TrimtabError(f"{self._where()}: {error}; {self._last_good()}") from error
+        self.env_steps += steps
+        for data in self.experience.due(self.env_steps):
+            self._update(data)
+        self._after(steps)
+
+    def _update(self, data: Batch | Rollout) -> None:
+        metrics = self.algorithm.update(data)
+        self._check_finite(metrics)
+        self.metrics.add(metrics)
+        self.updates += 1
+        if self.algorithm.rollout_steps or self.updates % LOG_EVERY == 0:
+            self._log()
+
+    def _check_finite(self, metrics: Metrics) -> None:
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise TrimtabError(
+                    f"{self._where()}: {name} is {value}; {self._last_good()}; lower the learning "
+                    "rate or check the data"
+                )
+
+    def _where(self) -> str:
+        return (
+            f"{self.folder}: at update {self.updates + 1}, after {self.env_steps} environment steps"
+        )
+
+    def _last_good(self) -> str:
+        saved = self.folder / "checkpoint"
+        return f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
+
+    def _log(self) -> None:
+        position = {"env_steps": self.env_steps, "updates": self.updates}
+        extra = {"seconds": round(time.perf_counter() - self._started, 3)}
+        if self.collector is not None and self.collector.episodes:
+            extra |= {
+                "episodes": self.collector.episodes,
+                "train_return": self.collector.last_return,
+                "train_success": self.collector.last_success,
+            }
+        self.metrics.write(position, extra)
+
+    def _after(self, steps: int) -> None:
+        """Evaluate and save where the last ``steps`` crossed a multiple of their intervals."""
+        now, before = self.position, self.position - steps
+        every = self.config["eval_every"]
+        if every and now // every > before // every and now < self.end:
+            self._evaluate()
+        every = self.config["checkpoint_every"]
+        if now // every > before // every and now < self.end:
+            save_checkpoint(self.folder / "checkpoint", now, self._state())
+        if now * 200 // self.end > before * 200 // self.end:
+            self.progress(now / self.end, f"{now:,} of {self.end:,} steps")
+        self._check_stop()
+
+    def _check_stop(self) -> None:
+        """Save and stop if the process was told to end."""
+        if not self.stop.is_set():
+            return
+        save_checkpoint(self.folder / "checkpoint", self.position, self._state())
+        raise Stopped(
+            f"{self.folder}: stopped at step {self.position:,} of {self.end:,}; "
+            "its state is saved, run the same command to go on"
+        )
+
+    def _evaluate(self) -> None:
+        self.evaluation_due = True
+        deterministic = is_deterministic(self.config, self.algorithm.policy)
+        self.scores = self.evaluator.judge(
+            torch_act(self.algorithm.policy),
+            self.algorithm.policy.noise_shape,
+            deterministic=deterministic,
+            check=self._check_stop,
+        )
+        self.evaluation_due = False
+        self.rows += self.record.rows(
+            self.scores, self.algorithm, env_steps=self.env_steps, updates=self.updates
+        )
+        write_episodes(self.folder / "episodes.parquet", self.rows)
+        if self.config["keep_policies"]:
+            self._save_policy(self.folder / "policies" / str(self.position))
+        logger.info(
+            "%s: %d environment steps, %d updates: return %.3f, success %s",
+            self.folder,
+            self.env_steps,
+            self.updates,
+            self.scores.mean_return,
+            self.scores.success_rate,
+        )
+
+    def _finish(self) -> Result:
+        # Saved before the last evaluation: a run killed during or after it repeats it, and has its
+        # rows once.
+        if self._resumed_at != self.position:
+            save_checkpoint(self.folder / "checkpoint", self.position, self._state())
+        self._evaluate()
+        self._log()
+        seconds = time.perf_counter() - self._started
+        summary = self.record.summary(
+            self.scores, env_steps=self.env_steps, updates=self.updates, seconds=seconds
+        )
+        self._save_policy(self.folder / "policy")
+        atomic_write_json(self.folder / "result.json", summary)
+        self.progress(1.0, "done")
+        return Result(self.folder, summary, already_done=False)
+
+    def _save_policy(self, folder: Path) -> None:
+        save_bundle(
+            self.algorithm.policy,
+            folder,
+            contract=self.record.contract(env_steps=self.env_steps, updates=self.updates),
+            results=self.record.results(self.scores),
+            onnx=False,
+        )
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "algorithm": self.algorithm.state_dict(),
+            "dataset": self.dataset_source.state_dict() if self.dataset_source else None,
+            "experience": self.experience.state_dict() if self.experience is not None else None,
+            "collector": self.collector.state_dict() if self.collector is not None else None,
+            "metrics": self.metrics.state_dict(),
+            "rows": [row.to_row() for row in self.rows],
+            "torch_random": torch.get_rng_state(),
+            "numpy_random": np.random.get_state(legacy=True),
+            "updates": self.updates,
+            "env_steps": self.env_steps,
+            "evaluation_due": self.evaluation_due,
+            "seconds": time.perf_counter() - self._started,
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        self.algorithm.load_state_dict(state["algorithm"])
+        if self.dataset_source is not None:
+            self.dataset_source.load_state_dict(state["dataset"])
+        if self.collector is not None and self.experience is not None:
+            self.experience.load_state_dict(state["experience"])
+            self.collector.load_state_dict(state["collector"])
+        self.metrics.load_state_dict(state["metrics"])
+        self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
+        torch.set_rng_state(state["torch_random"])
+        np.random.set_state(tuple(state["numpy_random"]))
+        self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
+        self.seconds = float(state["seconds"])
+        self.evaluation_due = bool(state["evaluation_due"])
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.evaluator.close()
+        if self.collector is not None:
+            self.collector.envs.close()

@@ -1,0 +1,90 @@
+"""The files of ``conf/``: groups of named settings, and the settings of every run."""
+
+from __future__ import annotations
+
+import importlib.resources
+import itertools
+from typing import Any
+
+from hydra import initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf
+
+from trimtab.benchmarks.settings.words import nearest
+from trimtab.types import TrimtabError
+
+__all__ = [
+    "CONSTRUCTED",
+    "GROUPS",
+    "conf_file",
+    "group_options",
+    "heading",
+    "load_group",
+    "registered_target",
+    "settings_help",
+    "top_level",
+]
+
+GROUPS = ("algorithm", "policy", "dataset", "experiment")
+"""Settings that name a file of ``conf/<group>/``."""
+CONSTRUCTED = ("algorithm", "policy")
+"""Groups whose keys are the keywords of a constructor."""
+
+
+def group_options(group: str) -> list[str]:
+    """Return the names that a group's setting can take."""
+    with initialize_config_module("trimtab.conf", version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        return sorted(loader.get_group_options(group))
+
+
+def load_group(group: str, name: str) -> dict[str, Any]:
+    """Return one file of a group as plain values, such as a suite.
+
+    Raises:
+        TrimtabError: if there is no such file.
+    """
+    options = group_options(group)
+    if name not in options:
+        raise TrimtabError(f"{group}={name}: there is no such {group}; {nearest(name, options)}")
+    loaded = OmegaConf.to_container(conf_file(f"{group}/{name}.yaml"))
+    assert isinstance(loaded, dict)
+    return {str(key): value for key, value in loaded.items()}
+
+
+def registered_target(group: str, name: str) -> str | None:
+    """Return the dotted path of the class that ``conf/<group>/<name>.yaml`` names, if it does."""
+    section = conf_file(f"{group}/{name}.yaml")
+    found = section.get(group, section).get("_target_")
+    return None if found is None else str(found)
+
+
+def heading(group: str, name: str) -> str:
+    """Return the comment at the top of a group's file."""
+    lines = _text(f"{group}/{name}.yaml").splitlines()
+    comment = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    return "\n".join(line[1:].strip() for line in comment if "@package" not in line)
+
+
+def top_level() -> list[str]:
+    """Return the names of all settings of ``conf/config.yaml``."""
+    settings = [str(key) for key in conf_file("config.yaml")]
+    return [key for key in settings if key not in ("defaults", "hydra")] + ["experiment"]
+
+
+def settings_help() -> list[str]:
+    """Return the lines of ``conf/config.yaml`` that set and explain the settings of a run."""
+    text = importlib.resources.files("trimtab.conf").joinpath("config.yaml").read_text("utf-8")
+    lines = text.partition("experiment: null\n")[2].partition("\nhydra:")[0].splitlines()
+    return [line for line in lines if line.strip()]
+
+
+def conf_file(name: str) -> DictConfig:
+    """Return a file of ``conf/``, such as ``dataset/two_routes.yaml``, as it is written."""
+    loaded = OmegaConf.create(_text(name))
+    assert isinstance(loaded, DictConfig)
+    return loaded
+
+
+def _text(name: str) -> str:
+    return importlib.resources.files("trimtab.conf").joinpath(name).read_text(encoding="utf-8")

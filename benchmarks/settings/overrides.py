@@ -1,0 +1,145 @@
+"""Words that set things: short forms written out, names checked against what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+
+from trimtab.benchmarks.settings.constructors import keywords
+from trimtab.benchmarks.settings.groups import CONSTRUCTED, GROUPS, conf_file, top_level
+from trimtab.benchmarks.settings.renamed import RENAMED
+from trimtab.benchmarks.settings.words import nearest, quoted
+from trimtab.datasets.catalog import external_datasets
+from trimtab.types import TrimtabError
+
+__all__ = ["check_overrides", "dataset_override", "spell_out"]
+
+
+def spell_out(overrides: Sequence[str]) -> list[str]:
+    """Return overrides with short forms written out: a dataset's folder, runs, or others' id."""
+    spelt: list[str] = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        is_folder = not value.startswith("[") and (
+            "/" in value or value.startswith(".") or (value and Path(value).exists())
+        )
+        if key == "dataset" and value in external_datasets():
+            spelt += ["dataset=external", f"dataset.name={value}"]
+        elif key == "dataset" and is_folder:
+            spelt += ["dataset=folder", f"dataset.path={value}"]
+        elif key == "dataset" and value.startswith("["):
+            spelt += ["dataset=runs", f"dataset.runs={value}"]
+        else:
+            spelt.append(override)
+    return [_lexable(word) for word in spelt]
+
+
+def _lexable(word: str) -> str:
+    """Return a word with its value in quotes if Hydra would not read its letters without them."""
+    key, _, value = word.partition("=")
+    plain = value[:1] not in ("[", "{") and not set(value) & set("'\"(),")  # one piece of text
+    return f"{key}={quoted(value)}" if plain and not value.isascii() else word
+
+
+def check_overrides(overrides: Sequence[str]) -> list[str]:
+    """Check names against what there is, and let every constructor keyword be set.
+
+    Hydra only lets a key be set that some YAML has; a keyword that a YAML leaves at its default is
+    as good, so its override gets Hydra's ``++``. Must be called inside an initialised Hydra.
+
+    Raises:
+        TrimtabError: with the nearest right name.
+    """
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    top = top_level()
+    parsed = parser.parse_overrides(list(overrides))
+    chosen = {p.key_or_group: p.value() for p in parsed if isinstance(p.value(), str)}
+    checked: list[str] = []
+    for text, override in zip(overrides, parsed, strict=True):
+        key = override.key_or_group
+        head, _, rest = key.partition(".")
+        if head.startswith("hydra"):
+            checked.append(text)
+            continue
+        if head not in top:
+            raise TrimtabError(f"{key}: there is no such setting; {nearest(head, top)}")
+        if not rest and override.is_delete() and head not in GROUPS:
+            raise TrimtabError(f"{text}: a run needs it; leave the word out for its default")
+        if not rest and head in GROUPS and not override.is_delete():
+            _check_choice(text, override)
+        if rest and not override.is_delete():
+            text = _inner_override(text, head, rest, chosen)
+        checked.append(text)
+    return checked
+
+
+def _check_choice(text: str, override: Override) -> None:
+    """Check the name, or the names of a sweep, that a group's setting is given."""
+    group = override.key_or_group
+    options = sorted(GlobalHydra.instance().config_loader().get_group_options(group))
+    swept = override.is_sweep_override()
+    for one in override.sweep_string_iterator() if swept else [override.value()]:
+        if one in (None, "null"):
+            raise TrimtabError(f"{text}: name one, or leave it out; {nearest('', options)}")
+        if group == GROUPS[0] and isinstance(one, str) and one in RENAMED:
+            raise TrimtabError(
+                f"{group}={one}: is called {RENAMED[one]} now; write {group}={RENAMED[one]}"
+            )
+        if isinstance(one, str) and one not in options:
+            raise TrimtabError(f"{group}={one}: {nearest(one, options)}")
+
+
+def _inner_override(text: str, head: str, rest: str, chosen: Mapping[str, Any]) -> str:
+    """Return an override of a setting inside a group or mapping as Hydra takes it, checked."""
+    if head in CONSTRUCTED and head in chosen:
+        return _constructor_override(text, head, rest, str(chosen[head]))
+    if head == "dataset" and head in chosen:
+        return dataset_override(text, rest, str(chosen[head]))
+    if head == "env_options":  # an open mapping: the task says what it takes
+        return _even_if_new(text)
+    return text
+
+
+def _constructor_override(text: str, group: str, key: str, choice: str) -> str:
+    section = conf_file(f"{group}/{choice}.yaml")
+    section = section.get(group, section)  # a method's file also sets settings of the run
+    known = keywords(section["_target_"], f"{group}._target_")
+    head = key.partition(".")[0]
+    if head not in known and head != "_target_":
+        raise TrimtabError(f"{group}.{key}: {choice} has no such setting; {nearest(head, known)}")
+    return _even_if_new(text)
+
+
+def dataset_override(text: str, key: str, choice: str) -> str:
+    """Return an override of a dataset's setting as Hydra takes it, checked.
+
+    Args:
+        text: the word.
+        key: its setting, without ``dataset.``.
+        choice: name of the dataset.
+
+    Raises:
+        TrimtabError: with the nearest right name.
+    """
+    section = conf_file(f"dataset/{choice}.yaml")
+    head, _, rest = key.partition(".")
+    listed = [str(key) for key in section]  # `in` would not see those that are still to be given
+    if head not in listed:
+        raise TrimtabError(f"dataset.{key}: {choice} has no such setting; {nearest(head, listed)}")
+    if head == "controller" and rest:
+        known = keywords(section[head]["_target_"], "dataset.controller._target_")
+        word = rest.partition(".")[0]
+        if word not in known and word != "_target_":
+            raise TrimtabError(
+                f"dataset.{key}: {choice}'s controller has no such setting; {nearest(word, known)}"
+            )
+    return _even_if_new(text) if rest else text
+
+
+def _even_if_new(text: str) -> str:
+    return text if text.startswith("+") else f"++{text}"

@@ -1,0 +1,180 @@
+"""What the values of a run's settings must be, whatever its method is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from trimtab.benchmarks.settings.constructors import check_keywords, fits
+from trimtab.benchmarks.settings.groups import CONSTRUCTED
+from trimtab.benchmarks.settings.words import nearest
+from trimtab.datasets.sources.weighting import SCORES
+from trimtab.types import TrimtabError
+
+__all__ = ["MOST_SEED", "check_device", "check_values"]
+
+MOST_SEED = 2**32 - 1
+"""The largest seed: NumPy's older generators take no more."""
+_MOST_COUNT = 2**31 - 1
+_MOST_THREADS = 256  # more torch threads than this exhaust a machine rather than speed it up
+
+Rule = Callable[[Any], str | None]
+"""Says what a value must be, or None where it is right."""
+
+
+def whole(least: int, most: int = 2**63 - 1) -> Rule:
+    """Return the rule of whole numbers from ``least`` to ``most``."""
+
+    def rule(value: Any) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            return f"must be a whole number of at least {least}"
+        return f"must be at most {most}" if value > most else None
+
+    return rule
+
+
+def number(least: float, most: float) -> Rule:
+    """Return the rule of numbers from ``least`` to ``most``."""
+
+    def rule(value: Any) -> str | None:
+        right = fits(value, float) and least <= value <= most
+        return None if right else f"must be a number from {least:g} to {most:g}"
+
+    return rule
+
+
+def positive(value: Any) -> str | None:
+    """Return what is wrong with a number that has to be above 0, infinity included."""
+    right = fits(value, float) and value > 0
+    return None if right else "must be a number greater than 0"
+
+
+def text(value: Any) -> str | None:
+    """Return what is wrong with a text."""
+    if not isinstance(value, str):
+        return "must be text; put a number in quotes"
+    return None if value else "is empty; give it a value, or leave it out"
+
+
+def listed(value: Any) -> str | None:
+    """Return what is wrong with names after commas, which are one text."""
+    return None if isinstance(value, str) and value else "must be text; quote what has a comma"
+
+
+def task(value: Any) -> str | None:
+    """Return what is wrong with the id of a task, as far as its type goes."""
+    return None if isinstance(value, str) else "must be the id of a task; see trimtab list env"
+
+
+def flag(value: Any) -> str | None:
+    """Return what is wrong with a truth value."""
+    return None if isinstance(value, bool) else "must be true or false"
+
+
+def flag_or_null(value: Any) -> str | None:
+    """Return what is wrong with a truth value that may be left open."""
+    return None if isinstance(value, bool | None) else "must be true, false or null"
+
+
+def name_of(known: Mapping[str, Any], what: str) -> Rule:
+    """Return the rule of a name that is one of ``known``."""
+
+    def rule(value: Any) -> str | None:
+        right = isinstance(value, str) and value in known
+        return None if right else f"there is no such {what}; {nearest(str(value), known)}"
+
+    return rule
+
+
+def optional(rule: Rule) -> Rule:
+    """Return a rule that also lets null pass."""
+    return lambda value: None if value is None else rule(value)
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "env": task,
+        "seed": whole(0, MOST_SEED),
+        "num_envs": whole(1, _MOST_COUNT),
+        "threads": whole(1, _MOST_THREADS),
+        "act_steps": optional(whole(1, _MOST_COUNT)),
+        "buffer_size": whole(1),
+        "offline_steps": whole(0),
+        "online_steps": whole(0),
+        "eval_every": optional(whole(1)),
+        "eval_episodes": whole(1, _MOST_COUNT),
+        "eval_seed": whole(0, MOST_SEED),
+        "checkpoint_every": whole(1),
+        "stream_above": optional(whole(0)),
+        "discount": number(0, 1),
+        "offline_share": number(0, 1),
+        "dataset_weighting": optional(name_of(SCORES, "weighting")),
+        "weighting_temperature": positive,
+        "base": optional(text),
+        "device": text,
+        "suite_name": optional(text),
+        "out": text,
+        "eval_deterministic": flag_or_null,
+        "keep_policies": flag,
+        "other_task": flag,
+    }
+)
+"""Rules of settings, by name."""
+_DATASET_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "path": text,
+        "name": text,
+        "mask": optional(listed),
+        "keys": optional(listed),
+        "horizon": optional(whole(1)),
+    }
+)
+
+
+def check_values(settings: Mapping[str, Any]) -> None:
+    """Check the values that are wrong whatever the method is.
+
+    Args:
+        settings: every setting of a run by name.
+
+    Raises:
+        TrimtabError: naming the setting.
+    """
+    for name, rule in RULES.items():
+        _check(name, settings[name], rule)
+    check_device(settings["device"])
+    if not isinstance(settings["env_options"] or {}, Mapping):
+        raise TrimtabError("env_options: must be a mapping, such as env_options.reward=sparse")
+    dataset = settings["dataset"] or {}
+    for name, rule in _DATASET_RULES.items():
+        if name in dataset:
+            _check(f"dataset.{name}", dataset[name], rule)
+    for group in CONSTRUCTED:
+        section = settings[group]
+        if section is None:
+            continue
+        known = check_keywords(group, section)
+        for key in section:
+            if key not in known and key != "_target_":
+                raise TrimtabError(f"{group}.{key}: no such setting; {nearest(key, known)}")
+
+
+def _check(name: str, value: Any, rule: Rule) -> None:
+    wrong = rule(value)
+    if wrong is not None:
+        raise TrimtabError(f"{name}={value}: {wrong}")
+
+
+def check_device(device: str) -> None:
+    """Check that ``device`` is one that torch has here.
+
+    Raises:
+        TrimtabError: if it is not.
+    """
+    try:
+        torch.ones(1, device=device).item()  # "meta" has tensors, but no numbers in them
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise TrimtabError(f"device={device}: torch has no such device here; use cpu") from error
