@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor, nn
 
+from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
 from trimtab.types import Batch, Metrics, PolicySpec, Statistics, TrimtabError
 
@@ -137,6 +138,22 @@ class Algorithm(ABC):
             return data.action
         planned, _ = self.explore(data.obs, warmup=False)
         return torch.where(data.valid[..., None], data.action, planned)
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Return what a run of this method goes through, one after another.
+
+        By default: ``update`` on the dataset for ``offline_steps`` updates, then ``update`` on what
+        is gathered for ``online_steps`` environment steps. It is asked for once a run, when the
+        method has been made, and again where a run is resumed; the answer must be the same.
+
+        Args:
+            budget: what the run may spend.
+        """
+        usual = (
+            Phase("offline", budget.offline_steps, "updates", Feed.DATASET, self.update),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )
+        return tuple(phase for phase in usual if phase.length)
 
     @abstractmethod
     def update(self, data: Any) -> Metrics:

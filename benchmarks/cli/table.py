@@ -32,10 +32,14 @@ COMMANDS: dict[str, Command] = {
         "a suite's whole grid, in parallel over the cores, then its leaderboard",
         ("trimtab bench suite=quickstart", "trimtab bench suite=quickstart workers=1"),
         {
-            "suite": Setting(..., "name of the suite, as trimtab list suite shows it"),
+            "suite": Setting(
+                ..., "name of a suite, as trimtab list suite shows it, or a YAML file of your own"
+            ),
             "runs": Setting("runs", "folder of the runs; finished ones are not run again"),
             "out": Setting("", "folder of the leaderboard; default <runs>/suites/<suite>"),
             "workers": Setting(0, "runs side by side; 0 for one a core"),
+            "launcher": Setting("local", "what carries the runs out"),
+            "scale": Setting("", "one of the suite's scales, such as ci; default its first"),
             "seeds": Setting("", "such as 0,1,2 instead of the suite's own seeds"),
             "format": FORMAT,
         },

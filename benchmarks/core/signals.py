@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from trimtab.errors import Stopped
 
@@ -77,40 +76,6 @@ def sigterm_as_exit() -> Iterator[None]:
 
     with _on_sigterm(leave):
         yield
-
-
-@contextmanager
-def sigterm_to_children() -> Iterator[threading.Event]:
-    """Hand SIGTERM on to the processes that this one started: a sweep's, made by its launcher.
-
-    Yields:
-        what is set when SIGTERM came.
-    """
-    told = threading.Event()
-
-    def hand_on(*_: object) -> None:
-        _told.set()
-        told.set()
-        for child in _children():
-            os.kill(child, signal.SIGTERM)
-
-    _told.clear()
-    with _on_sigterm(hand_on):
-        yield told
-
-
-def _children() -> list[int]:
-    """Return the processes that have this one as their parent, where the system shows them."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            # pid (name) state parent ...; the name may hold anything.
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):  # it has just ended
-            continue
-        if parent == os.getpid():
-            found.append(int(status.parent.name))
-    return found
 
 
 def end_with_parent() -> None:

@@ -26,11 +26,12 @@ class Experience(Protocol):
         """Where decisions go."""
         ...
 
-    def due(self, env_steps: int) -> Iterator[Batch | Rollout]:
+    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
         """Yield what the learner is to be updated with, one update each.
 
         Args:
             env_steps: environment steps of the run so far.
+            source: what batches are drawn from instead of the experience itself.
         """
         ...
 
@@ -66,14 +67,14 @@ class ReplayedExperience:
             self.source = Mixture([dataset, buffer], [offline_share, 1 - offline_share])
         self.credit = 0.0
 
-    def due(self, env_steps: int) -> Iterator[Batch | Rollout]:
+    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
         """Yield ``updates_per_decision`` batches for each decision once the warm-up is over."""
         if env_steps < self.algorithm.warmup_steps:
             return
         self.credit += self.algorithm.updates_per_decision * self.buffer.num_envs
         while self.credit >= 1.0:
             self.credit -= 1.0
-            yield self.source.sample(self.algorithm.batch_size)
+            yield (source or self.source).sample(self.algorithm.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ring and the updates that are owed."""
@@ -95,10 +96,11 @@ class RolloutExperience:
     def __init__(self, buffer: RolloutBuffer) -> None:
         self.buffer = buffer
 
-    def due(self, env_steps: int) -> Iterator[Batch | Rollout]:
-        """Yield the rollout if it is full."""
+    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
+        """Yield the rollout if it is full, or a batch of ``source`` in its place."""
         if self.buffer.full:
-            yield self.buffer.take()
+            rollout = self.buffer.take()
+            yield rollout if source is None else source.sample(len(rollout))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the rows of the rollout so far."""
@@ -140,7 +142,11 @@ def make_dataset_source(
 
 
 def make_experience(
-    config: RunConfig, parts: Components, algorithm: Algorithm, dataset: Source | None
+    config: RunConfig,
+    parts: Components,
+    algorithm: Algorithm,
+    dataset: Source | None,
+    steps: int,
 ) -> Experience:
     """Return what a run's decisions become: a rollout where its method wants one, else a replay.
 
@@ -149,6 +155,7 @@ def make_experience(
         parts: what they name.
         algorithm: the learner.
         dataset: offline data that may share the batches, or None.
+        steps: environment steps that the run gathers.
     """
     env, action_shape = parts.env, (parts.act_steps, parts.env.action_dim)
     if algorithm.rollout_steps:
@@ -168,7 +175,7 @@ def make_experience(
     seed = config["seed"]
     if dataset is not None:
         seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
-    capacity = min(config["buffer_size"], config["online_steps"] + config["num_envs"])
+    capacity = min(config["buffer_size"], steps + config["num_envs"])
     buffer = ReplayBuffer(
         max(capacity, config["num_envs"]),
         env.obs_dim,

@@ -94,6 +94,8 @@ def document_of(
         },
         "numerics": {"threads": config["threads"]},
     }
+    if config["stop_at_success"] is not None:
+        document["evaluation"]["stop_at_success"] = float(config["stop_at_success"])
     if config["policy"] is not None:
         document["policy"] = constructed("policy", str(config.policy), config["policy"])
     if dataset is not None:

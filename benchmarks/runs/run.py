@@ -1,7 +1,8 @@
-"""The one loop: offline, online and from one to the other are numbers of steps.
+"""The one loop over a run's phases.
 
-    offline_steps updates on the dataset, then online_steps environment steps of gathering and
-    learning; an evaluation and a checkpoint every so often; a bundle at the end.
+The method says its phases: by default offline_steps updates on the dataset, then online_steps
+environment steps of gathering and learning. There is an evaluation and a checkpoint every so often,
+and a bundle at the end.
 
 A run is resumed from its checkpoint to the same bits: learner, buffer, environments, random states
 and the counters of this file are all that changes, and all of it is saved.
@@ -21,12 +22,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.benchmarks.core.checkpoint import load_checkpoint, save_checkpoint
 from trimtab.benchmarks.core.rundir import MetricsLog
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.collector import Collector
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
-from trimtab.benchmarks.runs.experience import Experience, make_dataset_source, make_experience
+from trimtab.benchmarks.runs.experience import (
+    Experience,
+    ReplayedExperience,
+    make_dataset_source,
+    make_experience,
+)
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.settings.config import RunConfig
@@ -34,9 +41,9 @@ from trimtab.envs.vector import make_vec
 from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json
 from trimtab.policies.bundle.bundle import save_bundle
-from trimtab.types import Batch, Metrics, Rollout, TrimtabError
+from trimtab.types import Batch, Metrics, Rollout, Source, TrimtabError
 
-__all__ = ["LOG_EVERY", "Progress", "Result", "Run"]
+__all__ = ["LOG_EVERY", "Progress", "Result", "Run", "budget_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +52,11 @@ Progress = Callable[[float, str], None]
 
 LOG_EVERY = 500
 """Updates between two lines of ``metrics.jsonl``; an update from a rollout always has a line."""
+
+
+def budget_of(config: RunConfig) -> Budget:
+    """Return what a run may spend, by its settings."""
+    return Budget(offline_steps=config["offline_steps"], online_steps=config["online_steps"])
 
 
 @dataclass(frozen=True)
@@ -89,9 +101,14 @@ class Run:
         )
         self.experience: Experience | None = None
         self.collector: Collector | None = None
-        if config["online_steps"]:
+        self.phases = self.algorithm.phases(budget_of(config))
+        self.done = [0] * len(self.phases)
+        gathered = sum(phase.length for phase in self.phases if phase.unit == "steps")
+        if gathered:
             envs = make_vec(env.id, config["num_envs"], seed=seed, act_steps=steps, **env.options)
-            self.experience = make_experience(config, parts, self.algorithm, self.dataset_source)
+            self.experience = make_experience(
+                config, parts, self.algorithm, self.dataset_source, gathered
+            )
             self.collector = Collector(
                 envs, self.algorithm, self.experience.buffer, config["device"]
             )
@@ -106,6 +123,7 @@ class Run:
         self.rows: list[EpisodeRow] = []
         self.updates = 0
         self.env_steps = 0
+        self.reached = False  # the success rate that the run is to stop at
         self.seconds = 0.0
         self._started = time.perf_counter()
 
@@ -127,26 +145,42 @@ class Run:
         self._resumed_at = self.position if state is not None else None
         if self.evaluation_due and self.position < self.end:
             self._evaluate()
-        while self.updates < self.config["offline_steps"]:
-            assert self.dataset_source is not None
-            self._update(self.dataset_source.sample(self.algorithm.batch_size))
-            self._after(1)
-        while self.env_steps < self.config["online_steps"]:
-            self.advance()
+        for index, phase in enumerate(self.phases):
+            while self.done[index] < phase.length and not self.reached:
+                self.advance(index)
         return self._finish()
 
     @property
     def position(self) -> int:
-        """Offline updates made plus environment steps taken: how far the run is."""
-        return min(self.updates, int(self.config["offline_steps"])) + self.env_steps
+        """How far the run is: units of all its phases, updates or environment steps."""
+        return sum(self.done)
 
     @property
     def end(self) -> int:
         """The position at which the run is done."""
-        return int(self.config["offline_steps"] + self.config["online_steps"])
+        return sum(phase.length for phase in self.phases)
 
-    def advance(self) -> None:
-        """Take one decision in every environment, and do what is due after it."""
+    def advance(self, index: int) -> None:
+        """Go on in a phase: by one update, or by one decision in every environment."""
+        phase = self.phases[index]
+        if phase.unit == "updates":
+            self._update(phase, self._source(phase).sample(self.algorithm.batch_size))
+            self._after(index, 1)
+        else:
+            self._after(index, self._gather(phase))
+
+    def _source(self, phase: Phase) -> Source:
+        """Return what the batches of a phase are drawn from."""
+        if not isinstance(phase.feed, Feed):
+            return phase.feed
+        if phase.feed is Feed.DATASET:
+            assert self.dataset_source is not None
+            return self.dataset_source
+        assert isinstance(self.experience, ReplayedExperience)
+        return self.experience.source
+
+    def _gather(self, phase: Phase) -> int:
+        """Take one decision in every environment and learn what is due; return the steps taken."""
         assert self.collector is not None and self.experience is not None
         warmup = self.env_steps < self.algorithm.warmup_steps
         try:
@@ -154,12 +188,15 @@ class Run:
         except TrimtabError as error:
             raise TrimtabError(f"{self._where()}: {error}; {self._last_good()}") from error
         self.env_steps += steps
-        for data in self.experience.due(self.env_steps):
-            self._update(data)
-        self._after(steps)
+        if phase.update is not None:
+            source = None if phase.feed is Feed.EXPERIENCE else self._source(phase)
+            for data in self.experience.due(self.env_steps, source):
+                self._update(phase, data)
+        return steps
 
-    def _update(self, data: Batch | Rollout) -> None:
-        metrics = self.algorithm.update(data)
+    def _update(self, phase: Phase, data: Batch | Rollout) -> None:
+        assert phase.update is not None
+        metrics = phase.update(data)
         self._check_finite(metrics)
         self.metrics.add(metrics)
         self.updates += 1
@@ -194,11 +231,14 @@ class Run:
             }
         self.metrics.write(position, extra)
 
-    def _after(self, steps: int) -> None:
+    def _after(self, index: int, steps: int) -> None:
         """Evaluate and save where the last ``steps`` crossed a multiple of their intervals."""
+        self.done[index] += steps
         now, before = self.position, self.position - steps
-        every = self.config["eval_every"]
-        if every and now // every > before // every and now < self.end:
+        own = self.phases[index].eval_every
+        every = own or self.config["eval_every"]
+        counted = self.done[index] if own else now
+        if every and counted // every > (counted - steps) // every and now < self.end:
             self._evaluate()
         every = self.config["checkpoint_every"]
         if now // every > before // every and now < self.end:
@@ -227,6 +267,8 @@ class Run:
             check=self._check_stop,
         )
         self.evaluation_due = False
+        enough, rate = self.config["stop_at_success"], self.scores.success_rate
+        self.reached = enough is not None and rate is not None and rate >= enough
         self.rows += self.record.rows(
             self.scores, self.algorithm, env_steps=self.env_steps, updates=self.updates
         )
@@ -277,8 +319,10 @@ class Run:
             "rows": [row.to_row() for row in self.rows],
             "torch_random": torch.get_rng_state(),
             "numpy_random": np.random.get_state(legacy=True),
+            "phases": list(self.done),
             "updates": self.updates,
             "env_steps": self.env_steps,
+            "reached": self.reached,
             "evaluation_due": self.evaluation_due,
             "seconds": time.perf_counter() - self._started,
         }
@@ -294,7 +338,9 @@ class Run:
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
         torch.set_rng_state(state["torch_random"])
         np.random.set_state(tuple(state["numpy_random"]))
+        self.done = [int(units) for units in state["phases"]]
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
+        self.reached = bool(state["reached"])
         self.seconds = float(state["seconds"])
         self.evaluation_due = bool(state["evaluation_due"])
 

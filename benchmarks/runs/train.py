@@ -6,11 +6,13 @@ from pathlib import Path
 
 import torch
 
+from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.phases import Feed
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
 from trimtab.benchmarks.runs.provenance import check_same_base, check_same_start, write_provenance
-from trimtab.benchmarks.runs.run import Progress, Result, Run
+from trimtab.benchmarks.runs.run import Progress, Result, Run, budget_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.files import read_json
 from trimtab.types import TrimtabError
@@ -55,6 +57,12 @@ def check(config: RunConfig) -> None:
 def _check_method(config: RunConfig, parts: build.Components) -> None:
     """Make the method once, and check that there is something for it to learn from."""
     algorithm = parts.make_algorithm()
+    _check_phases(config, parts, algorithm)
+    if config["stop_at_success"] is not None:
+        if config["eval_every"] is None:
+            raise TrimtabError("stop_at_success: nothing is evaluated on the way; set eval_every")
+        if parts.env.success_key is None:
+            raise TrimtabError(f"stop_at_success: {parts.env.id} has no success; leave it out")
     own = ["rollouts"] if algorithm.rollout_steps else list(algorithm.aux_shapes)
     for name in ("offline_steps", "offline_share"):
         if config[name] and own:
@@ -74,6 +82,23 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
             f"online_steps={online}: {config.algorithm} only begins to learn after its warm-up of "
             f"{algorithm.warmup_steps} steps; give it more of them, or set algorithm.warmup_steps"
         )
+
+
+def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorithm) -> None:
+    """Check that every phase of a method has what feeds it."""
+    gathered = False
+    for phase in algorithm.phases(budget_of(config)):
+        gathered |= phase.unit == "steps"
+        if phase.feed is Feed.DATASET and parts.dataset is None:
+            raise TrimtabError(
+                f"{config.algorithm} needs dataset=… for its phase {phase.name}; trimtab list "
+                "dataset shows what there is"
+            )
+        if phase.feed is Feed.EXPERIENCE and not gathered:
+            raise TrimtabError(
+                f"{config.algorithm}: its phase {phase.name} learns from what was gathered, and "
+                "nothing is gathered before it; set online_steps"
+            )
 
 
 def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:

@@ -106,6 +106,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "online_steps": whole(0),
         "eval_every": optional(whole(1)),
         "eval_episodes": whole(1, _MOST_COUNT),
+        "stop_at_success": optional(number(0, 1)),
         "eval_seed": whole(0, MOST_SEED),
         "checkpoint_every": whole(1),
         "stream_above": optional(whole(0)),

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from trimtab.benchmarks.runs.base import load_base
-from trimtab.benchmarks.suites.suite import Outcome
+from trimtab.benchmarks.suites.run_suite import Outcome
 from trimtab.envs.families.robotics.mazes import CELL_SIZE, cell_to_xy, maze_map
 from trimtab.envs.vector import make_vec
 from trimtab.files import atomic_write_bytes

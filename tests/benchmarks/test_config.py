@@ -72,7 +72,7 @@ WRONG = {
     "no seed": (["~seed"], "~seed: a run needs it"),
     "no options": (["~env_options"], "~env_options: a run needs it"),
     "a path that is a number": (["dataset=folder", "dataset.path=5"], "dataset.path=5: must be t"),
-    "no path": (["dataset=folder", "dataset.path="], "dataset.path=: must be text"),
+    "no path": (["dataset=folder", "dataset.path="], "dataset.path=: is empty"),
     "a name that is a list": (["dataset=external", "dataset.name=[a]"], "dataset.name=['a']: must"),
     "weightings": (["dataset_weighting=[return]"], "dataset_weighting=['return']: there is no"),
     "options that are no mapping": (["env_options=3"], "env_options: must be a mapping"),

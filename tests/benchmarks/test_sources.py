@@ -42,8 +42,8 @@ def interrupted(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin a run and stop it dead after its first checkpoint and some more steps."""
     after = loop.Run._after
 
-    def stop(run: Any, steps: int) -> None:
-        after(run, steps)
+    def stop(run: Any, index: int, steps: int) -> None:
+        after(run, index, steps)
         if (run.folder / "checkpoint").is_dir() and run.position % run.config["checkpoint_every"]:
             raise KeyboardInterrupt
 
@@ -352,9 +352,9 @@ def test_half_of_a_batch_is_another_runs(
     shares = []
     update = loop.Run._update
 
-    def noted(run: Any, batch: Any) -> None:
+    def noted(run: Any, phase: Any, batch: Any) -> None:
         shares.append(sum(row.tobytes() in known for row in batch.obs[:8].numpy()))
-        update(run, batch)
+        update(run, phase, batch)
 
     monkeypatch.setattr(loop.Run, "_update", noted)
     words = [*single_steps(tiny, tmp_path), "offline_share=0.5", "seed=3", listed(runs(0))]

@@ -15,7 +15,8 @@ from rich.console import Console
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.words import quoted
-from trimtab.benchmarks.suites.suite import load_suite, run_suite
+from trimtab.benchmarks.suites.run_suite import run_suite
+from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.types import TrimtabError
 
 SUITE = {

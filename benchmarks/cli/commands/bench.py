@@ -15,55 +15,76 @@ from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
 from trimtab.benchmarks.settings.values import MOST_SEED
 from trimtab.benchmarks.suites import figures
-from trimtab.benchmarks.suites.suite import load_suite, run_suite
+from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
+from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.errors import TrimtabError
 
 __all__ = ["bench"]
 
 
-def bench(suite: str, runs: str, out: str, workers: int, seeds: str, format: str) -> int:
+def bench(
+    suite: str,
+    runs: str,
+    out: str,
+    workers: int,
+    launcher: str,
+    scale: str,
+    seeds: str,
+    format: str,
+) -> int:
     """Carry out a suite, write its leaderboard, figure and bundle, and print the tables."""
-    loaded = load_suite(suite, runs, _whole_numbers(seeds) if seeds else None)
-    folder = Path(out) if out else Path(runs) / "suites" / suite
+    loaded = load_suite(suite, runs, _whole_numbers(seeds) if seeds else None, scale or None)
+    name = f"{loaded.name}-{scale}" if scale else loaded.name
+    folder = Path(out) if out else Path(runs) / "suites" / name
+    command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
     console = Console(stderr=True)
     with rundir.locked(folder):
-        outcome = run_suite(loaded, folder, workers=workers, console=console)
-        console.print("computing the leaderboard", highlight=False)
-        table = collect_files([path / FILE_NAME for path in outcome.folders.values()], Path(runs))
-        board = boards.build(
-            table,
-            baselines=loaded.baselines or None,
-            command=f"trimtab bench suite={suite}",
-            versions=provenance.versions(),
-            title=loaded.title,
-        )
-        paths = boards.write(board, folder)
-        figure = folder / "figure.png"
-        if not (outcome.already_done and figure.is_file()):
-            console.print("drawing the figure", highlight=False)
-            if loaded.figure is None:
-                curves.draw(board, figure)
-            else:
-                figures.draw(loaded.figure, outcome, figure)
-        bundle = folder / "bundle"
-        if loaded.export is not None and not (outcome.already_done and bundle.is_dir()):
-            console.print("exporting the bundle", highlight=False)
-            first = loaded.jobs[0].seed
-            export_bundle(outcome.folder(loaded.export, first), bundle)
+        outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=launcher)
+        board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
         sys.stdout.write(board.to_json())
         return 0
     answer = Console()
     if outcome.already_done:
-        answer.print(f"suite {suite}: all {len(loaded.jobs)} runs were done before; nothing to do")
+        answer.print(f"suite {name}: all {len(loaded.jobs)} runs were done before; nothing to do")
     boards.print_table(board, answer)
     plain = Console(soft_wrap=True, highlight=False)
-    plain.print(f"page:    {paths['index.html']}")
-    plain.print(f"figure:  {figure}")
-    if loaded.export is not None:
-        plain.print(f"bundle:  {bundle}")
-    plain.print(f"rows:    {paths[FILE_NAME]}")
+    for what, path in paths.items():
+        plain.print(f"{what + ':':<9}{path}")
     return 0
+
+
+def _publish(
+    suite: Suite, outcome: Outcome, folder: Path, runs: Path, command: str, console: Console
+) -> tuple[boards.Leaderboard, dict[str, Path]]:
+    """Write what follows from a suite's runs; return its leaderboard, and what was written where.
+
+    A figure and a bundle that are there already stay, where no run was carried out.
+    """
+    console.print("computing the leaderboard", highlight=False)
+    table = collect_files([path / FILE_NAME for path in outcome.folders.values()], runs)
+    board = boards.build(
+        table,
+        baselines=suite.baselines or None,
+        command=command,
+        versions=provenance.versions(),
+        title=suite.title,
+    )
+    written = boards.write(board, folder)
+    figure, bundle = folder / "figure.png", folder / "bundle"
+    paths = {"page": written["index.html"], "figure": figure}
+    if not (outcome.already_done and figure.is_file()):
+        console.print("drawing the figure", highlight=False)
+        if suite.figure is None:
+            curves.draw(board, figure)
+        else:
+            figures.draw(suite.figure, outcome, figure)
+    if suite.export is not None:
+        paths["bundle"] = bundle
+        if not (outcome.already_done and bundle.is_dir()):
+            console.print("exporting the bundle", highlight=False)
+            export_bundle(outcome.folder(suite.export, suite.jobs[0].seed), bundle)
+    return board, paths | {"rows": written[FILE_NAME]}
 
 
 def _whole_numbers(text: str) -> list[int]:

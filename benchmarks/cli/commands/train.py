@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_result, progress_bar
+from trimtab.benchmarks.cli.words import Setting, parse
 from trimtab.benchmarks.runs.train import train as carry_out
 from trimtab.benchmarks.settings import config, groups
 from trimtab.benchmarks.suites.sweep import sweep
@@ -23,8 +25,7 @@ def train(words: Sequence[str]) -> int:
         if word.startswith("-"):
             raise TrimtabError(f"train: no option {word}; settings are key=value, sweeps take -m")
     if len(overrides) < len(words):
-        sweep(overrides, _print_job)
-        return 0
+        return _sweep(overrides)
     settings = config.compose_run(overrides)
 
     with progress_bar(settings.algorithm) as tell:
@@ -33,8 +34,17 @@ def train(words: Sequence[str]) -> int:
     return 0
 
 
-def _print_job(job: Mapping[str, Any]) -> None:
-    print_result(Path(job["folder"]), job, already_done=job["already_done"])
+def _sweep(words: Sequence[str]) -> int:
+    own = {"launcher": Setting("local", ""), "workers": Setting(0, "")}
+    chosen = [word for word in words if word.partition("=")[0] in own]
+    settings = parse("train", own, chosen)
+    sweep(
+        [word for word in words if word not in chosen],
+        lambda done: print_result(Path(done.folder), done.summary, already_done=done.already_done),
+        console=Console(stderr=True),
+        **settings,
+    )
+    return 0
 
 
 def explain_run() -> list[str]:
@@ -44,6 +54,7 @@ def explain_run() -> list[str]:
         lines.append(f"  {group}: {', '.join(groups.group_options(group))}")
     lines += [
         "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy",
-        "  -m: a sweep over comma-separated values, such as -m seed=0,1,2, in parallel",
+        "  -m: a sweep over comma-separated values, such as -m seed=0,1,2, in parallel;",
+        "      workers=2 runs two side by side, launcher=… says what carries them out",
     ]
     return lines

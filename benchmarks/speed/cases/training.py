@@ -60,7 +60,7 @@ def advance(run: Run, steps: int) -> None:
     """Go through the run's own loop for ``steps`` environment steps."""
     end = run.env_steps + steps
     while run.env_steps < end:
-        run.advance()
+        run.advance(0)
 
 
 def off_policy(algorithm: str) -> Side:

@@ -1,0 +1,105 @@
+"""Carry out a suite: every run that is not done, bases first, several side by side."""
+
+from __future__ import annotations
+
+import concurrent.futures
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from trimtab.benchmarks.settings.words import quoted
+from trimtab.benchmarks.suites.bars import Bars
+from trimtab.benchmarks.suites.launch import Done, Launcher, Work, launcher_kind
+from trimtab.benchmarks.suites.suite import Job, Suite
+from trimtab.errors import Stopped, TrimtabError
+from trimtab.files import atomic_write_json, read_json
+
+__all__ = ["Outcome", "run_suite"]
+
+
+@dataclass
+class Outcome:
+    """What became of a suite's runs: the folder of each, and whether all were there before."""
+
+    folders: dict[tuple[str, int], Path] = field(default_factory=dict)
+    already_done: bool = False
+
+    def folder(self, name: str, seed: int) -> Path:
+        """Return the folder of one run."""
+        return self.folders[name, seed]
+
+
+def run_suite(
+    suite: Suite, out: Path, *, workers: int, console: Console, launcher: str = "local"
+) -> Outcome:
+    """Carry out every run of a suite that is not done; bases first, ``workers`` side by side.
+
+    Args:
+        suite: the suite.
+        out: folder of the leaderboard; the folders of the runs are noted in it.
+        workers: runs side by side; 0 for one a core.
+        console: where progress is shown.
+        launcher: name of what carries the runs out.
+
+    Raises:
+        Stopped: if the process is told to end (SIGTERM): the runs' states are saved.
+        TrimtabError: the first error of a run; the other runs are stopped, and go on next time.
+    """
+    kind = launcher_kind(launcher)
+    note = out / "suite.json"
+    done = _all_done(note, suite)
+    if done is not None:
+        return Outcome(done, already_done=True)
+    outcome = Outcome()
+    weights = {job.label: job.seconds for job in suite.jobs}
+    with Bars(suite.name, weights, console) as bars, kind.start(workers, bars.tell) as launched:
+        _schedule(suite, launched, outcome, bars)
+    folders = {f"{name}/{seed}": str(path) for (name, seed), path in outcome.folders.items()}
+    atomic_write_json(note, {"digest": suite.digest, "folders": folders})
+    return outcome
+
+
+def _all_done(note: Path, suite: Suite) -> dict[tuple[str, int], Path] | None:
+    """Return the runs' folders if an earlier call finished this very suite and all are there."""
+    if not note.is_file():
+        return None
+    document = read_json(note, "suite")
+    if not isinstance(document, dict) or document.get("digest") != suite.digest:
+        return None
+    folders = {
+        (job.name, job.seed): Path(document["folders"][f"{job.name}/{job.seed}"])
+        for job in suite.jobs
+    }
+    whole = all((folder / "result.json").is_file() for folder in folders.values())
+    return folders if whole else None
+
+
+def _schedule(suite: Suite, launcher: Launcher, outcome: Outcome, bars: Bars) -> None:
+    """Hand every run to the launcher as soon as its base is there."""
+    waiting = list(suite.jobs)
+    running: dict[concurrent.futures.Future[Done], Job] = {}
+    while waiting or running:
+        for job in list(waiting):
+            if job.base is None or (job.base, job.seed) in outcome.folders:
+                waiting.remove(job)
+                base = outcome.folders.get((job.base, job.seed)) if job.base else None
+                running[launcher.submit(_work(job, base))] = job
+        for future in launcher.await_some(running):
+            job = running.pop(future)
+            try:
+                outcome.folders[job.name, job.seed] = Path(future.result().folder)
+            except Stopped:
+                raise
+            except TrimtabError as error:
+                raise TrimtabError(f"{job.label}: {error}") from error
+            bars.finished(job.label)
+
+
+def _work(job: Job, base: Path | None) -> Work:
+    """Return a run as a launcher takes it.
+
+    Its base is named by its configuration: every seed starts from the base of its own seed.
+    """
+    words = [] if base is None else [f"base={quoted(str(base.parent / 'seed') + '${seed}')}"]
+    return Work(job.label, (*job.overrides, *words))
