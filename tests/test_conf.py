@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from trimtab.benchmarks.recipe_kinds.others import parts_of
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.benchmarks.settings.groups import group_options
+from trimtab.discovery import modules_in
 from trimtab.envs.registry import list_envs
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec
@@ -52,14 +52,14 @@ def minimal(algorithm: str) -> list[str]:
 def algorithms_in_code() -> dict[str, type[Algorithm]]:
     """Return every concrete method by the name of its module."""
     found: dict[str, type[Algorithm]] = {}
-    for path in sorted((ROOT / "algorithms").glob("*.py")):
-        module = importlib.import_module(f"trimtab.algorithms.{path.stem}")
+    for module in modules_in("algorithms"):
+        name = module.__name__.rpartition(".")[2]
         for value in vars(module).values():
             if not (inspect.isclass(value) and issubclass(value, Algorithm)):
                 continue
             if value.__module__ == module.__name__ and not inspect.isabstract(value):
-                assert path.stem not in found, f"two methods in {path.name}"
-                found[path.stem] = value
+                assert name not in found, f"two methods in {module.__name__}, or two of this name"
+                found[name] = value
     return found
 
 
@@ -113,7 +113,7 @@ def test_every_method_has_its_yaml_and_every_yaml_its_method() -> None:
     assert set(in_code) <= set(ALGORITHMS)
     for name, algorithm in in_code.items():
         target = section("algorithm", name)["_target_"]
-        assert target == f"trimtab.algorithms.{name}.{algorithm.__name__}"
+        assert target == f"{algorithm.__module__}.{algorithm.__name__}"
     # A method that is another one with other settings has a YAML and no module: RLPD.
     for name in set(ALGORITHMS) - set(in_code):
         module = section("algorithm", name)["_target_"].split(".")[-2]

@@ -162,9 +162,9 @@ def test_a_keyword_that_the_yaml_leaves_out_can_be_set() -> None:
 
 
 def test_every_constructor_keyword_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    import trimtab.benchmarks.settings.config as module
+    import trimtab.benchmarks.settings.overrides as module
 
-    whole = module._conf_file
+    whole = module.conf_file
 
     def without_tau(name: str) -> object:
         loaded = whole(name)
@@ -172,7 +172,7 @@ def test_every_constructor_keyword_can_be_set(monkeypatch: pytest.MonkeyPatch) -
             del loaded["algorithm"]["tau"]
         return loaded
 
-    monkeypatch.setattr(module, "_conf_file", without_tau)
+    monkeypatch.setattr(module, "conf_file", without_tau)
     config = compose_run([ENV, "algorithm=sac", "algorithm.tau=0.25"])
     assert config["algorithm"]["tau"] == 0.25
 
