@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
@@ -189,9 +189,3 @@ def check_range(name: str, value: float, least: float, most: float = math.inf) -
     if not least <= value <= most:
         limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
         raise TrimtabError(f"algorithm.{name}={value}: must be {limits}")
-
-
-@torch.no_grad()
-def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Move ``target`` to ``online`` by ``rate``: ``target <- (1 - rate) target + rate online``."""
-    torch._foreach_lerp_(list(target.parameters()), [p.detach() for p in online.parameters()], rate)

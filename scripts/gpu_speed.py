@@ -18,7 +18,7 @@ import gymnasium
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import polyak
+from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.benchmarks.speed.cases.shared import (
     BATCH,

@@ -107,43 +107,72 @@ def rooms(edges: Graph) -> Graph:
 
 
 def draw(edges: Graph, path: Path) -> None:
-    """Draw the rooms as boxes, from the ground up, and their imports as lines."""
-    between = rooms(edges)
-    levels = _levels(between)
+    """Draw the rooms as boxes, a column a top folder, and their imports as lines.
+
+    A box stands above all that it imports. A line that follows from others is left out, and so are
+    the modules at the top of the package, which everything may import.
+    """
+    between = {
+        room: {other for other in imported if "." in other}
+        for room, imported in rooms(edges).items()
+        if "." in room
+    }
     sizes = {room: sum(room_of(module) == room for module in edges) for room in between}
-    figure, axes = plt.subplots(figsize=(13, 1.15 * len(levels) + 0.6))
-    places: dict[str, tuple[float, float]] = {}
-    for height, level in enumerate(levels):
-        for number, room in enumerate(level):
-            places[room] = ((number + 0.5) / len(level) * 13, height * 1.15)
-    for room, imported in between.items():
+    places = _places(between)
+    tall = max(y for _, y in places.values())
+    figure, axes = plt.subplots(figsize=(2.9 * len(CODE), 0.85 * tall + 1.6))
+    for room, imported in _needed(between).items():
         for other in imported:
             (x, y), (to_x, to_y) = places[room], places[other]
-            axes.plot([x, to_x], [y, to_y], color="#7a8796", linewidth=0.6, alpha=0.35, zorder=1)
+            axes.annotate(
+                "", (to_x, to_y + 0.27), (x, y - 0.27), zorder=1,
+                arrowprops={"arrowstyle": "-|>", "color": "#6b7785", "lw": 0.7, "alpha": 0.7},
+            )  # fmt: skip
     for room, (x, y) in places.items():
-        top, _, name = room.rpartition(".")
-        width = 13 / max(len(level) for level in levels) * 0.94
-        box = (x - width / 2, y - 0.3)
+        top, _, name = room.partition(".")
+        box = (x - 1.0, y - 0.27)
         axes.add_patch(
             FancyBboxPatch(
-                box, width, 0.6, boxstyle="round,pad=0,rounding_size=0.08",
+                box, 2.0, 0.54, boxstyle="round,pad=0,rounding_size=0.08",
                 facecolor=COLOURS[top], edgecolor="#4b5563", linewidth=0.8, zorder=2,
             )
         )  # fmt: skip
-        several = f"\n{sizes[room]} files" if sizes[room] > 1 else ""
-        label = f"{top}/{name}" if top else name
-        axes.text(x, y, label + several, ha="center", va="center", fontsize=7.5, zorder=3)
-    axes.set_xlim(0, 13)
-    axes.set_ylim(-0.6, (len(levels) - 1) * 1.15 + 0.6)
+        files = f"{sizes[room]} files" if sizes[room] > 1 else "one file"
+        axes.text(x, y + 0.07, name, ha="center", va="center", fontsize=10, zorder=3)
+        axes.text(x, y - 0.14, files, ha="center", va="center", fontsize=6.5, zorder=3)
+    for number, top in enumerate(CODE):
+        axes.text(number * 2.9, tall + 0.75, f"{top}/", ha="center", fontsize=12, weight="bold")
+    axes.set_xlim(-1.2, 2.9 * len(CODE) - 1.7)
+    axes.set_ylim(-0.5, tall + 1.1)
     axes.axis("off")
-    figure.savefig(path, dpi=130, bbox_inches="tight")
+    figure.savefig(path, dpi=110, bbox_inches="tight")
     plt.close(figure)
 
 
-def _levels(between: Graph) -> list[list[str]]:
-    """Return the rooms from the ground up: each stands above all that it imports.
+def _needed(between: Graph) -> Graph:
+    """Return the imports that do not follow from others (a transitive reduction)."""
 
-    Rooms that reach one another, such as a folder and the module that is its door, share a level.
+    def reached(room: str, seen: set[str]) -> set[str]:
+        for other in between[room] - seen:
+            seen.add(other)
+            reached(other, seen)
+        return seen
+
+    return {
+        room: {
+            other
+            for other in imported
+            if not any(other in reached(third, set()) for third in imported - {other})
+        }
+        for room, imported in between.items()
+    }
+
+
+def _places(between: Graph) -> dict[str, tuple[float, float]]:
+    """Return where each room stands: its top folder's column, and above all that it imports.
+
+    Rooms that reach one another, such as a folder and the module that is its door, share a height;
+    two of one column at one height stand one above the other.
     """
     together = {room: group[0] for group in circles(between) for room in group}
     height: dict[str, int] = {}
@@ -156,12 +185,15 @@ def _levels(between: Graph) -> list[list[str]]:
             height[head] = 1 + max((of(other) for other in below), default=-1)
         return height[head]
 
-    levels: list[list[str]] = []
-    for room in sorted(between, key=lambda room: (of(room), room)):
-        while len(levels) <= of(room):
-            levels.append([])
-        levels[of(room)].append(room)
-    return levels
+    places: dict[str, tuple[float, float]] = {}
+    for number, top in enumerate(CODE):
+        column = sorted((room for room in between if room.startswith(f"{top}.")), key=of)
+        free = 0.0
+        for room in column:
+            free = max(free, float(of(room)))
+            places[room] = (number * 2.9, free)
+            free += 1.0
+    return places
 
 
 def main() -> int:

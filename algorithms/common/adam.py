@@ -1,17 +1,37 @@
 """Adam, from a loss to moved weights in one call.
 
-Kingma and Ba, "Adam: A Method for Stochastic Optimization" (arXiv 1412.6980), algorithm 1. The
-arithmetic is that of ``torch.optim.Adam(fused=True)``, by the same kernel; what is left out is its
-bookkeeping, which for the small networks of robot control takes longer than the kernel does.
+Kingma and Ba, "Adam: A Method for Stochastic Optimization" (arXiv 1412.6980), algorithm 1; with
+weight decay, Loshchilov and Hutter, "Decoupled Weight Decay Regularization" (arXiv 1711.05101),
+algorithm 2. The arithmetic is that of ``torch.optim.Adam`` and ``AdamW`` with ``fused=True``, by
+the same kernels; what is left out is their bookkeeping, which for the small networks of robot
+control takes longer than the kernel does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+__all__ = ["Adam", "Group", "clip_gradients"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Weights that share a learning rate.
+
+    Attributes:
+        parameters: the weights.
+        learning_rate: alpha.
+        weight_decay: lambda; each step takes ``alpha * lambda`` of a weight off it.
+    """
+
+    parameters: Sequence[nn.Parameter]
+    learning_rate: float
+    weight_decay: float = 0.0
 
 
 class Adam:
@@ -21,65 +41,111 @@ class Adam:
     critic that an actor climbs, get no gradients, and nothing is left in ``Tensor.grad``.
 
     Args:
-        parameters: the weights, all of one type and on one device.
-        learning_rate: alpha.
+        parameters: the weights, all of one type and on one device; or groups of them.
+        learning_rate: alpha, of weights that come in no group.
         betas: decay rates of the two moments.
         epsilon: what is added to the root of the second moment.
         max_gradient_norm: bound on the norm of all gradients together; None: there is none.
+        weight_decay: lambda, of weights that come in no group.
+        partial: whether a loss may leave some of the weights unused; those stay as they are, with
+            their moments, in that step.
 
     Raises:
-        ValueError: if the learning rate is below 0 or not a number.
+        ValueError: if a learning rate or weight decay is below 0 or not a number.
     """
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter],
-        learning_rate: float,
+        parameters: Iterable[nn.Parameter] | Sequence[Group],
+        learning_rate: float = 0.0,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
         max_gradient_norm: float | None = None,
+        weight_decay: float = 0.0,
+        partial: bool = False,
     ) -> None:
-        if not learning_rate >= 0:
-            raise ValueError(f"a learning rate must be at least 0, got {learning_rate}")
-        self.parameters: list[Tensor] = list(parameters)
-        self.learning_rate = learning_rate
+        given = list(parameters)
+        groups = [one for one in given if isinstance(one, Group)]
+        loose = [one for one in given if not isinstance(one, Group)]
+        if loose:
+            groups.append(Group(loose, learning_rate, weight_decay))
+        for group in groups:
+            if not group.learning_rate >= 0:
+                raise ValueError(f"a learning rate must be at least 0, got {group.learning_rate}")
+            if not group.weight_decay >= 0:
+                raise ValueError(f"a weight decay must be at least 0, got {group.weight_decay}")
+        self.parameters: list[Tensor] = [one for group in groups for one in group.parameters]
+        self.learning_rates = [group.learning_rate for group in groups]
+        self.weight_decays = [group.weight_decay for group in groups]
+        self._sizes = [len(group.parameters) for group in groups]
         self.betas, self.epsilon = betas, epsilon
-        self.max_gradient_norm = max_gradient_norm
+        self.max_gradient_norm, self.partial = max_gradient_norm, partial
         self.first_moment = [torch.zeros_like(weight) for weight in self.parameters]
         self.second_moment = [torch.zeros_like(weight) for weight in self.parameters]
-        self.steps = torch.zeros((), device=self.parameters[0].device)
+        counts = len(self.parameters) if partial else 1  # one count for all, where all step alike
+        self._counts = [torch.zeros((), device=self.parameters[0].device) for _ in range(counts)]
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the first group, which is all of them where there is one."""
+        return self.learning_rates[0]
+
+    @learning_rate.setter
+    def learning_rate(self, value: float) -> None:
+        self.learning_rates[0] = value
 
     def step(self, loss: Tensor) -> None:
-        """Take one step down ``loss``, a scalar that depends on every one of the weights."""
+        """Take one step down ``loss``, a scalar that depends on the weights.
+
+        Raises:
+            RuntimeError: if it does not depend on one of them, unless it is ``partial``.
+        """
+        found = torch.autograd.grad(loss, self.parameters, allow_unused=self.partial)
         # The kernel takes every tensor to lie in memory as its weight does.
-        gradients = tuple(g.contiguous() for g in torch.autograd.grad(loss, self.parameters))
+        gradients = [None if one is None else one.contiguous() for one in found]
         with torch.no_grad():
             if self.max_gradient_norm is not None:
-                clip_gradients(gradients, self.max_gradient_norm)
-            self.steps += 1
-            torch._fused_adam_(
-                self.parameters,
-                gradients,
-                self.first_moment,
-                self.second_moment,
-                [],
-                [self.steps] * len(self.parameters),
-                lr=self.learning_rate,
-                beta1=self.betas[0],
-                beta2=self.betas[1],
-                weight_decay=0.0,
-                eps=self.epsilon,
-                amsgrad=False,
-                maximize=False,
-            )
+                there = tuple(one for one in gradients if one is not None)
+                clip_gradients(there, self.max_gradient_norm)
+            used = [number for number, one in enumerate(gradients) if one is not None]
+            if self.partial:
+                torch._foreach_add_([self._counts[number] for number in used], 1)
+            else:
+                self._counts[0] += 1
+            first = 0
+            for group, size in enumerate(self._sizes):
+                members = [number for number in used if first <= number < first + size]
+                if members:
+                    self._move(group, members, gradients)
+                first += size
+
+    def _move(self, group: int, members: Sequence[int], gradients: Sequence[Tensor | None]) -> None:
+        """Move some weights of a group by their gradients."""
+        decay = self.weight_decays[group]
+        kernel = torch._fused_adamw_ if decay else torch._fused_adam_
+        kernel(
+            [self.parameters[number] for number in members],
+            [gradients[number] for number in members],
+            [self.first_moment[number] for number in members],
+            [self.second_moment[number] for number in members],
+            [],
+            [self._counts[number if self.partial else 0] for number in members],
+            lr=self.learning_rates[group],
+            beta1=self.betas[0],
+            beta2=self.betas[1],
+            weight_decay=decay,
+            eps=self.epsilon,
+            amsgrad=False,
+            maximize=False,
+        )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return moments and count of steps."""
+        """Return moments and counts of steps."""
         return {
             "first_moment": self.first_moment,
             "second_moment": self.second_moment,
-            "steps": self.steps,
+            "steps": self._counts if self.partial else self._counts[0],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -87,7 +153,9 @@ class Adam:
         for name in ("first_moment", "second_moment"):
             for mine, stored in zip(getattr(self, name), state[name], strict=True):
                 mine.copy_(stored)
-        self.steps.copy_(state["steps"])
+        counts = state["steps"] if self.partial else [state["steps"]]
+        for mine, stored in zip(self._counts, counts, strict=True):
+            mine.copy_(stored)
 
 
 @torch.no_grad()

@@ -22,8 +22,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup
+from trimtab.algorithms.common.expectiles import AnnealedExpectile, expectile_loss
 from trimtab.algorithms.off_policy.sac import SAC
-from trimtab.policies.networks.critic import AnnealedExpectile, expectile_loss
 
 
 class AnnealedSAC(SAC):

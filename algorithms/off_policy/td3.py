@@ -21,8 +21,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range, polyak
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.types import Batch, Metrics

@@ -17,8 +17,9 @@ import copy
 import math
 from collections.abc import Mapping
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range, polyak
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.targets import polyak
 from trimtab.types import Batch, Metrics
 
 

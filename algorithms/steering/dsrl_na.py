@@ -34,8 +34,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range, polyak
+from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.types import Batch, Metrics

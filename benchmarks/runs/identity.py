@@ -25,7 +25,7 @@ from typing import Any
 
 from trimtab.benchmarks.settings.classes import is_outside, source_of
 from trimtab.benchmarks.settings.config import RunConfig
-from trimtab.benchmarks.settings.constructors import class_of, keywords
+from trimtab.benchmarks.settings.constructors import class_of, keywords, keywords_of
 from trimtab.benchmarks.settings.groups import registered_target
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.files import sha256_json
@@ -154,9 +154,9 @@ def _acting(policy: Policy) -> dict[str, Any]:
 
     Its shapes follow from the task.
     """
-    neutral = _neutral(type(policy))
+    neutral, known = _neutral(type(policy)), keywords_of(type(policy))
     settings = {
-        key: value
+        key: _plain(value, known[key].annotation if key in known else object)
         for key, value in policy.config().items()
         if not (key in _OF_EVERY_POLICY or isinstance(value, Mapping) and "kind" in value)
         and not (key in neutral and value == neutral[key])
@@ -164,7 +164,7 @@ def _acting(policy: Policy) -> dict[str, Any]:
     return {
         "kind": policy.kind,
         "revision": revision_of(type(policy)),
-        "settings": _plain(settings, object),
+        "settings": settings,
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from trimtab.types import TrimtabError
 
-__all__ = ["check_keywords", "class_of", "fits", "keywords"]
+__all__ = ["check_keywords", "class_of", "fits", "keywords", "keywords_of"]
 
 
 def class_of(target: Any, setting: str) -> type[Any]:
@@ -46,8 +46,12 @@ def keywords(target: Any, setting: str = "_target_") -> dict[str, inspect.Parame
     Raises:
         TrimtabError: as :func:`class_of`.
     """
+    return keywords_of(class_of(target, setting))
+
+
+def keywords_of(chosen: type[Any]) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only parameters of a class's constructor, see :func:`keywords`."""
     found: dict[str, inspect.Parameter] = {}
-    chosen = class_of(target, setting)
     without = getattr(chosen, "without", ())
     for kind in chosen.__mro__:
         constructor = vars(kind).get("__init__")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.common.adam import Adam, clip_gradients
+from trimtab.algorithms.common.adam import Adam, Group, clip_gradients
 
 
 def network() -> nn.Sequential:
@@ -84,3 +84,46 @@ def test_gradients_are_bounded_together(most: float) -> None:
     clip_gradients(gradients, most)
     for scaled, right in zip(gradients, expected, strict=True):
         torch.testing.assert_close(scaled, right)
+
+
+def test_groups_and_decoupled_weight_decay_are_those_of_torch() -> None:
+    ours, theirs = network(), network()
+    mine = Adam([Group([*ours[0].parameters()], 1e-2, 0.1), Group([*ours[2].parameters()], 1e-3)])
+    other = torch.optim.AdamW(
+        [
+            {"params": theirs[0].parameters(), "lr": 1e-2, "weight_decay": 0.1},
+            {"params": theirs[2].parameters(), "lr": 1e-3, "weight_decay": 0.0},
+        ],
+        fused=True,
+    )
+    for step in range(20):
+        mine.step(loss_of(ours, step))
+        other.zero_grad()
+        loss_of(theirs, step).backward()
+        other.step()
+    for weight, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(weight, expected)
+
+
+def test_weights_that_a_loss_leaves_out_stay_as_torchs_do() -> None:
+    def heads() -> nn.ModuleList:
+        torch.manual_seed(1)
+        return nn.ModuleList([nn.Linear(3, 1), nn.Linear(3, 1)])
+
+    ours, theirs = heads(), heads()
+    mine = Adam(ours.parameters(), 1e-2, weight_decay=0.05, partial=True)
+    other = torch.optim.AdamW(theirs.parameters(), lr=1e-2, weight_decay=0.05, fused=True)
+    for step in range(9):
+        head = 0 if step % 3 else 1
+        mine.step(loss_of(ours[head], step))
+        other.zero_grad()
+        loss_of(theirs[head], step).backward()
+        other.step()
+        if step == 4:  # and resumed
+            state = copy.deepcopy(mine.state_dict())
+            mine = Adam(ours.parameters(), 1e-2, weight_decay=0.05, partial=True)
+            mine.load_state_dict(state)
+    for weight, expected in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(weight, expected)
+    with pytest.raises(RuntimeError, match="unused|not have been used"):
+        Adam(ours.parameters(), 1e-2).step(loss_of(ours[0], 0))

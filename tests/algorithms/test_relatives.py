@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from trimtab.algorithms.base import Setup
+from trimtab.algorithms.common.expectiles import AnnealedExpectile, expectile_loss
 from trimtab.algorithms.off_policy.annealed_sac import AnnealedSAC
 from trimtab.algorithms.off_policy.annealed_td3 import AnnealedTD3
 from trimtab.algorithms.off_policy.mdpo_sac import MDPOSAC
@@ -23,7 +24,7 @@ from trimtab.algorithms.on_policy.spo import SPO
 from trimtab.algorithms.on_policy.trpo import TRPO, conjugate_gradients
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
-from trimtab.policies.networks.critic import AnnealedExpectile, EnsembleCritic, expectile_loss
+from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.types import Batch, Rollout, TrimtabError
 
 SetupOf = Callable[..., Setup]

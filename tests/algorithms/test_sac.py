@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, polyak
+from trimtab.algorithms.base import Setup
+from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.policies.networks.critic import EnsembleCritic, EnsembleLinear
 from trimtab.types import Batch, PolicySpec, TrimtabError
@@ -104,6 +105,14 @@ def test_polyak_moves_by_its_rate() -> None:
             torch.testing.assert_close(now, end + (first - end) * 0.8**step)
     polyak(target, online, 1.0)
     assert torch.equal(target.weight, online.weight)
+
+
+def test_polyak_copies_batch_statistics() -> None:
+    target, online = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    online(torch.randn(8, 3) * 4 + 1)
+    polyak(target, online, 0.1)
+    assert torch.equal(target.running_mean, online.running_mean)  # type: ignore[arg-type]
+    assert int(target.num_batches_tracked) == 1  # type: ignore[arg-type]
 
 
 def test_target_follows_the_critic_and_takes_no_gradients(batch_of: Callable[..., Batch]) -> None:

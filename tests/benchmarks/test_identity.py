@@ -82,6 +82,13 @@ def test_whole_numbers_for_floats_are_the_same_run() -> None:
     assert known(*ONLINE, words[0]) == known(*ONLINE, words[1])
 
 
+def test_whole_numbers_for_floats_of_a_policy_that_a_method_makes_are_the_same_run() -> None:
+    words = ["env=gym/Hopper-v5", "algorithm=sac", "online_steps=6000"]
+    spelled = [*words, "algorithm.log_std_min=-5"]
+    usual, same = (components(compose_run(each)) for each in (words, spelled))
+    assert same.identity == usual.identity
+
+
 def test_groups_are_only_there_where_they_are_in_use() -> None:
     assert set(document(*ONLINE)) ^ set(document(*OFFLINE)) == {"online", "offline"}
     weighted = document(*OFFLINE, "dataset_weighting=return")

@@ -1,0 +1,120 @@
+"""The rooms of the house: who may import whom, no circle, nothing too large to be read."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LONGEST_FILE = 400
+"""Lines of a file of code."""
+LONGEST_FUNCTION = 60
+"""Lines of a function's body, without its docstring."""
+LONGER: dict[str, str] = {}
+"""Files (``a/b.py``) and functions (``a/b.py:name``) that are longer, each with its reason."""
+ORDER = (
+    {"core"}, {"settings"}, {"data"}, {"runs"},
+    {"suites", "board", "artefacts", "speed", "recipe_kinds"}, {"cli"},
+)  # fmt: skip
+"""The rooms of ``benchmarks/`` from the ground up; those of one set do not know one another."""
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("rooms", ROOT / "scripts" / "rooms.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["rooms"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+ROOMS = _script()
+
+
+@pytest.fixture(scope="module")
+def edges() -> dict[str, set[str]]:
+    """Which modules each module imports, also inside functions and for types alone."""
+    found: dict[str, set[str]] = ROOMS.graph(ROOMS.modules())
+    return found
+
+
+def test_no_import_circle(edges: dict[str, set[str]]) -> None:
+    assert len(edges) > 200
+    assert ROOMS.circles(edges) == []
+
+
+def test_a_circle_is_found_wherever_an_import_stands(tmp_path: Path) -> None:
+    package = tmp_path / "src" / "trimtab"
+    package.mkdir(parents=True)
+    (tmp_path / "envs").mkdir()
+    files = {
+        "a": "from trimtab.envs.b import x",
+        "b": "def f():\n    import trimtab.envs.c",
+        "c": "if TYPE_CHECKING:\n    from trimtab.envs import a",
+        "d": "from trimtab.envs.a import y",
+    }
+    for name, text in files.items():
+        (tmp_path / "envs" / f"{name}.py").write_text(text)
+    assert ROOMS.circles(ROOMS.graph(ROOMS.modules(tmp_path))) == [["envs.a", "envs.b", "envs.c"]]
+
+
+def test_rooms_of_the_harness_know_only_those_below(edges: dict[str, set[str]]) -> None:
+    level = {room: height for height, rooms in enumerate(ORDER) for room in rooms}
+    inside = {module for module in edges if module.startswith("benchmarks.")}
+    assert {module.split(".")[1] for module in inside} == set(level)
+    wrong = [
+        f"{module} imports {other}"
+        for module in inside
+        for other in edges[module] & inside
+        if (mine := module.split(".")[1]) != (theirs := other.split(".")[1])
+        and level[theirs] >= level[mine]
+    ]
+    assert not wrong
+
+
+def test_rooms_of_environments_know_only_those_below(edges: dict[str, set[str]]) -> None:
+    order = ["envs.core", "envs.registry", "envs.engines", "envs.families", "envs.vector"]
+    for module, imported in edges.items():
+        mine = ROOMS.room_of(module)
+        if mine in order:
+            above = set(order[order.index(mine) + 1 :])
+            assert not above & {ROOMS.room_of(other) for other in imported}, module
+
+
+def _code() -> list[Path]:
+    scripts = (ROOT / "scripts").rglob("*.py")
+    return [*ROOMS.modules().values(), *scripts]
+
+
+def _functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield every function of a file with the lines of its body, docstring left out."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1:2] if ast.get_docstring(node) is not None else node.body
+            lines = (node.end_lineno or 0) - first[0].lineno + 1 if first else 0
+            yield node.name, lines
+
+
+def test_no_file_or_function_is_too_long_to_be_read() -> None:
+    found = {}
+    for path in _code():
+        name = path.relative_to(ROOT).as_posix()
+        found[name] = len(path.read_text(encoding="utf-8").splitlines()) > LONGEST_FILE
+        for function, lines in _functions(path):
+            found[f"{name}:{function}"] = lines > LONGEST_FUNCTION
+    too_long = {name for name, long in found.items() if long}
+    assert too_long == LONGER.keys(), "shorten it, or say in LONGER why not"
+
+
+def test_the_picture_has_every_room(edges: dict[str, set[str]], tmp_path: Path) -> None:
+    ROOMS.draw(edges, tmp_path / "rooms.png")
+    assert (tmp_path / "rooms.png").stat().st_size > 10_000
+    below = {room: imported for room, imported in ROOMS.rooms(edges).items() if "." in room}
+    places = ROOMS._places({r: {o for o in i if "." in o} for r, i in below.items()})
+    assert places.keys() == below.keys() and len(set(places.values())) == len(places)
