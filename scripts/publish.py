@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.board import curves, leaderboard, report
-from trimtab.benchmarks.board.intervals import verdict
+from trimtab.benchmarks.board import curves, leaderboard
+from trimtab.benchmarks.board.intervals.improvement import verdict
+from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.rows import collect_episodes
 from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.speed.report import readable
@@ -147,7 +148,7 @@ def recompute() -> None:
         atomic_write_text(folder / "leaderboard.md", board.to_markdown())
         atomic_write_text(folder / "leaderboard.csv", board.to_csv())
         atomic_write_text(folder / "leaderboard.json", board.to_json())
-        atomic_write_text(folder / "index.html", report.render(board))
+        atomic_write_text(folder / "index.html", render(board))
         if suite.figure is None:
             curves.draw(board, folder / "figure.png")
         write_readme(folder.name)
