@@ -3,6 +3,7 @@
 python scripts/publish.py runs/suites/quickstart
 python scripts/publish.py speed                    # what `trimtab speed out=speed` wrote
 python scripts/publish.py recompute                # every committed table, from its committed rows
+python scripts/publish.py replace runs/suites/online_parity ppo sb3_ppo    # these methods alone
 """
 
 from __future__ import annotations
@@ -10,21 +11,34 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.board import curves, leaderboard, report
-from trimtab.benchmarks.board.intervals import verdict
+import pyarrow as pa
+
+from trimtab.benchmarks.board import curves, leaderboard
+from trimtab.benchmarks.board.intervals.improvement import verdict
+from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.replacement import replaced_rows
+from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.stats import Interval
-from trimtab.benchmarks.runs.rows import collect_episodes
+from trimtab.benchmarks.runs.rows import (
+    FILE_NAME,
+    collect_episodes,
+    read_episodes,
+    write_episodes,
+)
 from trimtab.benchmarks.speed.measure import Row
 from trimtab.benchmarks.speed.report import readable
 from trimtab.benchmarks.suites.suite import load_suite
-from trimtab.files import atomic_write_text
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_write_text, read_json
 from trimtab.processor import processor_kind
 
 ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+README = ROOT / "README.md"
 KINDS = (
     ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
      "figure.png"),
@@ -101,76 +115,161 @@ def markdown(lines: Iterator[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, rule, *rest))
 
 
-def main(folder: Path) -> None:
+def published(folder: Path, results: Path) -> Path:
+    """Return the folder among the results that belongs to a suite's or a measurement's folder."""
+    return results / folder.name.replace("_", "-")
+
+
+def publish(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
     """Copy the files of ``folder`` and write the README's table."""
-    name = folder.name.replace("_", "-")
-    results = ROOT / "benchmarks" / "results" / name
+    place = published(folder, results)
     kinds = [files for files in KINDS if (folder / files[0]).is_file()]
     if not kinds:
-        sys.exit(f"{folder} has none of {', '.join(files[0] for files in KINDS)}")
-    results.mkdir(parents=True, exist_ok=True)
-    for file in kinds[0]:
-        shutil.copyfile(folder / file, results / file)
+        names = ", ".join(files[0] for files in KINDS)
+        raise TrimtabError(f"publish: {folder} has none of {names}; name a finished suite's folder")
+    place.mkdir(parents=True, exist_ok=True)
     if (folder / "suite.json").is_file():
-        write_configurations(folder / "suite.json", results)
-    write_readme(name)
+        rows = collect_episodes(folder / FILE_NAME)
+        write_configurations(place, documents_for(rows, documents_of(folder)))
+        machine = json.dumps({"processor": processor_kind()}, indent=1)
+        atomic_write_text(place / "machine.json", machine + "\n")
+    for file in kinds[0]:
+        shutil.copyfile(folder / file, place / file)
+    write_readme(place, readme)
 
 
-def write_configurations(note: Path, results: Path) -> None:
-    """Write what a finished suite's hashes were computed from, and what its bits depend on."""
-    folders = json.loads(note.read_text())["folders"].values()
+def documents_of(folder: Path) -> dict[str, Any]:
+    """Return what a suite's hashes were computed from, by hash; runs that are gone have none."""
     found = {}
-    for folder in folders:
-        provenance = json.loads((Path(folder) / "provenance.json").read_text())
-        found[provenance["config_hash"]] = provenance["identity"]
-    text = json.dumps(dict(sorted(found.items())), indent=1, sort_keys=True)
-    atomic_write_text(results / "configurations.json", text + "\n")
-    machine = json.dumps({"processor": processor_kind()}, indent=1)
-    atomic_write_text(results / "machine.json", machine + "\n")
+    for run in read_json(folder / "suite.json", "suite")["folders"].values():
+        file = Path(run) / "provenance.json"
+        if file.is_file():
+            provenance = read_json(file, "provenance")
+            found[provenance["config_hash"]] = provenance["identity"]
+    return found
 
 
-def recompute() -> None:
+def documents_for(rows: pa.Table, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the hashes of the rows were computed from, by hash.
+
+    Raises:
+        TrimtabError: if that is not known of a hash.
+    """
+    hashes = sorted(set(rows["config_hash"].to_pylist()))
+    for digest in hashes:
+        if digest not in known:
+            raise TrimtabError(
+                f"publish: no run's provenance.json says what {digest} was computed from; keep the "
+                "folders that suite.json names until their rows are published"
+            )
+    return {digest: known[digest] for digest in hashes}
+
+
+def write_configurations(place: Path, documents: Mapping[str, Any]) -> None:
+    """Write what a result's hashes were computed from."""
+    text = json.dumps(documents, indent=1, sort_keys=True)
+    atomic_write_text(place / "configurations.json", text + "\n")
+
+
+def recompute(results: Path = RESULTS, readme: Path = README) -> None:
     """Write every committed leaderboard, its learning curves and the README's tables anew.
 
     The rows, the command and the versions stay: they say how the rows were made.
     """
-    for rows in sorted((ROOT / "benchmarks" / "results").glob("*/leaderboard.json")):
-        folder, suite = rows.parent, load_suite(rows.parent.name.replace("-", "_"), "runs")
-        committed = json.loads(rows.read_text())
-        board = leaderboard.build(
-            collect_episodes(folder / "episodes.parquet"),
-            baselines=suite.baselines or None,
-            command=committed["command"],
-            versions=committed["versions"],
-            title=committed["title"],
-        )
-        atomic_write_text(folder / "leaderboard.md", board.to_markdown())
-        atomic_write_text(folder / "leaderboard.csv", board.to_csv())
-        atomic_write_text(folder / "leaderboard.json", board.to_json())
-        atomic_write_text(folder / "index.html", report.render(board))
-        if suite.figure is None:
-            curves.draw(board, folder / "figure.png")
-        write_readme(folder.name)
+    for board in sorted(results.glob("*/leaderboard.json")):
+        place = board.parent
+        write_tables(place, board_of(place, collect_episodes(place / FILE_NAME)), readme)
 
 
-def write_readme(name: str) -> None:
+def replace(
+    folder: Path, methods: Sequence[str], results: Path = RESULTS, readme: Path = README
+) -> None:
+    """Put a suite's rows of some methods in the place of their committed ones; write the tables.
+
+    All other committed rows stay, those of a renamed method under its name of now. ``machine.json``
+    stays too, so replace rows only on the kind of processor that it names. Nothing is written where
+    anything is refused.
+
+    Args:
+        folder: of the suite, or of the part of it that was run; it has ``episodes.parquet`` and
+            ``suite.json``.
+        methods: what the column ``algorithm`` has of the methods to replace.
+        results: folder of the committed results.
+        readme: page with tables of them.
+
+    Raises:
+        TrimtabError: if a method has no new rows, the new rows lack what the committed ones have,
+            or it is not known what a hash was computed from.
+    """
+    place = published(folder, results)
+    rows = replaced_rows(
+        read_episodes(place / FILE_NAME), collect_episodes(folder / FILE_NAME), methods
+    )
+    known = read_json(place / "configurations.json", "configurations") | documents_of(folder)
+    documents, board = documents_for(rows, known), board_of(place, rows)
+    write_episodes(place / FILE_NAME, rows)
+    write_configurations(place, documents)
+    write_tables(place, board, readme)
+
+
+def board_of(place: Path, rows: pa.Table) -> Leaderboard:
+    """Return the leaderboard of a result's rows, under the committed title and command."""
+    committed = read_json(place / "leaderboard.json", "leaderboard")
+    return leaderboard.build(
+        rows,
+        baselines=load_suite(suite_of(place), "runs").baselines or None,
+        command=committed["command"],
+        versions=committed["versions"],
+        title=committed["title"],
+    )
+
+
+def suite_of(place: Path) -> str:
+    """Return the name of the suite whose results a folder has."""
+    return place.name.replace("-", "_")
+
+
+def write_tables(place: Path, board: Leaderboard, readme: Path) -> None:
+    """Write a leaderboard in all its forms, its learning curves, and the README's table of it."""
+    atomic_write_text(place / "leaderboard.md", board.to_markdown())
+    atomic_write_text(place / "leaderboard.csv", board.to_csv())
+    atomic_write_text(place / "leaderboard.json", board.to_json())
+    atomic_write_text(place / "index.html", render(board))
+    if load_suite(suite_of(place), "runs").figure is None:
+        curves.draw(board, place / "figure.png")
+    write_readme(place, readme)
+
+
+def write_readme(place: Path, readme: Path) -> None:
     """Write the README's table of a result, if it has one."""
+    name = place.name
     if name not in TABLES:
         return
-    results = ROOT / "benchmarks" / "results" / name
     start = f"<!-- {name} table: written by scripts/publish.py -->"
-    readme = ROOT / "README.md"
     before, found, rest = readme.read_text().partition(start)
     if not found:
-        sys.exit(f"README.md lacks the line {start}")
+        raise TrimtabError(f"publish: {readme.name} lacks the line {start}")
     _, _, after = rest.partition(END)
     file, lines = TABLES[name]
-    content = json.loads((results / file).read_text())
+    content = json.loads((place / file).read_text())
     readme.write_text(f"{before}{start}\n{markdown(lines(content))}\n{END}{after}")
 
 
+def main(words: Sequence[str]) -> None:
+    """Do what the words of the command line say; exit with 1 and one line if it is refused."""
+    try:
+        match words:
+            case ["recompute"]:
+                recompute()
+            case ["replace", folder, *methods]:
+                replace(Path(folder), methods)
+            case [folder]:
+                publish(Path(folder))
+            case _:
+                sys.exit(__doc__)
+    except TrimtabError as error:
+        sys.exit(str(error))
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "recompute":
-        recompute()
-    else:
-        main(Path(sys.argv[1]))
+    main(sys.argv[1:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
+import importlib
 import io
 import json
 import re
@@ -14,8 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trimtab.benchmarks.board import intervals, leaderboard, report
+from trimtab.benchmarks.board import leaderboard
+from trimtab.benchmarks.board.intervals.improvement import verdict
+from trimtab.benchmarks.board.intervals.means import difference_interval
 from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.board.wording import READING
 from trimtab.benchmarks.runs.rows import collect_episodes
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.speed.measure import Row, all_pairs
@@ -111,7 +114,7 @@ def test_tables_are_recomputed_from_the_rows(name: str) -> None:
     page = (folder / "index.html").read_text()
     for table in board.tables:
         assert all(entry.mean.text(table.digits) in page for entry in table.entries)
-    assert report.READING.partition(". ")[0] in page
+    assert READING.partition(". ")[0] in page
 
 
 @pytest.mark.parametrize("policy", ["flow", "diffusion"])
@@ -128,7 +131,7 @@ def test_steering_beats_its_frozen_base_at_the_closed_door(
     rows: list[dict[str, Any]], algorithm: str, policy: str
 ) -> None:
     steered, base = last(rows, BLOCKED, algorithm, policy), last(rows, BLOCKED, "frozen", policy)
-    gain = intervals.difference_interval(steered, base, rate=True)
+    gain = difference_interval(steered, base, rate=True)
     assert gain.value >= 0.4 and gain.low > 0.2
     assert all(steered[seed].mean() > base[seed].mean() for seed in steered)
     assert max(r["env_steps"] for r in rows if r["algorithm"] == algorithm) <= 30_000
@@ -145,7 +148,7 @@ def test_the_gain_at_the_closed_door_is_not_that_of_having_no_noise(
 ) -> None:
     calm = last(rows, BLOCKED, "zero_noise", policy)
     steered = last(rows, BLOCKED, "dsrl_sac", policy)
-    assert intervals.difference_interval(steered, calm, rate=True).low > 0.1
+    assert difference_interval(steered, calm, rate=True).low > 0.1
 
 
 def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
@@ -181,9 +184,7 @@ def test_what_is_said_of_online_methods_beside_their_peers_is_what_is_shown() ->
     """
     board = json.loads((RESULTS / "online-parity" / "leaderboard.json").read_text())
     shown = {
-        (env["env"], entry["label"], len(entry["runs"])): intervals.verdict(
-            Interval(**entry["improvement"])
-        )
+        (env["env"], entry["label"], len(entry["runs"])): verdict(Interval(**entry["improvement"]))
         for env in board["tables"]
         for entry in env["entries"]
         if entry["baseline"] == f"sb3_{entry['algorithm']}"
@@ -203,11 +204,11 @@ def test_what_is_said_of_online_methods_beside_their_peers_is_what_is_shown() ->
 
 
 @pytest.mark.bits
-def test_the_readme_has_the_tables_of_the_results(root: Path) -> None:
-    spec = importlib.util.spec_from_file_location("publish", root / "scripts" / "publish.py")
-    assert spec is not None and spec.loader is not None
-    publish = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(publish)
+def test_the_readme_has_the_tables_of_the_results(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(root / "scripts")
+    publish = importlib.import_module("publish")
     readme = (root / "README.md").read_text()
     for name, (file, lines) in publish.TABLES.items():
         content = json.loads((RESULTS / name / file).read_text())

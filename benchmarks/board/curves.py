@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from trimtab.benchmarks.board.leaderboard import Leaderboard
-from trimtab.benchmarks.board.report import METRIC_NAMES, colours_of, curve_points, over_steps
+from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.report.series import colours_of, curve_points, over_steps
+from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.files import atomic_write_bytes
 
 __all__ = ["draw"]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trimtab.benchmarks.board import leaderboard
-from trimtab.benchmarks.board.leaderboard import Entry
+from trimtab.benchmarks.board.model import Entry
 
 __all__ = ["MEASURED", "Comparison", "compare_rows"]
 

@@ -9,14 +9,12 @@ each drawn run.
 Everything is deterministic: the same scores and seed give the same interval. The bootstraps are
 the field's formula (to 2e-12 that of the package rliable), kept for those who want to compare with
 it. With few runs they are too narrow: of three seeds a "95 percent" interval holds the truth 73
-percent of the time. Tables are made with :mod:`trimtab.benchmarks.board.intervals`.
+percent of the time. Tables are made with the closed forms of ``benchmarks/board/intervals/``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -232,25 +230,6 @@ def wins(method: Sequence[Array], baseline: Sequence[Array]) -> list[Array]:
         )
     pairs = zip(ours, theirs, strict=True)
     return [(np.sign(left[:, None] - right[None, :]) + 1.0) / 2.0 for left, right in pairs]
-
-
-def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Interval:
-    """Return a success rate with Wilson's score interval (Wilson 1927).
-
-    Right for one policy judged by ``n`` independent episodes; never of zero width.
-
-    Raises:
-        TrimtabError: unless ``0 <= successes <= n`` and ``n >= 1``.
-    """
-    if n < 1 or not 0 <= successes <= n:
-        raise TrimtabError(f"wilson interval: {successes} successes of {n} episodes cannot be")
-    z = NormalDist().inv_cdf(0.5 + confidence / 2.0)
-    rate = successes / n
-    shrink = 1.0 + z * z / n
-    centre = (rate + z * z / (2 * n)) / shrink
-    half = z * math.sqrt(rate * (1.0 - rate) / n + z * z / (4 * n * n)) / shrink
-    # Rounding must not push an end past the rate where the two are equal by algebra.
-    return Interval(rate, min(rate, max(0.0, centre - half)), max(rate, min(1.0, centre + half)))
 
 
 def _episode_bootstrap(runs: Sequence[Array], choice: NDArray[np.int64], rng: np.random.Generator

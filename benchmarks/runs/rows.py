@@ -281,7 +281,12 @@ def _without_repetitions(table: pa.Table, place: Path) -> pa.Table:
     single = table.take(grouped[f"{place_of}_min"])
     named = grouped["suite_first"]  # a run on its own has no suite, the collection that has it does
     single = single.set_column(0, SCHEMA.field("suite"), named)
-    return single.sort_by([(name, "ascending") for name in (*_IDENTITY, "eval_seed")])
+    return in_order(single)
+
+
+def in_order(table: pa.Table) -> pa.Table:
+    """Return the rows in the order of collected ones: by task, method, hash, seed and so on."""
+    return table.sort_by([(name, "ascending") for name in (*_IDENTITY, "eval_seed")])
 
 
 def _conform(table: pa.Table, where: str) -> pa.Table:

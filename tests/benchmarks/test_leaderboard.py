@@ -16,8 +16,10 @@ import pyarrow.compute as pc
 import pytest
 from rich.console import Console
 
-from trimtab.benchmarks.board import intervals, leaderboard, stats
-from trimtab.benchmarks.board.leaderboard import Entry, Leaderboard, build
+from trimtab.benchmarks.board import leaderboard, stats
+from trimtab.benchmarks.board.intervals.means import mean_interval
+from trimtab.benchmarks.board.leaderboard import build
+from trimtab.benchmarks.board.model import Entry, Leaderboard
 from trimtab.benchmarks.runs.rows import collect_episodes, read_episodes
 from trimtab.errors import TrimtabError
 
@@ -60,7 +62,7 @@ def test_rows_use_the_last_evaluation_and_report_the_best(
     wanted = {"env": BLOCKED, "config_hash": "c2"}
     last = [scores(quickstart_table, **wanted, seed=s, env_steps=30000) for s in range(3)]
     assert [run.last for run in row.runs] == pytest.approx([np.mean(x) for x in last])
-    assert row.mean == intervals.mean_interval([np.sort(x) for x in last], rate=True)
+    assert row.mean == mean_interval([np.sort(x) for x in last], rate=True)
     best = [
         max(
             np.mean(scores(quickstart_table, **wanted, seed=seed, env_steps=k * 5000))

@@ -14,8 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from trimtab.benchmarks.board import curves, report
-from trimtab.benchmarks.board.leaderboard import Leaderboard, build
+from trimtab.benchmarks.board import curves
+from trimtab.benchmarks.board.leaderboard import build
+from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.report.axes import nice_ticks, tick_text
+from trimtab.benchmarks.board.report.figures import last_evaluations, learning_curves, spread
+from trimtab.benchmarks.board.report.page import render
+from trimtab.benchmarks.board.report.series import colours_of
 
 Synthetic = Callable[[Sequence[Any]], pa.Table]
 VOID = {"meta", "link", "img", "br"}
@@ -48,7 +53,7 @@ def board(quickstart_table: pa.Table) -> Leaderboard:
 
 @pytest.fixture(scope="module")
 def page(board: Leaderboard) -> str:
-    return report.render(board)
+    return render(board)
 
 
 def figures(page: str) -> list[ElementTree.Element]:
@@ -60,7 +65,7 @@ def test_page_is_well_formed_and_the_same_each_time(board: Leaderboard, page: st
     checker.feed(page)
     checker.close()
     assert checker.open == []
-    assert report.render(board) == page
+    assert render(board) == page
 
 
 def test_page_needs_nothing_from_elsewhere(page: str) -> None:
@@ -92,7 +97,7 @@ def test_provenance_is_printed(page: str) -> None:
 
 def test_curves_stand_where_the_numbers_say(board: Leaderboard) -> None:
     table = next(table for table in board.tables if "Blocked" in table.env)
-    svg = ElementTree.fromstring(report._curves(table, report.colours_of(board), 548, 300))
+    svg = ElementTree.fromstring(learning_curves(table, colours_of(board), 548, 300))
     groups = [g for g in svg.iter("g") if g.find("polyline") is not None]
     assert len(groups) == len(table.entries)
     for entry, group in zip(table.entries, groups, strict=True):
@@ -108,7 +113,7 @@ def test_curves_stand_where_the_numbers_say(board: Leaderboard) -> None:
 
 def test_dots_and_bars_stand_where_the_numbers_say(board: Leaderboard) -> None:
     table = board.tables[0]
-    svg = ElementTree.fromstring(report._dots(table, report.colours_of(board), 350, beside=False))
+    svg = ElementTree.fromstring(last_evaluations(table, colours_of(board), 350, beside=False))
     for entry, group in zip(table.entries, svg.iter("g"), strict=True):
         bar, dot = group.find("line[@class='bar']"), group.find("circle")
         assert bar is not None and dot is not None
@@ -118,7 +123,7 @@ def test_dots_and_bars_stand_where_the_numbers_say(board: Leaderboard) -> None:
 
 
 def test_methods_that_meet_have_different_colours(board: Leaderboard) -> None:
-    colours = report.colours_of(board)
+    colours = colours_of(board)
     for table in board.tables:
         assert len({colours[entry.label] for entry in table.entries}) == len(table.entries)
 
@@ -126,12 +131,12 @@ def test_methods_that_meet_have_different_colours(board: Leaderboard) -> None:
 def test_an_environment_without_curves_has_no_curve_figure(
     synthetic: Synthetic, method: Any
 ) -> None:
-    page = report.render(build(synthetic([method]), repetitions=20))
+    page = render(build(synthetic([method]), repetitions=20))
     assert "Learning curves" not in page and "Last evaluation" in page
 
 
 def test_names_are_escaped(synthetic: Synthetic, method: Any) -> None:
-    page = report.render(
+    page = render(
         build(synthetic([replace(method, algorithm="<b>&")]), command="a<b", repetitions=20)
     )
     assert "<b>" not in page and "&lt;b&gt;&amp;" in page and "a&lt;b" in page
@@ -143,7 +148,7 @@ def test_returns_of_any_size_are_drawn_inside_the_figure(
 ) -> None:
     points = ((0, 0), (5000, 10), (10000, 20))
     run = replace(method, scored_by_return=True, levels=(0.0, level / 2, level), points=points)
-    for svg in figures(report.render(build(synthetic([run]), repetitions=20))):
+    for svg in figures(render(build(synthetic([run]), repetitions=20))):
         _, _, width, height = map(float, svg.attrib["viewBox"].split())
         for line in svg.iter("polyline"):
             for point in line.attrib["points"].split():
@@ -154,16 +159,16 @@ def test_returns_of_any_size_are_drawn_inside_the_figure(
 
 
 def test_labels_are_spread_without_leaving_the_figure() -> None:
-    places = report._spread([10.0, 11.0, 12.0, 99.0, 100.0], 15.0, 10.0, 100.0)
+    places = spread([10.0, 11.0, 12.0, 99.0, 100.0], 15.0, 10.0, 100.0)
     assert all(b - a >= 15.0 - 1e-9 for a, b in zip(places, places[1:], strict=False))
     assert places[0] >= 10.0 and places[-1] <= 100.0
 
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (-280, 11000), (3, 3), (0, 0), (1e-4, 2e-4)])
 def test_ticks_are_round_and_enclose_the_values(low: float, high: float) -> None:
-    ticks = report._nice_ticks(low, high, 5)
+    ticks = nice_ticks(low, high, 5)
     assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 8
-    texts = [report._tick_text(tick, ticks) for tick in ticks]
+    texts = [tick_text(tick, ticks) for tick in ticks]
     assert len(set(texts)) == len(texts)
 
 

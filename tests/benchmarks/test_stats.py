@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import trim_mean
 
 from trimtab.benchmarks.board import stats
+from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.errors import TrimtabError
 
 
@@ -161,17 +162,17 @@ def test_probability_of_improvement_is_symmetric() -> None:
 
 def test_wilson_interval_known_values() -> None:
     # Newcombe (1998), table I: 81 of 263 and 0 of 20.
-    assert stats.wilson_interval(81, 263) == pytest.approx((0.3080, 0.2553, 0.3662), abs=1e-4)
-    assert stats.wilson_interval(0, 20) == pytest.approx((0.0, 0.0, 0.1611), abs=1e-4)
+    assert wilson_interval(81, 263) == pytest.approx((0.3080, 0.2553, 0.3662), abs=1e-4)
+    assert wilson_interval(0, 20) == pytest.approx((0.0, 0.0, 0.1611), abs=1e-4)
     for successes, n in itertools.product((0, 1, 25, 50), (50, 400)):
-        value, low, high = stats.wilson_interval(successes, n)
+        value, low, high = wilson_interval(successes, n)
         assert 0.0 <= low <= value <= high <= 1.0 and high > low
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 0), (-1, 5), (6, 5)])
 def test_impossible_counts_are_refused(successes: int, n: int) -> None:
     with pytest.raises(TrimtabError, match="cannot be"):
-        stats.wilson_interval(successes, n)
+        wilson_interval(successes, n)
 
 
 @pytest.mark.parametrize("runs", [[], [np.array([])], [np.ones((2, 2))]])

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from trimtab.benchmarks.artefacts import video as films
-from trimtab.benchmarks.board import intervals, stats
+from trimtab.benchmarks.board.intervals.means import mean_interval
+from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import FILMED
 from trimtab.benchmarks.runs import base
@@ -106,13 +107,13 @@ def evaluate(
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
     """Print scores with their intervals, and as JSON also every episode."""
     returns = [episode.return_ for episode in scores.episodes]
-    interval = intervals.mean_interval([np.asarray(returns)])
+    interval = mean_interval([np.asarray(returns)])
     answer: dict[str, Any] = {
         **facts, "return": interval.value, "return_interval": [interval.low, interval.high],
     }  # fmt: skip
     rate = scores.success_rate
     if rate is not None:
-        wilson = stats.wilson_interval(round(rate * len(returns)), len(returns))
+        wilson = wilson_interval(round(rate * len(returns)), len(returns))
         answer |= {"success": rate, "success_interval": [wilson.low, wilson.high]}
     answer["episodes"] = [
         {

@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.console import Console
 
-from trimtab.benchmarks.board import interval_kinds
 from trimtab.benchmarks.board import leaderboard as boards
+from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import collect_episodes
 
@@ -24,7 +24,7 @@ def leaderboard(
     """Recompute a leaderboard from raw rows."""
     options: dict[str, Any] = {"metric": metric} if metric else {}
     command = f"trimtab leaderboard runs={runs}" + (f" baseline={baseline}" if baseline else "")
-    if intervals != interval_kinds.KINDS[0]:
+    if intervals != KINDS[0]:
         command += f" intervals={intervals}"
     board = boards.build(
         collect_episodes(runs),

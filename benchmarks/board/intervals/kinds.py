@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trimtab.benchmarks.board import intervals, stats
-from trimtab.benchmarks.board.intervals import AggregateIntervals
+from trimtab.benchmarks.board import stats
+from trimtab.benchmarks.board.intervals.aggregates import AggregateIntervals, aggregate_intervals
+from trimtab.benchmarks.board.intervals.improvement import improvement_interval
+from trimtab.benchmarks.board.intervals.interquartile import iqm_interval
+from trimtab.benchmarks.board.intervals.means import difference_interval, mean_interval
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.errors import TrimtabError
 
@@ -49,7 +52,7 @@ class IntervalKind(Protocol):
 
 @dataclass(frozen=True)
 class StudentT:
-    """The intervals of :mod:`trimtab.benchmarks.board.intervals`: the default of every table."""
+    """The closed forms of this folder, for few seeds: the default of every table."""
 
     @property
     def description(self) -> str:
@@ -58,27 +61,27 @@ class StudentT:
 
     def mean(self, runs: Sequence[Array], rate: bool) -> Interval:
         """Return the mean over runs."""
-        return intervals.mean_interval(runs, rate=rate)
+        return mean_interval(runs, rate=rate)
 
     def iqm(self, runs: Sequence[Array], rate: bool) -> Interval:
         """Return the interquartile mean over runs."""
-        return intervals.iqm_interval(runs, rate=rate)
+        return iqm_interval(runs, rate=rate)
 
     def difference(
         self, method: Mapping[int, Array], baseline: Mapping[int, Array], rate: bool
     ) -> Interval:
         """Return the difference of two means."""
-        return intervals.difference_interval(method, baseline, rate=rate)
+        return difference_interval(method, baseline, rate=rate)
 
     def improvement(self, method: Sequence[Array], baseline: Sequence[Array]) -> Interval:
         """Return P(better)."""
-        return intervals.improvement_interval(method, baseline)
+        return improvement_interval(method, baseline)
 
     def aggregates(
         self, tasks: Sequence[Array], episodes: Sequence[Sequence[int]]
     ) -> AggregateIntervals:
         """Return aggregates over tasks."""
-        return intervals.aggregate_intervals(tasks, episodes)
+        return aggregate_intervals(tasks, episodes)
 
 
 @dataclass(frozen=True)

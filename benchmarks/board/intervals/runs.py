@@ -1,0 +1,106 @@
+"""What an interval needs of the runs of one configuration: means, variances, episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trimtab.benchmarks.board.stats import Array, checked_scores
+from trimtab.errors import TrimtabError
+
+__all__ = ["Runs", "check_rates"]
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What an interval needs of the runs of one configuration.
+
+    Attributes:
+        means: mean score of each run, ``[R]``.
+        episodes: number of episodes of each run, ``[R]``.
+        scores: those of each run's episodes; empty where only means are known.
+    """
+
+    means: Array
+    episodes: Array
+    scores: Sequence[Array] = ()
+
+    @classmethod
+    def of(cls, runs: Sequence[Array], rate: bool, what: str) -> Runs:
+        """Return the runs with these scores of their episodes.
+
+        Args:
+            runs: for each run the scores of its episodes ``[E_r]``.
+            rate: whether scores are successes, 0 or 1.
+            what: what is computed, for the message of an error.
+
+        Raises:
+            TrimtabError: if a run has no score, a score is not finite, or a rate is not in [0, 1].
+        """
+        scores = checked_scores(runs, what)
+        if rate:
+            check_rates(scores, what)
+        counts = [len(run) for run in scores]
+        means = np.array([run.sum() for run in scores]) / counts
+        return cls(means, np.array(counts, np.float64), scores)
+
+    @property
+    def count(self) -> int:
+        """Number of runs."""
+        return len(self.means)
+
+    @property
+    def mean(self) -> float:
+        """Mean of the runs' means."""
+        return float(self.means.mean())
+
+    @property
+    def noise(self) -> Array:
+        """Variance of each run's mean that comes from its episodes; 0 for a single episode."""
+        several = [run if len(run) > 1 else np.zeros(2) for run in self.scores]
+        return np.array([run.var(ddof=1) / len(run) for run in several])
+
+    @property
+    def seed_variance(self) -> float:
+        """Variance of the mean, over runs; 0 for one run, whose variance is unknown."""
+        return float(self.means.var(ddof=1)) / self.count if self.count > 1 else 0.0
+
+    @property
+    def all_episodes(self) -> float:
+        """Episodes that give the mean of the rates as much variance as the runs' episodes do."""
+        return self.count**2 / float((1.0 / self.episodes).sum())
+
+    @property
+    def binomial_variance(self) -> float:
+        """Variance of a mean rate if all runs were one policy."""
+        return self.mean * (1.0 - self.mean) / self.all_episodes
+
+    @property
+    def effective_episodes(self) -> float:
+        """How many independent episodes the mean rate is worth by its variance; at most all."""
+        if self.seed_variance == 0.0:
+            return self.all_episodes
+        return min(self.all_episodes, self.mean * (1.0 - self.mean) / self.seed_variance)
+
+    def return_variance(self) -> tuple[float, float]:
+        """Return the variance of a mean return and its degrees of freedom.
+
+        It is that over seeds. With one run, or where all seeds are equal, it is that of episodes.
+        """
+        variance = self.seed_variance
+        if variance > 0.0:
+            return variance, self.count - 1.0
+        freedom = self.episodes[0] - 1.0 if self.count == 1 else self.count - 1.0
+        return float(self.noise.sum()) / self.count**2, float(freedom)
+
+
+def check_rates(scores: Sequence[Array], what: str) -> None:
+    """Refuse success rates that are none.
+
+    Raises:
+        TrimtabError: if a score is not in [0, 1].
+    """
+    if any(array.min() < 0.0 or array.max() > 1.0 for array in scores):
+        raise TrimtabError(f"{what}: a success is not between 0 and 1; score it as a return")

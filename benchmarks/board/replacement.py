@@ -1,0 +1,56 @@
+"""Published rows of some methods give way to rows that were made again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trimtab.benchmarks.runs.rows import in_order
+from trimtab.errors import TrimtabError
+
+__all__ = ["replaced_rows"]
+
+_RUN = ("env", "algorithm", "policy", "seed")
+
+
+def replaced_rows(committed: pa.Table, made: pa.Table, methods: Sequence[str]) -> pa.Table:
+    """Return committed rows in which the named methods' rows are those that were made again.
+
+    A method may come back with more tasks or seeds than it had, and never with fewer.
+
+    Args:
+        committed: rows in order, as :func:`trimtab.benchmarks.runs.rows.read_episodes` returns
+            those of a committed file.
+        made: rows that were made again; those of methods that are not named are left out.
+        methods: what the column ``algorithm`` has of the methods to replace.
+
+    Raises:
+        TrimtabError: if no method is named, one has no new rows, or the new rows lack a task,
+            policy or seed that the committed ones have.
+    """
+    if not methods:
+        raise TrimtabError("replace: no method is named; give those whose rows are to be replaced")
+    names = pa.array(methods, pa.string())
+    new = made.filter(pc.is_in(made["algorithm"], value_set=names))
+    named = pc.is_in(committed["algorithm"], value_set=names)
+    there = set(new["algorithm"].to_pylist())
+    for method in methods:
+        if method not in there:
+            known = ", ".join(sorted(set(made["algorithm"].to_pylist())))
+            raise TrimtabError(f"replace: there are no new rows of {method}, only of {known}")
+    lacking = sorted(_runs(committed.filter(named)) - _runs(new), key=str)
+    if lacking:
+        env, method, policy, seed = lacking[0]
+        raise TrimtabError(
+            f"replace: {len(lacking)} committed runs have no new rows, the first is {method} "
+            f"({policy}) in {env} with seed {seed}; run all tasks and seeds that are committed"
+        )
+    return in_order(pa.concat_tables([committed.filter(pc.invert(named)), new]))
+
+
+def _runs(table: pa.Table) -> set[tuple[Any, ...]]:
+    """Return which runs the rows are of."""
+    return set(zip(*(table[name].to_pylist() for name in _RUN), strict=True))
