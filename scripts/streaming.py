@@ -34,7 +34,8 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats import minari
 from trimtab.datasets.io.sandbox import stop_server
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.datasets.sources.streaming import StreamedBuffer, load
+from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
+from trimtab.datasets.sources.streaming import load
 from trimtab.files import atomic_write_json
 from trimtab.types import TrimtabError
 

@@ -25,7 +25,8 @@ from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats import minari
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.datasets.sources.streaming import StreamedBuffer, stored_files
+from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
+from trimtab.datasets.sources.streaming import stored_files
 from trimtab.datasets.sources.weighting import episode_weights
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.types import TrimtabError

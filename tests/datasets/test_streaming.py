@@ -20,7 +20,8 @@ from trimtab.datasets.formats.registry import get_format, list_formats
 from trimtab.datasets.io import hdf5
 from trimtab.datasets.io import sandbox as apart
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.datasets.sources.streaming import StreamedBuffer, StreamedDataset, load
+from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
+from trimtab.datasets.sources.streaming import StreamedDataset, load
 from trimtab.datasets.sources.weighting import episode_weights
 from trimtab.types import Batch, TrimtabError
 
@@ -82,7 +83,9 @@ def test_every_step_is_found_in_its_episode(
     theirs = ReplayBuffer.from_dataset(minari.load(tmp_path / "dataset"))
     every = np.arange(len(ours))
     for values in ("obs", "next_obs"):
-        np.testing.assert_array_equal(ours._gather(values, every), theirs._gather(values, every))
+        np.testing.assert_array_equal(
+            ours._storage.take(values, every), theirs._storage.take(values, every)
+        )
 
 
 def test_the_dataset_is_that_of_memory(pair: tuple[Dataset, StreamedDataset]) -> None:
