@@ -31,7 +31,7 @@ import pyarrow.parquet as pq
 
 from trimtab.benchmarks.speed.speed import check_rounds
 from trimtab.datasets.episodes import Dataset, Episode
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.io.sandbox import stop_server
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
@@ -62,7 +62,7 @@ def episodes(transitions: int) -> Iterator[Episode]:
 
 def make(path: Path, transitions: int) -> None:
     """Write a dataset as Trimtab does."""
-    minari.save(
+    save_minari(
         Dataset(
             id="trimtab/streaming-v0",
             env="gym/Hopper-v5",

@@ -21,7 +21,7 @@ from trimtab.benchmarks.runs.identity import document_of, hash_of
 from trimtab.benchmarks.settings.config import RunConfig, class_of
 from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF, numbered
+from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.files import read_json, sha256_file

@@ -9,7 +9,7 @@ import pytest
 
 from trimtab.benchmarks.runs.build import components
 from trimtab.benchmarks.settings.config import compose_run, load_group, nearest, recipe_with
-from trimtab.datasets.formats.minari import check_id
+from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.types import TrimtabError
 
 ENV = "env=robotics/PointMaze-TwoRoutes-v0"
