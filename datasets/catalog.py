@@ -15,10 +15,10 @@ import yaml
 
 import trimtab
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats import minari
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.ogbench_rewards import same_scene
+from trimtab.datasets.formats.minari.metadata import METADATA_FILE, read_metadata
+from trimtab.datasets.formats.ogbench.rewards import same_scene
 from trimtab.datasets.formats.registry import recognise
 from trimtab.types import TrimtabError
 
@@ -164,7 +164,7 @@ def _nearest(id: str) -> str:
 
 def is_dataset(folder: str | Path) -> bool:
     """Return whether ``folder`` is laid out as a dataset; nothing in it is read."""
-    return (Path(folder) / "data" / minari.METADATA_FILE).is_file()
+    return (Path(folder) / "data" / METADATA_FILE).is_file()
 
 
 def find(root: str | Path) -> Iterator[Path]:
@@ -200,7 +200,7 @@ def list_datasets(root: str | Path) -> list[dict[str, Any]]:
         row: dict[str, Any] = dict.fromkeys(("id", "env", "episodes", "steps", "megabytes"))
         problem = None
         try:
-            metadata = minari.read_metadata(folder)
+            metadata = read_metadata(folder)
             row.update(
                 id=metadata["dataset_id"],
                 env=metadata.get("trimtab_env"),

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF
+from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF
 from trimtab.datasets.formats.own import missing_ends
 
 __all__ = ["Finding", "check"]

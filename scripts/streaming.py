@@ -31,10 +31,11 @@ import pyarrow.parquet as pq
 
 from trimtab.benchmarks.speed.measure import check_rounds
 from trimtab.datasets.episodes import Dataset, Episode
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.io.sandbox import stop_server
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.datasets.sources.streaming import StreamedBuffer, load
+from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
+from trimtab.datasets.sources.streaming import load
 from trimtab.files import atomic_write_json
 from trimtab.types import TrimtabError
 
@@ -61,7 +62,7 @@ def episodes(transitions: int) -> Iterator[Episode]:
 
 def make(path: Path, transitions: int) -> None:
     """Write a dataset as Trimtab does."""
-    minari.save(
+    save_minari(
         Dataset(
             id="trimtab/streaming-v0",
             env="gym/Hopper-v5",

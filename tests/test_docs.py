@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from trimtab.datasets import lint
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.registry import list_formats
 
 BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -92,7 +92,7 @@ def test_the_robots_data_becomes_a_dataset(root: Path, tmp_path: Path) -> None:
         [sys.executable, name], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
-    dataset = minari.load(tmp_path / "my-robot")
+    dataset = load_minari(tmp_path / "my-robot")
     assert lint.check(dataset) == []
     joints = np.load(tmp_path / "log.npz")["joints"].astype(np.float32)
     for episode, rows in zip(dataset.episodes, (slice(0, 31), slice(31, 52)), strict=True):

@@ -16,6 +16,7 @@ from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.sources import streaming
 from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.files import read_json, sha256_json
 from trimtab.types import TrimtabError
@@ -102,7 +103,7 @@ def open_source(
     """
     if isinstance(dataset, streaming.StreamedDataset):
         with streams(dataset.folder.parent.parent):
-            return streaming.StreamedBuffer(dataset, progress=progress, **settings)
+            return StreamedBuffer(dataset, progress=progress, **settings)
     return ReplayBuffer.from_dataset(dataset, **settings)
 
 

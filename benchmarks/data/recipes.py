@@ -18,7 +18,9 @@ from trimtab.benchmarks.data.recording import dataset_of
 from trimtab.benchmarks.settings.groups import load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, Episode, validate
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.minari.writer import check_id
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.recording import HopelessError
 from trimtab.discovery import modules_in
 from trimtab.envs.registry import checked_names, get_spec
@@ -107,7 +109,7 @@ def check_recipe(recipe: Mapping[str, Any]) -> None:
     for key in ("id", "env"):
         if not isinstance(recipe.get(key), str):
             raise TrimtabError(f"dataset.{key}={recipe.get(key)}: must be given, as text")
-    minari.check_id(recipe["id"])
+    check_id(recipe["id"])
     options = recipe.get("env_options")
     if not isinstance(options, Mapping | None):
         raise TrimtabError(
@@ -186,7 +188,7 @@ def make_dataset(
     Raises:
         TrimtabError: if the recipe cannot be carried out.
     """
-    return minari.load(record_recipe(recipe, out, progress))
+    return load_minari(record_recipe(recipe, out, progress))
 
 
 def record_recipe(
@@ -209,6 +211,6 @@ def record_recipe(
                 shutil.rmtree(own / "blocks", ignore_errors=True)
                 raise
             validate(dataset, recipe["id"])
-            minari.save(dataset, folder)
+            save_minari(dataset, folder)
             shutil.rmtree(own / "blocks", ignore_errors=True)
     return folder

@@ -28,7 +28,8 @@ from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.datasets.catalog import is_dataset
 from trimtab.datasets.episodes import Dataset, Episode
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.recording import Wanted, play, select
 from trimtab.envs.registry import get_spec, make
 from trimtab.types import TrimtabError
@@ -132,7 +133,7 @@ def _in_order(
         first = running.popleft()
         await_some([first], told, _STOPPED)
         first.result()
-        yield from minari.load(blocks / str(block)).episodes
+        yield from load_minari(blocks / str(block)).episodes
 
 
 class Stage:
@@ -191,7 +192,7 @@ def record_block(recipe_json: str, block: int, folder: Path) -> None:
     if not is_dataset(folder):
         stage = _worker_stage(recipe_json)
         numbers = range(block * BLOCK, (block + 1) * BLOCK)
-        minari.save(dataset_of(stage.recipe, [stage.play(number) for number in numbers]), folder)
+        save_minari(dataset_of(stage.recipe, [stage.play(number) for number in numbers]), folder)
 
 
 @functools.cache

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Episode
 
-__all__ = ["EPISODE_END", "NO_SUCCESSOR", "TERMINATED", "step_flags", "step_returns"]
+__all__ = [
+    "EPISODE_END",
+    "NO_SUCCESSOR",
+    "TERMINATED",
+    "episodes_of_rows",
+    "step_flags",
+    "step_returns",
+]
 
 TERMINATED = 1
 """The task ended: nothing follows, the value afterwards is 0."""
@@ -25,6 +35,36 @@ def step_flags(episode: Episode) -> npt.NDArray[np.uint8]:
     flags = (episode.terminations * TERMINATED + ends * EPISODE_END).astype(np.uint8)
     flags[episode.num_transitions :] |= NO_SUCCESSOR
     return flags
+
+
+def episodes_of_rows(rows: Mapping[str, npt.NDArray[Any]]) -> list[Episode]:
+    """Return the episodes of a column's stored rows, oldest first.
+
+    An episode that goes on after the last row is marked as truncated there.
+
+    Args:
+        rows: ``[T, ...]`` values of each row by name; ``action`` is ``[T, 1, A]``.
+    """
+    steps = np.arange(len(rows["flags"]))
+    ended = rows["flags"] >= EPISODE_END
+    found = []
+    first = 0
+    for last in np.flatnonzero(ended | (steps == len(steps) - 1)):
+        part = slice(first, last + 1)
+        terminated = (rows["flags"][part] & TERMINATED) > 0
+        is_last = steps[part] == last
+        found.append(
+            Episode(
+                observations=np.concatenate([rows["obs"][part], rows["next_obs"][[last]]]),
+                actions=rows["action"][part, 0],
+                rewards=rows["reward"][part],
+                terminations=terminated,
+                truncations=is_last & ~terminated,
+                last_observed=not rows["flags"][last] & NO_SUCCESSOR,
+            )
+        )
+        first = last + 1
+    return found
 
 
 def step_returns(episode: Episode, discount: float, rows: int) -> npt.NDArray[np.float32]:

@@ -13,7 +13,6 @@ from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from trimtab.datasets.episodes import (
     ContentHash,
@@ -28,20 +27,20 @@ from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.registry import recognise
 from trimtab.datasets.io.sandbox import spilled_to
 from trimtab.datasets.sources.columns import open_columns, sha256_with_progress, write_columns
-from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.steps import step_flags, step_returns
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
-__all__ = ["StoredEpisodes", "StreamedBuffer", "StreamedDataset", "load", "stored_files"]
+__all__ = ["FLAGS", "StoredEpisodes", "StreamedDataset", "load", "stored_files"]
+
+FLAGS = "flags"
+"""Name of the column that holds how each step ends, as a buffer stores it."""
 
 Progress = Callable[[float], None]
 
 _CORE = ("observations", "actions", "rewards", "terminations", "truncations")
-_FLAGS = "flags"  # of each step, as a buffer stores them
 _EVERY = 50  # episodes between two reports of progress
 _ADVICE = "make the dataset again or fetch a fresh copy"
-_LEAST_SHIFT = 4  # a block of 16 steps takes half a byte of memory a step
 
 
 class StoredEpisodes(EpisodesOnAccess):
@@ -250,7 +249,7 @@ def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) 
                 check_limits(low, high, dims[1], where)
             digest.add(episode)
             try:
-                writer.append({**episode.arrays(), _FLAGS: step_flags(episode)})
+                writer.append({**episode.arrays(), FLAGS: step_flags(episode)})
             except TrimtabError as error:
                 raise TrimtabError(
                     f"{where}: episode {index}: {error}; episodes can only be streamed if their "
@@ -275,108 +274,3 @@ def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) 
 
 def _digest(fields: Mapping[str, Any], low: Sequence[float], high: Sequence[float]) -> ContentHash:
     return ContentHash(fields["id"], fields["env"], fields["env_options"], low, high)
-
-
-class _EpisodeOf:
-    """Finds the episode of a step by a table of blocks; a binary search took a third of a batch.
-
-    Args:
-        lengths: ``[E]`` steps of each episode.
-    """
-
-    def __init__(self, lengths: npt.NDArray[np.int64]) -> None:
-        self._ends = np.cumsum(lengths)
-        self._shift = max(_LEAST_SHIFT, int(lengths.min()).bit_length() - 1)
-        blocks = np.arange(0, self._ends[-1], 1 << self._shift)
-        self._table = self._ends.searchsorted(blocks, side="right")
-        last = np.append(self._table[1:], len(lengths) - 1)
-        self._most = int((last - self._table).max())  # episodes that end within one block
-
-    def __call__(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the episode of each step."""
-        episode = self._table.take(index >> self._shift)
-        for _ in range(self._most):
-            episode += self._ends.take(episode) <= index
-        return np.asarray(episode)
-
-
-class StreamedBuffer(ReplayBuffer):
-    """``ReplayBuffer.from_dataset`` of a dataset on disk: the same batches, the same state.
-
-    Args:
-        dataset: the data.
-        window: as the parent's.
-        discount: as the parent's.
-        chunked: as the parent's.
-        seed: as the parent's.
-        device: as the parent's.
-        weights: as ``from_dataset``'s.
-        successors: as ``from_dataset``'s.
-        progress: called with the share of the Monte-Carlo returns that is computed, the first time.
-
-    Raises:
-        TrimtabError: as ``from_dataset``, or if the disk refuses.
-    """
-
-    def __init__(
-        self,
-        dataset: StreamedDataset,
-        *,
-        window: int = 1,
-        discount: float = 0.99,
-        chunked: bool = False,
-        seed: int = 0,
-        device: str | torch.device = "cpu",
-        weights: npt.ArrayLike | None = None,
-        successors: bool = True,
-        progress: Progress = lambda share: None,
-    ) -> None:
-        self._episodes = dataset.stored
-        self._returns = dataset.returns(discount, window if chunked else 1, progress)
-        super().__init__(
-            dataset.num_steps,
-            dataset.obs_dim,
-            (1, dataset.action_dim),
-            window=window,
-            discount=discount,
-            chunked=chunked,
-            seed=seed,
-            device=device,
-        )
-        self._shapes["mc_return"] = ()
-        self._size = self.rows
-        self._dataset_hash = dataset.content_hash
-        self._episode_of = _EpisodeOf(dataset.stored.lengths)
-        self._readers = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
-        whole = dataset.stored.last_observed | (not successors)
-        self._choose_starts(dataset.stored.lengths, whole, weights, dataset.id)
-
-    def episodes(self) -> list[Episode]:
-        """Return the dataset's episodes, as views of what is on disk."""
-        return list(self._episodes)
-
-    def _allocate(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, npt.NDArray[Any]]:
-        columns = self._episodes.columns
-        return {
-            "action": columns["actions"][:, None, None],
-            "reward": columns["rewards"][:, None],
-            "flags": columns[_FLAGS][:, None],
-            "mc_return": self._returns[:, None],
-        }
-
-    def _gather(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        reader = self._readers.get(name)
-        return super()._gather(name, index) if reader is None else reader(index)
-
-    # An observation is on disk once, so a step's number is not the number of its observation.
-
-    def _obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        rows = index + self._episode_of(index)
-        return self._episodes.columns["observations"].take(rows, axis=0)
-
-    def _next_obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        rows = index + self._episode_of(index) + 1
-        return self._episodes.columns["observations"].take(rows, axis=0)
-
-    def _taken(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        return np.ones(index.shape, dtype=np.uint16)

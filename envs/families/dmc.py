@@ -15,6 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from trimtab.envs.core.legacy_random import legacy_generator
@@ -31,59 +32,72 @@ _FORCE_LIMIT = 10.0
 _PICTURE = 480  # pixels a side
 
 
+class _FlatSuiteTask(gymnasium.Env[Any, Any]):
+    """A task whose ``reset(seed=...)`` replaces the one generator that it draws from.
+
+    Args:
+        task: its name here.
+        env: dm_control's environment.
+        diverged: what it raises where the simulation is no longer finite.
+    """
+
+    def __init__(self, task: str, env: Any, diverged: type[Exception]) -> None:
+        limits = env.action_spec()
+        low, high = (
+            np.where(np.abs(limit) >= _UNLIMITED, np.sign(limit) * _FORCE_LIMIT, limit)
+            for limit in (limits.minimum, limits.maximum)
+        )
+        size = sum(math.prod(spec.shape) for spec in env.observation_spec().values())
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
+        self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
+        self.model, self.data = env.physics.model.ptr, env.physics.data.ptr
+        self.frame_skip = round(env.control_timestep() / env.physics.timestep())
+        self._task, self._env, self._diverged = task, env, diverged
+        env.task._random = legacy_generator(None)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode. Returns the observation [O] and an empty dictionary."""
+        if seed is not None:
+            self._env.task._random = legacy_generator(seed)
+        return _flat(self._env.reset().observation), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info.
+
+        Raises:
+            TrimtabError: if the simulation is no longer finite.
+        """
+        try:
+            now = self._env.step(action)
+        except self._diverged as error:
+            message = " ".join(str(error).split())
+            raise TrimtabError(f"dmc/{self._task}: the simulation diverged ({message})") from error
+        return _flat(now.observation), now.reward, now.last(), False, {}
+
+    def render(self) -> Any:
+        """Return a picture [480, 480, 3]."""
+        return self._env.physics.render(_PICTURE, _PICTURE, camera_id=0)
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self._env.close()
+
+
 def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        import gymnasium
         from dm_control import suite
         from dm_control.rl.control import PhysicsError
 
         domain, name = task.split("-")
         settings = {"random": _MODEL_SEED, "time_limit": math.inf}
         env = suite.load(domain, name, task_kwargs=settings)
-    physics = env.physics
     if not render:
         # One task uploads its terrain at every reset if there is a rendering context, and makes
         # one, with OpenGL, to find out.
-        physics._make_rendering_contexts = lambda: None
-    limits = env.action_spec()
-    low, high = (
-        np.where(np.abs(limit) >= _UNLIMITED, np.sign(limit) * _FORCE_LIMIT, limit)
-        for limit in (limits.minimum, limits.maximum)
-    )
-    size = sum(math.prod(spec.shape) for spec in env.observation_spec().values())
-
-    class _FlatSuiteTask(gymnasium.Env[Any, Any]):
-        """A task whose ``reset(seed=...)`` replaces the one generator that it draws from."""
-
-        def __init__(self) -> None:
-            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
-            self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
-            self.model, self.data = physics.model.ptr, physics.data.ptr
-            self.frame_skip = round(env.control_timestep() / physics.timestep())
-            env.task._random = legacy_generator(None)
-
-        def reset(
-            self, *, seed: int | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[Any, dict[str, Any]]:
-            if seed is not None:
-                env.task._random = legacy_generator(seed)
-            return _flat(env.reset().observation), {}
-
-        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            try:
-                now = env.step(action)
-            except PhysicsError as error:
-                message = " ".join(str(error).split())
-                raise TrimtabError(f"dmc/{task}: the simulation diverged ({message})") from error
-            return _flat(now.observation), now.reward, now.last(), False, {}
-
-        def render(self) -> Any:
-            return physics.render(_PICTURE, _PICTURE, camera_id=0)
-
-        def close(self) -> None:
-            env.close()
-
-    return _FlatSuiteTask()
+        env.physics._make_rendering_contexts = lambda: None
+    return _FlatSuiteTask(task, env, PhysicsError)
 
 
 def _flat(observation: Mapping[str, Any]) -> Any:

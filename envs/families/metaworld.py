@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from trimtab.envs.core.quiet import quiet
@@ -18,9 +19,39 @@ from trimtab.envs.engines.mujoco_frames import mujoco_frames
 __all__ = ["FAMILY"]
 
 
+class _SeededMetaWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Meta-World whose ``reset(seed=...)`` seeds, which Meta-World's own does not.
+
+    Nothing else has to be cleared for a seed to decide the episode: Meta-World's ``reset`` runs
+    the task's own reset twice, with MuJoCo's in between, so that what the last episode left
+    behind is overwritten by values that follow from the seed. The contract tests hold every
+    task to it.
+
+    Args:
+        env: the bare environment.
+    """
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self.model = env.model
+        self.frame_skip = env.frame_skip
+        self._bare = env
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode. Returns the observation [O] and info."""
+        if seed is not None:
+            self._bare.seed(seed)
+        return self._bare.reset()  # type: ignore[no-any-return]
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info."""
+        return self._bare.step(action)  # type: ignore[no-any-return]
+
+
 def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        import gymnasium
         from metaworld.env_dict import ENV_CLS_MAP
 
         env: Any = ENV_CLS_MAP[task](render_mode="rgb_array" if render else None)
@@ -34,32 +65,7 @@ def _build(task: str, *, render: bool) -> RawEnv:
         env._set_task_called = True
         # Meta-World raises when stepped beyond this; episodes are cut by the suite's own limit.
         env.max_path_length = np.iinfo(np.int64).max
-
-    class _SeededMetaWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
-        """Meta-World whose ``reset(seed=...)`` seeds, which Meta-World's own does not.
-
-        Nothing else has to be cleared for a seed to decide the episode: Meta-World's ``reset`` runs
-        the task's own reset twice, with MuJoCo's in between, so that what the last episode left
-        behind is overwritten by values that follow from the seed. The contract tests hold every
-        task to it.
-        """
-
-        def __init__(self) -> None:
-            super().__init__(env)
-            self.model = env.model
-            self.frame_skip = env.frame_skip
-
-        def reset(
-            self, *, seed: int | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[Any, dict[str, Any]]:
-            if seed is not None:
-                env.seed(seed)
-            return env.reset()  # type: ignore[no-any-return]
-
-        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            return env.step(action)  # type: ignore[no-any-return]
-
-    return _SeededMetaWorld()
+    return _SeededMetaWorld(env)
 
 
 _TASK_NAMES = (

@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from trimtab.envs.core.legacy_random import as_global_generator, legacy_generator
@@ -36,9 +37,69 @@ __all__ = ["FAMILY"]
 logger = logging.getLogger(__name__)
 
 
+class _SeededOgbench(gymnasium.Env[Any, Any]):
+    """OGBench's environment with all that it draws from decided by ``reset(seed=...)``.
+
+    It draws from its own generator, its action space and numpy's global generator, which it is
+    lent one of its own for: nobody else's draws move an episode, nor the other way round.
+
+    Args:
+        env: the bare environment, with an action space of its own.
+        with_goal: whether the goal is laid after the observation.
+    """
+
+    def __init__(self, env: Any, *, with_goal: bool) -> None:
+        observed = env.observation_space.shape[0]
+        size = 2 * observed if with_goal else observed
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
+        self.action_space = env.action_space
+        self.model, self.data = env.model, env.data
+        self.scene = env  # a recipe's controller reads there what is not observed
+        self.frame_skip = getattr(env, "_n_steps", None) or env.frame_skip
+        here = tuple(range(observed))
+        self.obs_parts = {"observation": here}
+        if with_goal:
+            goal = tuple(range(observed, size))
+            self.obs_parts |= {"achieved_goal": here, "desired_goal": goal}
+        self._with_goal = with_goal
+        self._goal = np.zeros(0)
+        self._generator = legacy_generator(None)
+        self._draws_in_step = getattr(env, "_teleport_info", None) is not None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode. Returns the observation [O] and an empty dictionary."""
+        if seed is not None:
+            self._generator = legacy_generator(seed)
+            self.action_space.seed(seed)
+        with as_global_generator(self._generator):
+            obs, info = self.scene.reset(seed=seed)
+        if self._with_goal:
+            self._goal = info["goal"]
+        return np.concatenate((obs, self._goal)), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info."""
+        if self._draws_in_step:
+            with as_global_generator(self._generator):
+                obs, reward, terminated, truncated, info = self.scene.step(action)
+        else:
+            obs, reward, terminated, truncated, info = self.scene.step(action)
+        flat = np.concatenate((obs, self._goal))
+        return flat, reward, terminated, truncated, {"success": info["success"]}
+
+    def render(self) -> Any:
+        """Return a picture [480, 480, 3]."""
+        return self.scene.render()
+
+    def close(self) -> None:
+        """Close the simulator."""
+        self.scene.close()
+
+
 def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        import gymnasium
         import ogbench  # noqa: F401  (registers the tasks)
         from gymnasium.envs.registration import load_env_creator
         from ogbench.locomaze import maze
@@ -56,60 +117,7 @@ def _build(task: str, *, render: bool) -> RawEnv:
     # Random actions settle the scene at a reset. Manipulation has no fixed space to seed for them.
     env.__class__ = type(type(env).__name__, (type(env),), {"action_space": space})
     vars(env).pop("action_space", None)
-    observed = env.observation_space.shape[0]
-    with_goal = spec.kwargs.get("reward_task_id") is None
-    size = 2 * observed if with_goal else observed
-    draws_in_step = getattr(env, "_teleport_info", None) is not None
-
-    class _SeededOgbench(gymnasium.Env[Any, Any]):
-        """OGBench's environment with all that it draws from decided by ``reset(seed=...)``.
-
-        It draws from its own generator, its action space and numpy's global generator, which it is
-        lent one of its own for: nobody else's draws move an episode, nor the other way round.
-        """
-
-        def __init__(self) -> None:
-            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
-            self.action_space = space
-            self.model, self.data = env.model, env.data
-            self.scene = env  # a recipe's controller reads there what is not observed
-            self.frame_skip = getattr(env, "_n_steps", None) or env.frame_skip
-            here = tuple(range(observed))
-            self.obs_parts = {"observation": here}
-            if with_goal:
-                goal = tuple(range(observed, size))
-                self.obs_parts |= {"achieved_goal": here, "desired_goal": goal}
-            self._goal = np.zeros(0)
-            self._generator = legacy_generator(None)
-
-        def reset(
-            self, *, seed: int | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[Any, dict[str, Any]]:
-            if seed is not None:
-                self._generator = legacy_generator(seed)
-                space.seed(seed)
-            with as_global_generator(self._generator):
-                obs, info = env.reset(seed=seed)
-            if with_goal:
-                self._goal = info["goal"]
-            return np.concatenate((obs, self._goal)), {}
-
-        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            if draws_in_step:
-                with as_global_generator(self._generator):
-                    obs, reward, terminated, truncated, info = env.step(action)
-            else:
-                obs, reward, terminated, truncated, info = env.step(action)
-            flat = np.concatenate((obs, self._goal))
-            return flat, reward, terminated, truncated, {"success": info["success"]}
-
-        def render(self) -> Any:
-            return env.render()
-
-        def close(self) -> None:
-            env.close()
-
-    return _SeededOgbench()
+    return _SeededOgbench(env, with_goal=spec.kwargs.get("reward_task_id") is None)
 
 
 _PICTURE = {"width": 480, "height": 480}

@@ -23,6 +23,7 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from trimtab.envs.core.quiet import quiet
@@ -35,6 +36,7 @@ _CONTROL_RATE = 20  # Hz
 _TIME_STEP = 0.002  # s
 _PICTURE = 480  # pixels a side
 _CAMERA = "agentview"
+_HAND = ("eef_pos", "eef_quat", "gripper_qpos")  # of each arm, in the observation
 
 _MACROS = {
     "SIMULATION_TIMESTEP": _TIME_STEP,
@@ -125,14 +127,84 @@ def _robot_model(robot: Any) -> Any:
 _robots: dict[str, Any] = {}
 
 
-def _build(task: str, *, render: bool) -> RawEnv:
-    with quiet():
-        import gymnasium
+class _SeededRobosuite(gymnasium.Env[Any, Any]):
+    """Robosuite, whose one generator is set to ``reset``'s seed as its constructor would.
+
+    Without a new model, robosuite only sets the simulation back. The episode is the same as
+    with one, as long as the model has nothing random in it: the tests hold every scene to it.
+
+    Args:
+        env: robosuite's environment.
+        arms: how many robots there are.
+        reward_offset: what is added to every reward.
+    """
+
+    def __init__(self, env: Any, *, arms: int, reward_offset: float) -> None:
+        self._env, self._reward_offset = env, reward_offset
+        hands = (f"robot{arm}_{part}" for arm in range(arms) for part in _HAND)
+        self._keys = (*hands, "object-state")
+        observed = env.observation_spec().items()
+        size = sum(np.size(part) for name, part in observed if name in self._keys)
+        low, high = env.action_spec
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
+        self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
+        self.frame_skip = round(1 / (_CONTROL_RATE * _TIME_STEP))
+        self._renderer: Any = None
+        self._drawn: Any = None
+
+    @property
+    def model(self) -> Any:
+        """The episode's ``mujoco.MjModel``."""
+        return self._env.sim.model._model
+
+    @property
+    def data(self) -> Any:
+        """The episode's ``mujoco.MjData``."""
+        return self._env.sim.data._data
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode. Returns the observation [O] and an empty dictionary."""
+        if seed is not None:
+            fresh = np.random.default_rng(seed)
+            self._env.rng.bit_generator.state = fresh.bit_generator.state
+        return self._flat(self._env.reset()), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info."""
+        obs, reward, _, _ = self._env.step(np.asarray(action, np.float64))
+        success = bool(self._env._check_success())
+        return self._flat(obs), reward + self._reward_offset, False, False, {"success": success}
+
+    def _flat(self, obs: Any) -> Any:
+        return np.concatenate([obs[name] for name in self._keys])
+
+    def render(self) -> Any:
+        """Return a picture [480, 480, 3]."""
         import mujoco
 
-        scene_name, dash, ending = task.partition("-")
-        scene, offset = _SCENES[scene_name], _REWARD_OFFSETS.get(dash + ending, 0.0)
-        controller = {"type": "BASIC", "body_parts": {"right": _ARM}}
+        if self._drawn is not self.model:
+            self.close()
+            self._renderer = mujoco.Renderer(self.model, _PICTURE, _PICTURE)
+            self._drawn = self.model
+        looks = mujoco.MjvOption()
+        looks.geomgroup[0] = 0  # the shapes that collide; those to look at are in group 1
+        self._renderer.update_scene(self.data, _CAMERA, looks)
+        return self._renderer.render()
+
+    def close(self) -> None:
+        """Close what draws."""
+        if self._renderer is not None:
+            self._renderer.close()
+        self._renderer = self._drawn = None
+
+
+def _build(task: str, *, render: bool) -> RawEnv:
+    scene_name, dash, ending = task.partition("-")
+    scene = _SCENES[scene_name]
+    controller = {"type": "BASIC", "body_parts": {"right": _ARM}}
+    with quiet():
         env = _import_robosuite().make(
             scene_name,
             robots=["Panda"] * scene.arms,
@@ -148,73 +220,9 @@ def _build(task: str, *, render: bool) -> RawEnv:
             has_offscreen_renderer=False,
             renderer="mujoco",
         )
-        low, high = env.action_spec
-    keys = [
-        *(f"robot{arm}_{part}" for arm in range(scene.arms) for part in _HAND),
-        "object-state",
-    ]
-    size = sum(np.size(part) for name, part in env.observation_spec().items() if name in keys)
-    looks = mujoco.MjvOption()
-    looks.geomgroup[0] = 0  # the shapes that collide; those to look at are in group 1
+        offset = _REWARD_OFFSETS.get(dash + ending, 0.0)
+        return _SeededRobosuite(env, arms=scene.arms, reward_offset=offset)
 
-    class _SeededRobosuite(gymnasium.Env[Any, Any]):
-        """Robosuite, whose one generator is set to ``reset``'s seed as its constructor would.
-
-        Without a new model, robosuite only sets the simulation back. The episode is the same as
-        with one, as long as the model has nothing random in it: the tests hold every scene to it.
-        """
-
-        def __init__(self) -> None:
-            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
-            self.action_space = gymnasium.spaces.Box(low, high, dtype=np.float64)
-            self.frame_skip = round(1 / (_CONTROL_RATE * _TIME_STEP))
-            self._renderer: Any = None
-            self._drawn: Any = None
-
-        @property
-        def model(self) -> Any:
-            """The episode's ``mujoco.MjModel``."""
-            return env.sim.model._model
-
-        @property
-        def data(self) -> Any:
-            """The episode's ``mujoco.MjData``."""
-            return env.sim.data._data
-
-        def reset(
-            self, *, seed: int | None = None, options: dict[str, Any] | None = None
-        ) -> tuple[Any, dict[str, Any]]:
-            if seed is not None:
-                fresh = np.random.default_rng(seed)
-                env.rng.bit_generator.state = fresh.bit_generator.state
-            return self._flat(env.reset()), {}
-
-        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-            obs, reward, _, _ = env.step(np.asarray(action, np.float64))
-            success = bool(env._check_success())
-            return self._flat(obs), reward + offset, False, False, {"success": success}
-
-        @staticmethod
-        def _flat(obs: Any) -> Any:
-            return np.concatenate([obs[name] for name in keys])
-
-        def render(self) -> Any:
-            if self._drawn is not self.model:
-                self.close()
-                self._renderer = mujoco.Renderer(self.model, _PICTURE, _PICTURE)
-                self._drawn = self.model
-            self._renderer.update_scene(self.data, _CAMERA, looks)
-            return self._renderer.render()
-
-        def close(self) -> None:
-            if self._renderer is not None:
-                self._renderer.close()
-            self._renderer = self._drawn = None
-
-    return _SeededRobosuite()
-
-
-_HAND = ("eef_pos", "eef_quat", "gripper_qpos")
 
 FAMILY = Family(
     name="robosuite",

@@ -18,27 +18,6 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
     algorithm = config["training"].get("algorithm")
     tags = ["robotics", "reinforcement-learning", "trimtab", kind, env]
     tags += [algorithm] if algorithm else []
-    obs, noise, action = (
-        config["inputs"]["obs"], config["inputs"]["noise"], config["outputs"]["action"],
-    )  # fmt: skip
-    chunking, rate = config["chunking"], config["control_rate"]
-    contract = {
-        "observation": f"{_shape(obs)} {obs['dtype']}, {obs['units']}",
-        "observation order": _order(obs["order"]),
-        "noise": f"{_shape(noise)} {noise['dtype']}, {noise['distribution']}; "
-        f"{noise['deterministic']} for deterministic actions",
-        "action": f"{_shape(action)} {action['dtype']}, {action['units']}",
-        "action order": _order(action["order"]),
-        "action limits": f"{action['low']} to {action['high']}",
-        "chunking": f"{chunking['horizon']} actions predicted, {chunking['act_steps']} played",
-        "control rate": "none" if rate is None else f"{rate:g} Hz",
-        "judged": "with zero noise" if config["evaluate_deterministic"] else "with sampled noise",
-        "environment": env,
-        "environment options": json.dumps(config["env"]["options"]),
-        "episode": f"{config['env']['horizon']} steps" if config["env"]["horizon"] else "",
-        "physics fingerprint": config["env"]["fingerprint"],
-    }
-    heading = f"{kind} policy for {env}"
     front = "\n".join(
         ["---", "library_name: trimtab", "pipeline_tag: robotics", "tags:"]
         + [f"- {json.dumps(str(tag))}" for tag in tags]
@@ -46,7 +25,7 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
     )
     parts = [
         front,
-        f"# {heading}",
+        f"# {kind} policy for {env}",
         f"A {kind} policy trained"
         + (f" by {algorithm}" if algorithm else "")
         + f" for `{env}` with Trimtab. One call maps an observation and noise to a chunk of "
@@ -69,13 +48,38 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
         "`policy.onnx` is one graph with the weights inside, any batch size; its `metadata_props` "
         "carry this contract.",
         "## Contract",
-        _table("", contract),
+        _table("", _contract(config)),
         "## Training",
         _table("", config["training"]),
     ]
     if results:
         parts += ["## Results", _table("result", results)]
     return "\n\n".join(parts) + "\n"
+
+
+def _contract(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what goes into the policy and comes out of it, by the words of the card."""
+    env = config["env"]
+    obs, noise, action = (
+        config["inputs"]["obs"], config["inputs"]["noise"], config["outputs"]["action"],
+    )  # fmt: skip
+    chunking, rate = config["chunking"], config["control_rate"]
+    return {
+        "observation": f"{_shape(obs)} {obs['dtype']}, {obs['units']}",
+        "observation order": _order(obs["order"]),
+        "noise": f"{_shape(noise)} {noise['dtype']}, {noise['distribution']}; "
+        f"{noise['deterministic']} for deterministic actions",
+        "action": f"{_shape(action)} {action['dtype']}, {action['units']}",
+        "action order": _order(action["order"]),
+        "action limits": f"{action['low']} to {action['high']}",
+        "chunking": f"{chunking['horizon']} actions predicted, {chunking['act_steps']} played",
+        "control rate": "none" if rate is None else f"{rate:g} Hz",
+        "judged": "with zero noise" if config["evaluate_deterministic"] else "with sampled noise",
+        "environment": env["id"],
+        "environment options": json.dumps(env["options"]),
+        "episode": f"{env['horizon']} steps" if env["horizon"] else "",
+        "physics fingerprint": env["fingerprint"],
+    }
 
 
 def _shape(port: Mapping[str, Any]) -> str:

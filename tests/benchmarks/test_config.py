@@ -11,7 +11,7 @@ from trimtab.benchmarks.runs.build import components
 from trimtab.benchmarks.settings.config import compose_run, recipe_with
 from trimtab.benchmarks.settings.groups import load_group
 from trimtab.benchmarks.settings.words import nearest
-from trimtab.datasets.formats.minari import check_id
+from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.types import TrimtabError
 
 ENV = "env=robotics/PointMaze-TwoRoutes-v0"

@@ -18,14 +18,15 @@ from trimtab.benchmarks.data.dataset_figure import draw, plane
 from trimtab.benchmarks.data.dataset_replay import check_replay
 from trimtab.benchmarks.data.offline_data import open_dataset
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.formats.registry import get_format, list_formats
 
 
 @pytest.fixture
 def recorded(tiny: Any) -> Dataset:
     """Four seeded episodes of a task that is there."""
-    return minari.load(tiny.dataset)
+    return load_minari(tiny.dataset)
 
 
 def answer(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
@@ -40,7 +41,7 @@ def answer(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any
 def test_a_journey_by_the_command_line(
     recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    minari.save(recorded, tmp_path / "start")
+    save_minari(recorded, tmp_path / "start")
     places = {
         "a.hdf5": "robomimic", "b": "lerobot", "c.h5": "d4rl", "d.npz": "", "end/x-v0": "minari",
     }  # fmt: skip
@@ -69,7 +70,7 @@ def test_a_strangers_file_with_hints(tmp_path: Path, capfd: pytest.CaptureFixtur
     done = answer(capfd, "action=convert", f"from={source}", f"to={to}", *words)
     assert (done["id"], done["env"], done["episodes"]) == ("mine/x-v1", "mine/Arm-v0", 2)
     assert source.read_bytes() == before
-    assert minari.load(to).content_hash == done["content_hash"]
+    assert load_minari(to).content_hash == done["content_hash"]
 
 
 def test_camera_frames_by_the_command_line(
@@ -79,7 +80,7 @@ def test_camera_frames_by_the_command_line(
         dataclasses.replace(e, infos={**e.infos, "top": np.zeros((len(e), 32, 48, 3), np.uint8)})
         for e in recorded.episodes
     ]
-    minari.save(dataclasses.replace(recorded, episodes=tuple(filmed)), tmp_path / "a")
+    save_minari(dataclasses.replace(recorded, episodes=tuple(filmed)), tmp_path / "a")
     folder = tmp_path / "b"
     done = answer(capfd, "convert", f"from={tmp_path / 'a'}", f"to={folder}", "as=lerobot")
     assert done["lost"] == [
@@ -95,7 +96,7 @@ def test_camera_frames_by_the_command_line(
     to = f"to={tmp_path / 'c'}"
     back = answer(capfd, "convert", f"from={folder}", to, "as=minari", "frames=true")
     assert back["content_hash"] == back["content_hash_before"] != recorded.content_hash
-    assert minari.load(tmp_path / "c").episodes[0].infos["top"].shape[1:] == (32, 48, 3)
+    assert load_minari(tmp_path / "c").episodes[0].infos["top"].shape[1:] == (32, 48, 3)
     assert "there are observation.images.top" in answer(
         capfd, "info", f"path={folder}", "frames=side", code=2
     )
@@ -109,7 +110,7 @@ def test_tables_say_what_was_written_and_lost(
 ) -> None:
     first, *others = recorded.episodes
     odd = dataclasses.replace(first, infos={**first.infos, "only here": first.rewards})
-    minari.save(dataclasses.replace(recorded, episodes=(odd, *others)), tmp_path / "x")
+    save_minari(dataclasses.replace(recorded, episodes=(odd, *others)), tmp_path / "x")
     to = tmp_path / "y.npz"
     shown = ""
     for words in (["convert", f"from={tmp_path / 'x'}", f"to={to}"], ["info", f"path={to}"]):
@@ -159,7 +160,7 @@ def test_what_a_strangers_file_lost_is_told_on_the_whole_way(
 
 def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "x"
-    minari.save(recorded, folder)
+    save_minari(recorded, folder)
     (tmp_path / "thesis.hdf5").write_text("x")
     (tmp_path / "mine.png").write_bytes(b"\x89PNG")
     os.mkfifo(tmp_path / "pipe.png")
@@ -237,7 +238,7 @@ def test_check_tells_what_a_replay_found(
     recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     episodes = [dataclasses.replace(e, rewards=e.rewards + 1) for e in recorded.episodes]
-    minari.save(dataclasses.replace(recorded, episodes=tuple(episodes)), tmp_path / "x")
+    save_minari(dataclasses.replace(recorded, episodes=tuple(episodes)), tmp_path / "x")
     findings = answer(capfd, "check", f"path={tmp_path / 'x'}", code=1)["findings"]
     assert {f["code"] for f in findings} == {"replay-reward"}
 
@@ -267,7 +268,7 @@ def test_a_strangers_actions_are_compared_with_the_limits_of_its_task(
 
 
 def test_the_figure(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    minari.save(recorded, tmp_path / "x")
+    save_minari(recorded, tmp_path / "x")
     picture = tmp_path / "f.png"
     answer(capfd, "info", f"path={tmp_path / 'x'}", f"figure={picture}")
     with Image.open(picture) as image:

@@ -24,9 +24,11 @@ from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.datasets.sources.streaming import StreamedBuffer, stored_files
+from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
+from trimtab.datasets.sources.streaming import stored_files
 from trimtab.datasets.sources.weighting import episode_weights
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.types import TrimtabError
@@ -163,9 +165,9 @@ def test_a_quarter_of_the_memory_is_the_default(
 
 
 def test_only_cloning_has_steps_without_a_next_observation(tiny: Any, tmp_path: Path) -> None:
-    whole = minari.load(tiny.dataset)
+    whole = load_minari(tiny.dataset)
     cut = [dataclasses.replace(e, last_observed=False, infos={}) for e in whole.episodes]
-    minari.save(dataclasses.replace(whole, episodes=cut), tmp_path / "cut")
+    save_minari(dataclasses.replace(whole, episodes=cut), tmp_path / "cut")
     words = [*tiny.task(tmp_path), "act_steps=1", f"dataset={tmp_path / 'cut'}"]
     starts = []
     for further in (
@@ -246,7 +248,7 @@ def test_a_strangers_name_of_a_task(
 
 def test_td3_bc_normalises_by_the_observations_of_transitions(tiny: Any, tmp_path: Path) -> None:
     """As its authors do; cloning counts the last observation of each episode, too."""
-    episodes = minari.load(tiny.dataset).episodes
+    episodes = load_minari(tiny.dataset).episodes
     starts = np.concatenate([e.observations[:-1] for e in episodes]).astype(np.float64)
     words = [*tiny.task(tmp_path), f"dataset={tiny.dataset}", "offline_steps=1"]
     parts = build.components(compose_run([*words, "algorithm=td3_bc", "algorithm.hidden=[8]"]))

@@ -21,7 +21,7 @@ from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.run import Result
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.files import sha256_file
 from trimtab.policies.bundle.bundle import bundle_hash, load_bundle
@@ -349,4 +349,4 @@ def test_offline_and_online_are_one_run(tiny: Any, tmp_path: Path) -> None:
     result = train(compose_run([*words, "online_steps=96", "algorithm.warmup_steps=0"]))
     assert (result.summary["env_steps"], result.summary["updates"]) == (96, 30 + 96 // 4)
     rows = read_episodes(result.folder / "episodes.parquet").to_pylist()
-    assert rows[-1]["dataset"] == minari.load(tiny.dataset).id
+    assert rows[-1]["dataset"] == load_minari(tiny.dataset).id

@@ -80,8 +80,10 @@ def test_the_caller_is_not_forked_and_the_reader_is_small(
     monkeypatch.setattr(os, "fork", forbidden)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)  # numpy would start threads when it is imported
-    formats = [f"trimtab.datasets.formats.{name}" for name in ("hdf5", "minari", "robomimic")]
-    formats += [f"trimtab.datasets.formats.{name}" for name in ("lerobot_video", "zarr_store")]
+    formats = [
+        f"trimtab.datasets.formats.{name}.format" for name in ("lerobot", "minari", "robomimic")
+    ]
+    formats += [f"trimtab.datasets.io.{name}" for name in ("hdf5", "zarr")]
     imports = [*formats, "pandas", "numcodecs"]
     values, _ = apart.read_apart(tmp_path, readers.surroundings, imports=imports)
     assert values["threads"] == [1, 1]

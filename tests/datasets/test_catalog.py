@@ -11,7 +11,8 @@ import pytest
 
 from trimtab.datasets import catalog
 from trimtab.datasets.catalog import find, is_dataset, list_datasets, summary
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.writer import check_id
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.envs.registry import list_tasks
 from trimtab.types import TrimtabError
 
@@ -20,7 +21,7 @@ def test_datasets_are_found_in_order_and_damage_is_reported(
     make_dataset: Any, tmp_path: Path
 ) -> None:
     for name in ("b", "deep/a", ".hidden", "deep/broken"):
-        minari.save(make_dataset(), tmp_path / name)
+        save_minari(make_dataset(), tmp_path / name)
     (tmp_path / "deep/broken/data/metadata.json").write_text("{")
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "file.txt").write_text("x")
@@ -67,7 +68,7 @@ def test_summary_is_json_and_right(make_dataset: Any) -> None:
 @pytest.mark.parametrize("id", catalog.external_datasets())
 def test_what_is_known_of_others_fits_together(id: str) -> None:
     entry = catalog.external_datasets()[id]
-    minari.check_id(id)
+    check_id(id)
     task = list_tasks()[entry.env]
     assert entry.references is None or entry.references in task.score_references
     assert entry.source.startswith("https://") and entry.licence

@@ -20,8 +20,9 @@ import pytest
 
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.contents import contents_of
-from trimtab.datasets.formats.lerobot.format import writer as lerobot_writer
-from trimtab.datasets.formats.lerobot.video import Camera, Frames
+from trimtab.datasets.formats.lerobot import writer as lerobot_writer
+from trimtab.datasets.formats.lerobot.cameras import Camera
+from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.registry import get_format
 from trimtab.datasets.io.ffmpeg import inspect
 from trimtab.datasets.sources import streaming

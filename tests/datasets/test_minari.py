@@ -17,7 +17,8 @@ import pytest
 
 from trimtab.datasets.catalog import external_datasets
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats.minari import FORMAT_VERSION, load, save
+from trimtab.datasets.formats.minari.reader import load
+from trimtab.datasets.formats.minari.writer import FORMAT_VERSION, save
 from trimtab.envs.registry import make
 from trimtab.types import TrimtabError
 

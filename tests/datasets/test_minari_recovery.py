@@ -14,8 +14,9 @@ import pytest
 
 from trimtab.benchmarks.data.recipes import is_recipe
 from trimtab.benchmarks.settings.groups import group_options, load_group
-from trimtab.datasets.formats.minari import load, save
-from trimtab.datasets.formats.minari_metadata import algorithm_name, env_spec
+from trimtab.datasets.formats.minari.metadata import algorithm_name, env_spec
+from trimtab.datasets.formats.minari.reader import load
+from trimtab.datasets.formats.minari.writer import save
 from trimtab.envs.register import gymnasium_id
 from trimtab.envs.registry import get_spec, make
 

@@ -15,7 +15,8 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.registry import get_format, list_formats
 from trimtab.datasets.lint import check
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.datasets.sources.streaming import StreamedBuffer, load
+from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
+from trimtab.datasets.sources.streaming import load
 from trimtab.types import Batch, TrimtabError
 
 GAMMA = 0.99

@@ -17,7 +17,7 @@ import yaml
 from trimtab.benchmarks.data.offline_data import open_dataset
 from trimtab.datasets.catalog import load_external
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats.ogbench_rewards import numbered, same_scene
+from trimtab.datasets.formats.ogbench.rewards import numbered, same_scene
 from trimtab.datasets.formats.registry import get_format
 from trimtab.datasets.lint import check
 from trimtab.datasets.sources.replay import ReplayBuffer
@@ -190,7 +190,7 @@ def test_targets_of_q_learning_are_those_of_ogbench(task: str, tmp_path: Path) -
 def goals() -> dict[str, dict[str, Any]]:
     import trimtab
 
-    file = Path(next(iter(trimtab.__path__))) / "datasets/formats/ogbench_goals.yaml"
+    file = Path(next(iter(trimtab.__path__))) / "datasets/formats/ogbench/goals.yaml"
     return dict(yaml.safe_load(file.read_text()))
 
 

@@ -25,7 +25,7 @@ from trimtab.benchmarks.data.recording import Stage, dataset_of, record_episodes
 from trimtab.benchmarks.settings.groups import group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, validate
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.recipes.maze_planner import shortest_path
 from trimtab.datasets.recipes.metaworld_expert import MetaWorldExpert
 from trimtab.datasets.recipes.waypoints import WaypointController
@@ -218,7 +218,7 @@ def test_a_dataset_is_made_once(tmp_path: Any) -> None:
     assert shares == [0.5, 1.0]
     assert make_dataset(wanted, tmp_path, shares.append).content_hash == first.content_hash
     assert shares == [0.5, 1.0]
-    assert minari.load(recipe_folder(wanted, tmp_path)).content_hash == first.content_hash
+    assert load_minari(recipe_folder(wanted, tmp_path)).content_hash == first.content_hash
     assert recipe_folder({**wanted, "seed": 1}, tmp_path) != recipe_folder(wanted, tmp_path)
 
 

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats import minari
 from trimtab.datasets.formats.base import Format
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.formats.own import text_of
 from trimtab.datasets.formats.registry import get_format
-from trimtab.datasets.formats.robomimic_tasks import env_args, observation_parts
+from trimtab.datasets.formats.robomimic.tasks import env_args, observation_parts
 from trimtab.envs.registry import list_tasks, make
 
 FORMAT: Format = get_format("robomimic")
@@ -138,8 +139,8 @@ def test_a_strangers_keys_come_back(foreign: Any, make_dataset: Any, tmp_path: P
     foreign.robomimic(tmp_path / "x.hdf5")
     for index, keys in enumerate((["robot0_eef_pos", "object"], ["object"])):
         dataset = FORMAT.load(tmp_path / "x.hdf5", id="some/one-v0", keys=",".join(keys))
-        minari.save(dataset, tmp_path / f"{index}")
-        write(minari.load(tmp_path / f"{index}"), tmp_path / f"{index}.hdf5")
+        save_minari(dataset, tmp_path / f"{index}")
+        write(load_minari(tmp_path / f"{index}"), tmp_path / f"{index}.hdf5")
         with h5py.File(tmp_path / "x.hdf5") as one, h5py.File(tmp_path / f"{index}.hdf5") as two:
             assert set(two["data/demo_0/obs"]) == set(keys)
             for key in keys:

@@ -15,12 +15,15 @@ import pytest
 import torch
 
 from trimtab.datasets.episodes import Dataset, validate
-from trimtab.datasets.formats import minari
+from trimtab.datasets.formats.minari.metadata import read_metadata
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.formats.registry import get_format, list_formats
 from trimtab.datasets.io import hdf5
 from trimtab.datasets.io import sandbox as apart
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.datasets.sources.streaming import StreamedBuffer, StreamedDataset, load
+from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
+from trimtab.datasets.sources.streaming import StreamedDataset, load
 from trimtab.datasets.sources.weighting import episode_weights
 from trimtab.types import Batch, TrimtabError
 
@@ -31,8 +34,8 @@ LENGTHS = (4, 1, 7, 5, 1, 9)
 def pair(make_dataset: Any, tmp_path: Path) -> tuple[Dataset, StreamedDataset]:
     """A dataset in memory and the same one on disk."""
     folder = tmp_path / "dataset"
-    minari.save(make_dataset(LENGTHS), folder)
-    return minari.load(folder), load(folder, tmp_path / "streams")
+    save_minari(make_dataset(LENGTHS), folder)
+    return load_minari(folder), load(folder, tmp_path / "streams")
 
 
 def assert_equal(ours: Batch, theirs: Batch) -> None:
@@ -77,12 +80,14 @@ def test_every_step_is_found_in_its_episode(
     least: int, most: int, make_dataset: Any, tmp_path: Path
 ) -> None:
     generator = np.random.default_rng(least + most)
-    minari.save(make_dataset(generator.integers(least, most, size=120)), tmp_path / "dataset")
+    save_minari(make_dataset(generator.integers(least, most, size=120)), tmp_path / "dataset")
     ours = StreamedBuffer(load(tmp_path / "dataset", tmp_path / "streams"))
-    theirs = ReplayBuffer.from_dataset(minari.load(tmp_path / "dataset"))
+    theirs = ReplayBuffer.from_dataset(load_minari(tmp_path / "dataset"))
     every = np.arange(len(ours))
     for values in ("obs", "next_obs"):
-        np.testing.assert_array_equal(ours._gather(values, every), theirs._gather(values, every))
+        np.testing.assert_array_equal(
+            ours._storage.take(values, every), theirs._storage.take(values, every)
+        )
 
 
 def test_the_dataset_is_that_of_memory(pair: tuple[Dataset, StreamedDataset]) -> None:
@@ -112,7 +117,7 @@ def test_the_dataset_is_that_of_memory(pair: tuple[Dataset, StreamedDataset]) ->
 
 def test_it_is_converted_once_and_again_if_it_is_damaged(make_dataset: Any, tmp_path: Path) -> None:
     folder, cache = tmp_path / "dataset", tmp_path / "streams"
-    minari.save(make_dataset(LENGTHS), folder)
+    save_minari(make_dataset(LENGTHS), folder)
     shares: list[float] = []
     first = load(folder, cache, shares.append)
     assert shares == sorted(shares) and shares[-1] == 1.0 and 0.1 < shares[-2] < 1.0
@@ -125,7 +130,7 @@ def test_it_is_converted_once_and_again_if_it_is_damaged(make_dataset: Any, tmp_
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
     again = StreamedBuffer(load(folder, cache), discount=0.9)
-    expected = ReplayBuffer.from_dataset(minari.load(folder), discount=0.9)
+    expected = ReplayBuffer.from_dataset(load_minari(folder), discount=0.9)
     assert_equal(again.sample(200), expected.sample(200))
     (cut, *_) = files
     cut.write_bytes(cut.read_bytes()[:-4])
@@ -135,7 +140,7 @@ def test_it_is_converted_once_and_again_if_it_is_damaged(make_dataset: Any, tmp_
 
 def test_another_dataset_is_kept_apart(make_dataset: Any, tmp_path: Path) -> None:
     for seed in (0, 1):
-        minari.save(make_dataset(LENGTHS, seed=seed), tmp_path / f"{seed}")
+        save_minari(make_dataset(LENGTHS, seed=seed), tmp_path / f"{seed}")
     one, other = (load(tmp_path / f"{seed}", tmp_path / "streams") for seed in (0, 1))
     assert one.folder != other.folder and one.content_hash != other.content_hash
 
@@ -143,7 +148,7 @@ def test_another_dataset_is_kept_apart(make_dataset: Any, tmp_path: Path) -> Non
 def strangers(folder: Path) -> Path:
     """Take away what ``save`` sealed the dataset with, so that it may be changed."""
     path = folder / "data" / "metadata.json"
-    kept = {k: v for k, v in minari.read_metadata(folder).items() if not k.startswith("trimtab_")}
+    kept = {k: v for k, v in read_metadata(folder).items() if not k.startswith("trimtab_")}
     path.write_text(json.dumps(kept))
     return folder / "data" / "main_data.hdf5"
 
@@ -162,7 +167,7 @@ def test_wrong_episodes_are_named_and_nothing_is_left(
     key: str, change: Any, message: str, make_dataset: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "dataset"
-    minari.save(make_dataset(LENGTHS), folder)
+    save_minari(make_dataset(LENGTHS), folder)
     with h5py.File(strangers(folder), "r+") as file:
         array = file["episode_2"][key][()]
         del file["episode_2"][key]
@@ -179,7 +184,7 @@ def test_a_changed_file_is_refused_also_where_columns_are_kept(
     make_dataset: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "dataset"
-    minari.save(make_dataset(LENGTHS), folder)
+    save_minari(make_dataset(LENGTHS), folder)
     load(folder, tmp_path / "streams")
     path = folder / "data" / "main_data.hdf5"
     data = bytearray(path.read_bytes())
@@ -299,7 +304,7 @@ def test_a_full_disk_is_one_line(
 ) -> None:
     """The writing fails while the HDF5 file is open, and it is not the HDF5 file that is blamed."""
     folder = tmp_path / "dataset"
-    minari.save(make_dataset(LENGTHS), folder)
+    save_minari(make_dataset(LENGTHS), folder)
 
     def full(*args: Any) -> None:
         raise OSError(28, "No space left on device")

@@ -16,10 +16,11 @@ from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_fold
 from trimtab.benchmarks.settings import config, groups
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats import minari
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.minari import check_id
+from trimtab.datasets.formats.minari.metadata import read_metadata
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.datasets.formats.own import missing_ends
 from trimtab.datasets.formats.registry import format_for, recognise
 from trimtab.types import TrimtabError
@@ -138,11 +139,11 @@ def _published(place: Path, loaded: Dataset | None = None) -> str | None:
     if not catalog.is_dataset(place) or not str(place).endswith(str(known["id"])):
         return None
     if loaded is None:
-        told = minari.read_metadata(place).get("trimtab_content_hash")
+        told = read_metadata(place).get("trimtab_content_hash")
         if told == known["content_hash"]:
             return EQUAL
         try:
-            loaded = minari.load(place)
+            loaded = load_minari(place)
         except TrimtabError as error:
             return str(error)
     return compare(name, loaded).text

@@ -21,7 +21,8 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.lerobot.video import Frames, advice, chosen_cameras
+from trimtab.datasets.formats.lerobot.cameras import advice, chosen_cameras
+from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.lerobot.writer import (
     ACTION,
     DONE,

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats.lerobot.video import PREFIX
+from trimtab.datasets.formats.lerobot.cameras import PREFIX
 from trimtab.datasets.formats.own import common_infos
 from trimtab.datasets.io.ffmpeg import Encoder, executable
 

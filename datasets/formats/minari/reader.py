@@ -1,15 +1,7 @@
-"""Datasets in the layout of the Minari package: ``<folder>/data/{metadata.json, main_data.hdf5}``.
-
-Written and read with h5py alone; the ``minari`` package reads what is written here (with
-``folder = $MINARI_DATASETS_PATH/<dataset id>``), and its Box-spaced datasets are read here. What
-Minari has no key for is kept under extra keys of ``metadata.json`` that begin with ``trimtab_``.
-"""
+"""Minari's folders, read: those of this suite, and strangers' in a process apart."""
 
 from __future__ import annotations
 
-import json
-import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,111 +11,29 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.episodes import Dataset, Episode, EpisodesOnAccess, validate
-from trimtab.datasets.formats.base import Format
+from trimtab.datasets.episodes import Episode, EpisodesOnAccess
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, loads
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.minari_metadata import (
-    DIGEST,
+from trimtab.datasets.formats.minari.metadata import (
+    DATA_FILE,
     METADATA_FILE,
-    PREFIX,
     action_limits,
-    algorithm_name,
     env_of_spec,
-    env_spec,
     last_observed,
     observation_keys,
     read_metadata,
 )
-from trimtab.datasets.formats.own import ends_of
-from trimtab.datasets.io.hdf5 import (
-    REOPEN,
-    child,
-    children,
-    file_image,
-    opened,
-    read_array,
-    read_file,
-)
+from trimtab.datasets.io.hdf5 import REOPEN, child, children, opened, read_array, read_file
 from trimtab.datasets.io.sandbox import Read, Received
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_directory, sha256_file, sha256_json
+from trimtab.files import sha256_file
 
-__all__ = ["FORMAT", "METADATA_FILE", "load", "read_metadata", "save"]
+__all__ = ["data_file", "load", "open_folder"]
 
-DATA_FILE = "main_data.hdf5"
-FORMAT_VERSION = "0.5.3"  # of Minari, whose reader refuses versions that it does not know
-_ID = re.compile(r"(?:[-_\w][-_\w/]*[-_\w]+/)?[-_\w]+-v\d{1,9}", re.ASCII)
-_CHUNK_BYTES = 1 << 20
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-def check_id(id: str) -> None:
-    """Check a dataset's id.
-
-    Raises:
-        TrimtabError: if it is not of the form ``namespace/name-v0``.
-    """
-    if not (isinstance(id, str) and _ID.fullmatch(id)):
-        raise TrimtabError(
-            f"dataset id '{id}' is not of the form namespace/name-v0 (letters, "
-            "digits, '-' and '_'; the namespace has two or more of them); rename it"
-        )
-
-
-def save(dataset: Dataset, folder: str | Path) -> None:
-    """Write ``dataset`` as ``folder``, whole or not at all; the same dataset gives the same bytes.
-
-    A dataset of ours already in ``folder`` is replaced.
-
-    Raises:
-        TrimtabError: if the dataset is not valid, its id is not of the form ``namespace/name-v0``,
-            ``folder`` holds something else, or the disk refuses.
-    """
-    folder = Path(folder)
-    check_id(dataset.id)
-    validate(dataset, f"dataset {dataset.id}")
-    _check_replaceable(folder)
-    own = _plain(
-        {
-            "trimtab_env": dataset.env,
-            "trimtab_env_options": dict(dataset.env_options),
-            "trimtab_control_rate": dataset.control_rate,
-            "trimtab_recipe": dict(dataset.recipe),
-            "trimtab_fingerprint": dataset.fingerprint,
-            "trimtab_content_hash": dataset.content_hash,
-            **{PREFIX + key: value for key, value in ends_of(dataset).items()},
-        },
-        dataset.id,
-    )
-    with atomic_directory(folder) as beside:
-        data = beside / "data"
-        data.mkdir()
-        image = file_image(lambda file: _write_episodes(file, dataset), track_order=True)
-        _write(data / DATA_FILE, image)
-        own["trimtab_file_sha256"] = sha256_file(data / DATA_FILE)
-        own[DIGEST] = sha256_json(own)
-        unbounded = [float("inf")] * dataset.obs_dim
-        metadata = {
-            "dataset_id": dataset.id,
-            "total_episodes": len(dataset),
-            "total_steps": dataset.num_steps,
-            "data_format": "hdf5",
-            "observation_space": _box([-x for x in unbounded], unbounded),
-            "action_space": _box(list(dataset.action_low), list(dataset.action_high)),
-            "minari_version": FORMAT_VERSION,
-            "dataset_size": round((data / DATA_FILE).stat().st_size / 1e6, 1),
-            "author": ["Trimtab"],
-            "author_email": [],
-            "algorithm_name": algorithm_name(dataset.recipe),
-            **env_spec(dataset),
-            "description": f"{len(dataset)} episodes of {dataset.env}",
-            "requirements": [],
-        }
-        _write(data / METADATA_FILE, (json.dumps({**metadata, **own}, indent=2) + "\n").encode())
-
-
-def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
+def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     """Read the dataset in the folder ``path``, of this suite or of the ``minari`` package.
 
     A file of ours is compared with its SHA-256 before it is opened, and its content hash
@@ -160,7 +70,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     return Contents(file_path, episodes, fields, limits, check)
 
 
-load = loads(_open)
+load = loads(open_folder)
 
 
 def _chosen_keys(there: tuple[str, ...], keys: str, path: Path) -> tuple[str, ...]:
@@ -246,72 +156,6 @@ def _check_totals(
         )
     if metadata.get("trimtab_content_hash", content_hash) != content_hash:
         raise TrimtabError(f"{where}: the content differs from its stored hash; {_ADVICE}")
-
-
-def _check_replaceable(folder: Path) -> None:
-    """Refuse to replace anything that is not a dataset of ours: it would be deleted."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise TrimtabError(f"cannot write {folder}: a file is in its place; choose another folder")
-    metadata = folder / "data" / METADATA_FILE
-    if metadata.is_file() and PREFIX.encode() not in metadata.read_bytes():
-        raise TrimtabError(
-            f"cannot write {folder}: a dataset that Trimtab did not write; choose another folder"
-        )
-    if {entry.name for entry in folder.iterdir()} - {"data"} or (
-        (folder / "data").exists() and not (folder / "data" / METADATA_FILE).is_file()
-    ):
-        raise TrimtabError(
-            f"cannot write {folder}: it holds something other than a dataset; choose another folder"
-        )
-
-
-def _plain(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    try:
-        plain: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise TrimtabError(
-            f"dataset {name}: its recipe or options are not JSON ({error}); use plain values"
-        ) from error
-    return plain
-
-
-def _box(low: list[float], high: list[float]) -> str:
-    space = {"type": "Box", "dtype": "float32", "shape": [len(low)], "low": low, "high": high}
-    return json.dumps(space)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write to the disk itself, so that the folder is whole before it is renamed."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_episodes(file: h5py.File, dataset: Dataset) -> None:
-    for index, episode in enumerate(dataset.episodes):
-        group = file.create_group(f"episode_{index}")
-        rewards = episode.rewards.astype(np.float64)
-        group.attrs["id"] = index
-        group.attrs["total_steps"] = len(episode)
-        if episode.seed is not None:
-            group.attrs["seed"] = episode.seed
-        for statistic in ("sum", "mean", "std", "max", "min"):
-            group.attrs[f"rewards_{statistic}"] = float(getattr(rewards, statistic)())
-        group.create_group("infos")  # Minari prints an episode only if it has infos
-        for name, array in episode.arrays().items():
-            if not array.size:  # HDF5 has no chunks of nothing
-                group.create_dataset(name, data=array)
-                continue
-            rows = max(1, min(len(array), _CHUNK_BYTES // (array.nbytes // len(array))))
-            group.create_dataset(
-                name,
-                data=array,
-                chunks=(rows, *array.shape[1:]),
-                maxshape=(None, *array.shape[1:]),  # so that Minari can append
-            )
 
 
 def _check_untouched(metadata: Mapping[str, Any], path: Path) -> None:
@@ -418,19 +262,3 @@ def _read_infos(group: h5py.Group, steps: int, place: str) -> dict[str, npt.NDAr
         if stored.dtype.kind in "biuf" and stored.shape and stored.shape[0] in (steps, steps + 1):
             infos[name] = read_array(stored, f"{place}, key 'infos/{name}'")[-steps:]
     return infos
-
-
-def _recognises(path: Path) -> bool:
-    return (path / "data" / METADATA_FILE).is_file()
-
-
-FORMAT = Format(
-    name="minari",
-    description="Minari's folder of HDF5 and JSON; what Trimtab makes and trains on",
-    suffixes=("",),
-    load=load,
-    open=_open,
-    recognises=_recognises,
-    save=save,
-    hints=frozenset({"env", "id", "mask", "keys"}),
-)

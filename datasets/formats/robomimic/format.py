@@ -32,7 +32,7 @@ from trimtab.datasets.formats.own import (
     parse,
     text_of,
 )
-from trimtab.datasets.formats.robomimic_tasks import PARTS, Parts, env_args, observation_parts
+from trimtab.datasets.formats.robomimic.tasks import PARTS, Parts, env_args, observation_parts
 from trimtab.datasets.io.hdf5 import (
     REOPEN,
     child,

@@ -29,7 +29,7 @@ from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import apply_hints, assemble, contents_of
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.ogbench_rewards import REWARDS_OF, numbered, solved_parts
+from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered, solved_parts
 from trimtab.datasets.formats.own import (
     Own,
     check_replaceable,

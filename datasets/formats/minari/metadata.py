@@ -15,10 +15,11 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_json, sha256_json
 
 __all__ = [
-    "action_limits", "algorithm_name", "env_of_spec", "env_spec", "last_observed",
-    "observation_keys", "read_metadata",
+    "DATA_FILE", "DIGEST", "METADATA_FILE", "PREFIX", "action_limits", "algorithm_name",
+    "env_of_spec", "env_spec", "last_observed", "observation_keys", "read_metadata",
 ]  # fmt: skip
 
+DATA_FILE = "main_data.hdf5"
 METADATA_FILE = "metadata.json"
 PREFIX = "trimtab_"
 DIGEST = "trimtab_sha256"  # over all other keys with the prefix

@@ -2,7 +2,7 @@
 
 OGBench's files serve several tasks and have no rewards; its own loader works them out from each
 row's state when a single task is asked for (``ogbench/relabel_utils.py``). Here that takes no
-simulator: what the tasks ask for is in ``ogbench_goals.yaml``.
+simulator: what the tasks ask for is in ``goals.yaml``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def solved_parts(env: str, arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArra
 
 @functools.cache
 def _goals() -> Mapping[str, Mapping[str, Any]]:
-    file = Path(__file__).with_name("ogbench_goals.yaml")
+    file = Path(__file__).with_name("goals.yaml")
     return dict(yaml.safe_load(file.read_text(encoding="utf-8")))
 
 

@@ -1,0 +1,81 @@
+"""A dataset's steps as the rows of a buffer, in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.sources.rows import RowArrays, Storage
+from trimtab.datasets.sources.starts import Starts
+from trimtab.datasets.sources.steps import step_flags, step_returns
+from trimtab.errors import TrimtabError
+
+__all__ = ["DatasetRows", "rows_in_memory"]
+
+
+@dataclass(frozen=True)
+class DatasetRows:
+    """A dataset's steps as the rows of a buffer that is full and stays as it is.
+
+    Attributes:
+        storage: where they lie, in one column.
+        starts: which of them are drawn.
+        content_hash: the dataset's.
+    """
+
+    storage: Storage
+    starts: Starts
+    content_hash: str
+
+
+def rows_in_memory(
+    dataset: Dataset,
+    discount: float,
+    rows: int,
+    *,
+    weights: npt.ArrayLike | None,
+    successors: bool,
+) -> DatasetRows:
+    """Return a dataset's steps as rows, episodes one after another, and how they are drawn.
+
+    Args:
+        dataset: whose steps.
+        discount: of ``mc_return``; see ``steps.step_returns``.
+        rows: of ``mc_return``; see ``steps.step_returns``.
+        weights: ``[E]`` with which each step of an episode is drawn; None: all alike.
+        successors: a last step whose next observation was not recorded is never drawn.
+
+    Raises:
+        TrimtabError: if the dataset has no steps, none of them can be drawn, or the weights do not
+            fit.
+    """
+    if dataset.num_steps < 1:
+        raise TrimtabError(f"dataset {dataset.id}: it has no steps; make it again")
+    lengths = np.array([len(episode) for episode in dataset.episodes])
+    whole = np.array([episode.last_observed for episode in dataset.episodes]) | (not successors)
+    return DatasetRows(
+        _filled(dataset, discount, rows),
+        Starts.of_episodes(lengths, whole, weights, dataset.id),
+        dataset.content_hash,
+    )
+
+
+def _filled(dataset: Dataset, discount: float, rows: int) -> RowArrays:
+    obs, action = (dataset.obs_dim,), (1, dataset.action_dim)
+    values = {"obs": obs, "action": action, "reward": (), "next_obs": obs}
+    stored = RowArrays(dataset.num_steps, 1, values, returns=True)
+    columns = {name: array[:, 0] for name, array in stored.arrays.items()}
+    first = 0
+    for episode in dataset.episodes:
+        part = slice(first, first + len(episode))
+        columns["obs"][part] = episode.observations[:-1]
+        columns["next_obs"][part] = episode.observations[1:]
+        columns["action"][part, 0] = episode.actions
+        columns["reward"][part] = episode.rewards
+        columns["flags"][part] = step_flags(episode)
+        columns["mc_return"][part] = step_returns(episode, discount, rows)
+        first = part.stop
+    return stored

@@ -1,0 +1,157 @@
+"""Rows of transitions: what a storage of them offers, and one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trimtab.datasets.sources.steps import EPISODE_END, TERMINATED
+from trimtab.errors import TrimtabError
+from trimtab.types import Tensor
+
+__all__ = ["AUX", "RowArrays", "Storage"]
+
+AUX = "aux/"
+"""Begins the names of the further values that a batch has in ``aux``."""
+
+
+class Storage(Protocol):
+    """Rows of transitions in columns, one column for each environment.
+
+    Row r of column c has the flat index ``r * columns + c``. The row after a column's last one is
+    its first one.
+    """
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of each column."""
+
+    @property
+    def columns(self) -> int:
+        """Number of columns."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Shape of each value in a row, by name; ``action`` is ``(h, A)``."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+
+    def take(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Return a value's numbers ``[*index.shape, ...]`` in the rows at flat indices."""
+
+
+class RowArrays:
+    """Arrays ``[rows, columns, ...]``; meets ``Storage``.
+
+    Besides the float32 values there are always ``flags``, how a row ends, and ``taken``, how many
+    actions of its chunk were taken.
+
+    Attributes:
+        arrays: by name.
+        shapes: shape of each value in a row.
+
+    Args:
+        rows: number of rows of each column.
+        columns: number of columns.
+        values: shape in a row of each float32 value; ``action`` is ``(h, A)``.
+        returns: whether there is a Monte-Carlo return, ``mc_return``, too.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        values: Mapping[str, tuple[int, ...]],
+        *,
+        returns: bool = False,
+    ) -> None:
+        self.rows, self.columns = rows, columns
+        self._values = tuple(values)
+        lead = (rows, columns)
+        self.arrays: dict[str, npt.NDArray[Any]] = {
+            **{name: np.zeros(lead + shape, dtype=np.float32) for name, shape in values.items()},
+            "flags": np.zeros(lead, dtype=np.uint8),
+            "taken": np.full(lead, values["action"][0], dtype=np.uint16),
+        }
+        if returns:
+            self.arrays["mc_return"] = np.zeros(lead, dtype=np.float32)
+        self.shapes = {name: array.shape[2:] for name, array in self.arrays.items()}
+        # Flat views ``[rows * columns, ...]``, because one index gathers faster than two.
+        self._flat = {
+            name: array.reshape(rows * columns, *array.shape[2:])
+            for name, array in self.arrays.items()
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
+
+    def take(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Return a value's numbers ``[*index.shape, ...]`` in the rows at flat indices."""
+        return self._flat[name].take(index, axis=0)
+
+    def write(
+        self,
+        row: int,
+        values: Mapping[str, npt.ArrayLike | Tensor],
+        terminated: npt.ArrayLike | Tensor,
+        truncated: npt.ArrayLike | Tensor,
+        steps: npt.ArrayLike | None,
+    ) -> None:
+        """Write one row of every column, or none of it where a shape is wrong.
+
+        Args:
+            row: which one.
+            values: ``[columns, ...]`` of each float32 value.
+            terminated: ``[columns]`` bool, the task ended.
+            truncated: ``[columns]`` bool, the episode was cut.
+            steps: ``[columns]`` how many actions of each chunk were taken; None: all, which is what
+                a row has where nothing else was ever written.
+
+        Raises:
+            TrimtabError: on a wrong shape.
+        """
+        arrays = {name: _array(values[name], np.float32) for name in self._values}
+        if steps is not None:
+            arrays["taken"] = _array(steps, np.uint16)
+        ended = {
+            "terminated": _array(terminated, np.bool_),
+            "truncated": _array(truncated, np.bool_),
+        }
+        for name, array in (*arrays.items(), *ended.items()):
+            expected = (self.columns, *self.shapes.get(name, ()))
+            if array.shape != expected:
+                raise TrimtabError(
+                    f"replay buffer: '{name}' has shape {array.shape}, expected {expected}"
+                )
+        if steps is not None:
+            arrays["action"] = _repeat_last(arrays["action"], arrays["taken"])
+        for name, array in arrays.items():
+            self.arrays[name][row] = array
+        self.arrays["flags"][row] = (
+            ended["terminated"] * TERMINATED
+            + (ended["terminated"] | ended["truncated"]) * EPISODE_END
+        )
+
+
+def _repeat_last(
+    action: npt.NDArray[np.float32], taken: npt.NDArray[np.uint16]
+) -> npt.NDArray[np.float32]:
+    """Return chunks ``[N, h, A]`` with the last of the ``taken`` ``[N]`` actions after them."""
+    chunk = action.shape[1]
+    if int(taken.min()) >= chunk:
+        return action
+    places = np.minimum(np.arange(chunk), np.maximum(taken[:, None].astype(np.int64), 1) - 1)
+    return np.take_along_axis(action, places[:, :, None], axis=1)
+
+
+def _array(value: npt.ArrayLike | Tensor, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    return np.asarray(value, dtype=dtype)

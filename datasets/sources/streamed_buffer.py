@@ -1,0 +1,146 @@
+"""Batches of a dataset on disk, gathered from its mapped columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from trimtab.datasets.episodes import Episode
+from trimtab.datasets.sources.dataset_rows import DatasetRows
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.starts import Starts
+from trimtab.datasets.sources.streaming import FLAGS, StoredEpisodes, StreamedDataset
+
+__all__ = ["StreamedBuffer"]
+
+_LEAST_SHIFT = 4  # a block of 16 steps takes half a byte of memory a step
+
+Progress = Callable[[float], None]
+
+
+class _EpisodeOf:
+    """Finds the episode of a step by a table of blocks; a binary search took a third of a batch.
+
+    Args:
+        lengths: ``[E]`` steps of each episode.
+    """
+
+    def __init__(self, lengths: npt.NDArray[np.int64]) -> None:
+        self._ends = np.cumsum(lengths)
+        self._shift = max(_LEAST_SHIFT, int(lengths.min()).bit_length() - 1)
+        blocks = np.arange(0, self._ends[-1], 1 << self._shift)
+        self._table = self._ends.searchsorted(blocks, side="right")
+        last = np.append(self._table[1:], len(lengths) - 1)
+        self._most = int((last - self._table).max())  # episodes that end within one block
+
+    def __call__(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the episode of each step."""
+        episode = self._table.take(index >> self._shift)
+        for _ in range(self._most):
+            episode += self._ends.take(episode) <= index
+        return np.asarray(episode)
+
+
+class _StoredRows:
+    """The steps of mapped episodes as rows of one column; meets ``Storage``.
+
+    Args:
+        episodes: whose steps.
+        returns: ``[T]`` Monte-Carlo return of each step.
+    """
+
+    def __init__(self, episodes: StoredEpisodes, returns: npt.NDArray[np.float32]) -> None:
+        self._observations = episodes.columns["observations"]
+        self._columns = {
+            "action": episodes.columns["actions"][:, None],
+            "reward": episodes.columns["rewards"],
+            "flags": episodes.columns[FLAGS],
+            "mc_return": returns,
+        }
+        self._episode_of = _EpisodeOf(episodes.lengths)
+        obs = self._observations.shape[1:]
+        self.rows, self.columns = len(returns), 1
+        self.shapes: dict[str, tuple[int, ...]] = {
+            "obs": obs,
+            "action": self._columns["action"].shape[1:],
+            "reward": (),
+            "next_obs": obs,
+            "flags": (),
+            "taken": (),
+            "mc_return": (),
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns that are taken from as they are."""
+        return sum(column.nbytes for column in self._columns.values())
+
+    def take(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        """Return a value's numbers ``[*index.shape, ...]`` of the steps at the indices."""
+        # An observation is on disk once, so a step's number is not the number of its observation.
+        if name == "obs":
+            return self._observations.take(index + self._episode_of(index), axis=0)
+        if name == "next_obs":
+            return self._observations.take(index + self._episode_of(index) + 1, axis=0)
+        if name == "taken":
+            return np.ones(index.shape, dtype=np.uint16)
+        return self._columns[name].take(index, axis=0)
+
+
+class StreamedBuffer(ReplayBuffer):
+    """``ReplayBuffer.from_dataset`` of a dataset on disk: the same batches, the same state.
+
+    Args:
+        dataset: the data.
+        window: as the parent's.
+        discount: as the parent's.
+        chunked: as the parent's.
+        seed: as the parent's.
+        device: as the parent's.
+        weights: as ``from_dataset``'s.
+        successors: as ``from_dataset``'s.
+        progress: called with the share of the Monte-Carlo returns that is computed, the first time.
+
+    Raises:
+        TrimtabError: as ``from_dataset``, or if the disk refuses.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamedDataset,
+        *,
+        window: int = 1,
+        discount: float = 0.99,
+        chunked: bool = False,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        weights: npt.ArrayLike | None = None,
+        successors: bool = True,
+        progress: Progress = lambda share: None,
+    ) -> None:
+        self._episodes = dataset.stored
+        whole = dataset.stored.last_observed | (not successors)
+        returns = dataset.returns(discount, window if chunked else 1, progress)
+        super().__init__(
+            dataset.num_steps,
+            dataset.obs_dim,
+            (1, dataset.action_dim),
+            window=window,
+            discount=discount,
+            chunked=chunked,
+            seed=seed,
+            device=device,
+            held=DatasetRows(
+                _StoredRows(dataset.stored, returns),
+                Starts.of_episodes(dataset.stored.lengths, whole, weights, dataset.id),
+                dataset.content_hash,
+            ),
+        )
+
+    def episodes(self) -> list[Episode]:
+        """Return the dataset's episodes, as views of what is on disk."""
+        return list(self._episodes)
