@@ -29,7 +29,7 @@ def followed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(root, copy, symlinks=True, ignore=ignored)
     blocks = BLOCK.findall((root / "docs" / "add-a-method.md").read_text())
     assert [name for name, _ in blocks] == [
-        "algorithms/filtered_bc.py",
+        "algorithms/offline/filtered_bc.py",
         "conf/algorithm/filtered_bc.yaml",
     ]
     for name, text in blocks:

@@ -56,7 +56,7 @@ class Adam:
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter] | Sequence[Group],
+        parameters: Iterable[nn.Parameter | Group],
         learning_rate: float = 0.0,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
@@ -65,9 +65,13 @@ class Adam:
         weight_decay: float = 0.0,
         partial: bool = False,
     ) -> None:
-        given = list(parameters)
-        groups = [one for one in given if isinstance(one, Group)]
-        loose = [one for one in given if not isinstance(one, Group)]
+        groups: list[Group] = []
+        loose: list[nn.Parameter] = []
+        for one in parameters:
+            if isinstance(one, Group):
+                groups.append(one)
+            else:
+                loose.append(one)
         if loose:
             groups.append(Group(loose, learning_rate, weight_decay))
         for group in groups:
@@ -103,25 +107,25 @@ class Adam:
         """
         found = torch.autograd.grad(loss, self.parameters, allow_unused=self.partial)
         # The kernel takes every tensor to lie in memory as its weight does.
-        gradients = [None if one is None else one.contiguous() for one in found]
+        gradients = {
+            number: one.contiguous() for number, one in enumerate(found) if one is not None
+        }
         with torch.no_grad():
             if self.max_gradient_norm is not None:
-                there = tuple(one for one in gradients if one is not None)
-                clip_gradients(there, self.max_gradient_norm)
-            used = [number for number, one in enumerate(gradients) if one is not None]
+                clip_gradients(tuple(gradients.values()), self.max_gradient_norm)
             if self.partial:
-                torch._foreach_add_([self._counts[number] for number in used], 1)
+                torch._foreach_add_([self._counts[number] for number in gradients], 1)
             else:
                 self._counts[0] += 1
             first = 0
             for group, size in enumerate(self._sizes):
-                members = [number for number in used if first <= number < first + size]
+                members = [number for number in range(first, first + size) if number in gradients]
                 if members:
                     self._move(group, members, gradients)
                 first += size
 
-    def _move(self, group: int, members: Sequence[int], gradients: Sequence[Tensor | None]) -> None:
-        """Move some weights of a group by their gradients."""
+    def _move(self, group: int, members: Sequence[int], gradients: Mapping[int, Tensor]) -> None:
+        """Move some weights of a group, given by their numbers, by their gradients."""
         decay = self.weight_decays[group]
         kernel = torch._fused_adamw_ if decay else torch._fused_adam_
         kernel(

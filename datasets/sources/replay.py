@@ -85,6 +85,7 @@ class ReplayBuffer:
         self._starts = Starts() if held is None else held.starts
         self._size = 0 if held is None else self.rows  # filled rows
         self._ring: RowArrays | None = None  # what rows are added to
+        self._storage: Storage
         if held is None:
             values: dict[str, tuple[int, ...]] = {
                 "obs": (obs_dim,),
@@ -94,7 +95,9 @@ class ReplayBuffer:
                 **{AUX + name: tuple(shape) for name, shape in (aux or {}).items()},
             }
             self._ring = RowArrays(self.rows, num_envs, values)
-        self._storage: Storage = self._ring if held is None else held.storage
+            self._storage = self._ring
+        else:
+            self._storage = held.storage
 
     @classmethod
     def from_dataset(

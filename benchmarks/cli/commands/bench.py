@@ -10,6 +10,7 @@ from rich.console import Console
 from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
+from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
@@ -56,7 +57,7 @@ def bench(
 
 def _publish(
     suite: Suite, outcome: Outcome, folder: Path, runs: Path, command: str, console: Console
-) -> tuple[boards.Leaderboard, dict[str, Path]]:
+) -> tuple[Leaderboard, dict[str, Path]]:
     """Write what follows from a suite's runs; return its leaderboard, and what was written where.
 
     A figure and a bundle that are there already stay, where no run was carried out.
