@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
-from trimtab.types import Batch, Metrics, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics, PolicySpec, Statistics, TrimtabError
 
 
 class Stateful(Protocol):
@@ -79,6 +79,7 @@ class Algorithm(ABC):
             the steps of a dataset whose next observation was not recorded.
         statistics_of_transitions: whether ``setup.statistics`` counts the observations of
             transitions alone, as loaders of transitions do, and not the last one of each episode.
+        wants: what its batches have beside the usual; a keyword of its constructor may decide it.
         aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
         batch_size: transitions in one gradient step.
         warmup_steps: environment steps gathered before the first online update.
@@ -99,6 +100,7 @@ class Algorithm(ABC):
     faithful: ClassVar[bool] = True
     bootstraps: ClassVar[bool] = True
     statistics_of_transitions: ClassVar[bool] = False
+    wants: BatchSpec = BatchSpec()
     batch_size: int
     warmup_steps: int = 0
     updates_per_decision: float = 0.0

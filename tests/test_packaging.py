@@ -5,6 +5,7 @@ Nothing is fetched: the builds use the setuptools that the lock pins, and instal
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import tomllib
 import zipfile
 from email.message import Message
 from email.parser import Parser
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, packages_distributions
 from pathlib import Path
 
 import pytest
@@ -150,7 +151,7 @@ def test_metadata_says_what_is_needed(metadata: Message) -> None:
     assert str(core["torch"].specifier) == "==2.13.0"
     assert not {"metaworld", "minari", "pytest", "robosuite"} & core.keys()
     extras = set(metadata.get_all("Provides-Extra", []))
-    assert {"all", "dev", "joblib", "metaworld", "minari", "robotics"} <= extras
+    assert {"all", "dev", "metaworld", "minari", "robotics"} <= extras
 
 
 def test_extra_all_holds_every_other_extra_for_users(root: Path) -> None:
@@ -158,6 +159,27 @@ def test_extra_all_holds_every_other_extra_for_users(root: Path) -> None:
     extras = project["optional-dependencies"]
     collected = set().union(*(Requirement(text).extras for text in extras["all"]))
     assert collected == extras.keys() - {"all", "dev", "peers"}
+
+
+def test_every_import_is_declared(metadata: Message, root: Path) -> None:
+    """Nothing is imported that is only there because something else needs it."""
+    needs = (Requirement(text) for text in metadata.get_all("Requires-Dist", []))
+    declared = {canonicalize_name(need.name) for need in needs} | {"trimtab"}
+    brought = packages_distributions()
+    found = set()
+    for folder in LINKED:
+        for path in (root / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.partition(".")[0] for alias in node.names}
+                elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                    found.add(node.module.partition(".")[0])
+    theirs = found - sys.stdlib_module_names - {"trimtab"}
+    assert {"numpy", "omegaconf", "scipy", "yaml"} <= theirs
+    for name in theirs:
+        if name not in brought and name in declared:  # a peer of `trimtab speed`, not in the lock
+            continue
+        assert {canonicalize_name(one) for one in brought[name]} & declared, name
 
 
 def test_installed_wheel_is_what_python_imports(installed: Path) -> None:

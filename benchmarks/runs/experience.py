@@ -72,7 +72,7 @@ class ReplayedExperience:
         if env_steps < self.algorithm.warmup_steps:
             return
         self.credit += self.algorithm.updates_per_decision * self.buffer.num_envs
-        while self.credit >= 1.0:
+        while self.credit >= 1.0 and self.buffer.ready:
             self.credit -= 1.0
             yield (source or self.source).sample(self.algorithm.batch_size)
 
@@ -138,6 +138,7 @@ def make_dataset_source(
         device=config["device"],
         weights=by and episode_weights(dataset, by, config["weighting_temperature"]),
         successors=algorithm.bootstraps,
+        wants=algorithm.wants,
     )
 
 
@@ -182,8 +183,10 @@ def make_experience(
         action_shape,
         num_envs=config["num_envs"],
         discount=config["discount"],
+        chunked=True,
         seed=seed,
         device=config["device"],
         aux=algorithm.aux_shapes,
+        wants=algorithm.wants,
     )
     return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"])

@@ -6,6 +6,7 @@ to stop) is worked out at sampling, so one buffer serves one-step, n-step and ch
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,13 +16,18 @@ import torch
 
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.dataset_rows import DatasetRows, rows_in_memory
+from trimtab.datasets.sources.random_state import generator_state, generator_words
+from trimtab.datasets.sources.returns import FinishedReturns
 from trimtab.datasets.sources.rows import AUX, RowArrays, Storage
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.steps import episodes_of_rows
-from trimtab.datasets.sources.windows import WindowRule, find_windows, window_batch
-from trimtab.types import Batch, Tensor, TrimtabError
+from trimtab.datasets.sources.windows import View, WindowRule
+from trimtab.types import Batch, BatchSpec, Tensor, TrimtabError
 
 __all__ = ["ReplayBuffer"]
+
+_USUAL = BatchSpec()
+_MOST_DRAWS = 1000
 
 
 class ReplayBuffer:
@@ -44,6 +50,7 @@ class ReplayBuffer:
         seed: seed of the buffer's own random generator.
         device: where sampled tensors are put.
         aux: name -> shape of further float32 values stored with each row.
+        wants: what a method wants of its batches.
         held: the rows of a dataset (``from_dataset``); None: an empty ring, to be added to.
 
     Raises:
@@ -63,6 +70,7 @@ class ReplayBuffer:
         seed: int = 0,
         device: str | torch.device = "cpu",
         aux: Mapping[str, tuple[int, ...]] | None = None,
+        wants: BatchSpec = _USUAL,
         held: DatasetRows | None = None,
     ) -> None:
         chunk, action_dim = action_shape
@@ -77,7 +85,8 @@ class ReplayBuffer:
         self.num_envs = num_envs
         self.rows = capacity // num_envs
         self.device = torch.device(device)
-        self._rule = WindowRule(window, float(discount), chunked)
+        self._rule = WindowRule(window, float(discount), chunked, wants.n_step)
+        self._wants = wants
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._position = 0  # the row that is written next
         self._aux_names = tuple(aux or ())
@@ -85,6 +94,7 @@ class ReplayBuffer:
         self._starts = Starts() if held is None else held.starts
         self._size = 0 if held is None else self.rows  # filled rows
         self._ring: RowArrays | None = None  # what rows are added to
+        self._returns: FinishedReturns | None = None  # of what is added, where they are wanted
         self._storage: Storage
         if held is None:
             values: dict[str, tuple[int, ...]] = {
@@ -94,7 +104,9 @@ class ReplayBuffer:
                 "next_obs": (obs_dim,),
                 **{AUX + name: tuple(shape) for name, shape in (aux or {}).items()},
             }
-            self._ring = RowArrays(self.rows, num_envs, values)
+            self._ring = RowArrays(self.rows, num_envs, values, returns=wants.mc_return)
+            if wants.mc_return:
+                self._returns = FinishedReturns(self._ring, float(discount))
             self._storage = self._ring
         else:
             self._storage = held.storage
@@ -111,6 +123,7 @@ class ReplayBuffer:
         device: str | torch.device = "cpu",
         weights: npt.ArrayLike | None = None,
         successors: bool = True,
+        wants: BatchSpec = _USUAL,
     ) -> ReplayBuffer:
         """Return a full, read-only buffer of a dataset's steps, episodes one after another.
 
@@ -135,6 +148,7 @@ class ReplayBuffer:
             chunked=chunked,
             seed=seed,
             device=device,
+            wants=wants,
             held=rows_in_memory(
                 dataset, discount, window if chunked else 1, weights=weights, successors=successors
             ),
@@ -249,8 +263,15 @@ class ReplayBuffer:
             **{AUX + name: given[name] for name in self._aux_names},
         }
         self._ring.write(self._position, values, terminated, truncated, steps)
+        if self._returns is not None:
+            self._returns.after(self._position)
         self._position = (self._position + 1) % self.rows
         self._size = min(self._size + 1, self.rows)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is anything that can be drawn."""
+        return self._size > 0 and (self._returns is None or self._returns.known > 0)
 
     def sample(self, batch_size: int) -> Batch:
         """Return ``batch_size`` windows with float32 tensors on the buffer's device.
@@ -262,26 +283,51 @@ class ReplayBuffer:
         Raises:
             TrimtabError: if the buffer is empty or ``batch_size`` is not positive.
         """
-        if batch_size < 1 or self._size == 0:
+        if batch_size < 1 or not self.ready:
             raise TrimtabError(
                 f"replay buffer: cannot draw {batch_size} of {len(self)} stored transitions"
             )
         # Ages count from the oldest row, so that the write head is always at the end of the range.
         age = self._starts.draw(self._generator, len(self), batch_size)
-        windows = find_windows(
+        view = View(
             self._storage,
             self._rule,
-            age,
             oldest=(self._position - self._size) % self.rows,
             size=self._size,
             successors=self._starts.some_left_out,
         )
-        return window_batch(self._storage, self._rule, windows, self._aux_names, self.device)
+        if self._wants.next_action or self._returns is not None:
+            age = self._usable(view, age)
+        windows = view.windows(age)
+        following = view.following(windows, age)[0] if self._wants.next_action else None
+        return view.batch(windows, self._aux_names, self.device, following)
+
+    def _usable(self, view: View, age: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return ages of starts that have all that is wanted; those without are drawn again.
+
+        Raises:
+            TrimtabError: if hardly any start has it.
+        """
+        for _ in range(_MOST_DRAWS):
+            windows = view.windows(age)
+            there = np.ones(len(age), np.bool_)
+            if self._wants.next_action:
+                there &= view.following(windows, age)[1]
+            if self._returns is not None:
+                there &= ~np.isnan(self._storage.take("mc_return", windows.first))
+            missing = np.flatnonzero(~there)
+            if not len(missing):
+                return age
+            age[missing] = self._starts.draw(self._generator, len(self), len(missing))
+        raise TrimtabError(
+            f"replay buffer: hardly any of its {len(self)} transitions has a next action or a "
+            "finished return; gather more before learning"
+        )
 
     def _layout(self) -> dict[str, Any]:
         return {
             "rows": self.rows,
-            "window": self._rule.length,
+            "window": self._rule.window,
             "discount": self._rule.discount,
             "chunked": self._rule.chunked,
             "shapes": {
@@ -289,6 +335,7 @@ class ReplayBuffer:
             },
             "dataset": self._dataset_hash,
             **self._starts.identity,
+            **({} if self._wants == _USUAL else {"wants": dataclasses.asdict(self._wants)}),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -302,7 +349,8 @@ class ReplayBuffer:
             "position": self._position,
             "size": self._size,
             "arrays": {name: array[: self._size].copy() for name, array in self._kept().items()},
-            "generator": _generator_state(self._generator),
+            "generator": generator_state(self._generator),
+            "returns": None if self._returns is None else self._returns.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -319,7 +367,7 @@ class ReplayBuffer:
                     "dataset; resume with the settings of the saved run"
                 )
             arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
-            words = _generator_words(state["generator"])
+            words = generator_words(state["generator"])
             if not (
                 0 <= size <= self.rows
                 and 0 <= position < self.rows
@@ -340,28 +388,9 @@ class ReplayBuffer:
         for name, array in kept.items():
             array[:size] = arrays[name]
         self._size, self._position = size, position
+        if self._returns is not None:
+            self._returns.load_state_dict(state["returns"])
 
     def _kept(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays whose filled rows are part of the state."""
         return {} if self._ring is None else self._ring.arrays
-
-
-def _generator_state(generator: np.random.Generator) -> dict[str, Any]:
-    """Return the state of a PCG64 generator; its large integers as text, for JSON."""
-    state = generator.bit_generator.state
-    return {
-        "state": str(state["state"]["state"]),
-        "inc": str(state["state"]["inc"]),
-        "has_uint32": int(state["has_uint32"]),
-        "uinteger": int(state["uinteger"]),
-    }
-
-
-def _generator_words(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return numpy's own form of what ``_generator_state`` returned."""
-    return {
-        "bit_generator": "PCG64",
-        "state": {"state": int(state["state"]), "inc": int(state["inc"])},
-        "has_uint32": int(state["has_uint32"]),
-        "uinteger": int(state["uinteger"]),
-    }

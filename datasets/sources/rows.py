@@ -134,6 +134,8 @@ class RowArrays:
             arrays["action"] = _repeat_last(arrays["action"], arrays["taken"])
         for name, array in arrays.items():
             self.arrays[name][row] = array
+        if "mc_return" in self.arrays:  # unknown until the episode has ended
+            self.arrays["mc_return"][row] = np.nan
         self.arrays["flags"][row] = (
             ended["terminated"] * TERMINATED
             + (ended["terminated"] | ended["truncated"]) * EPISODE_END

@@ -14,6 +14,7 @@ from trimtab.datasets.sources.dataset_rows import DatasetRows
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.streaming import FLAGS, StoredEpisodes, StreamedDataset
+from trimtab.types import BatchSpec
 
 __all__ = ["StreamedBuffer"]
 
@@ -103,6 +104,7 @@ class StreamedBuffer(ReplayBuffer):
         device: as the parent's.
         weights: as ``from_dataset``'s.
         successors: as ``from_dataset``'s.
+        wants: as the parent's.
         progress: called with the share of the Monte-Carlo returns that is computed, the first time.
 
     Raises:
@@ -120,6 +122,7 @@ class StreamedBuffer(ReplayBuffer):
         device: str | torch.device = "cpu",
         weights: npt.ArrayLike | None = None,
         successors: bool = True,
+        wants: BatchSpec | None = None,
         progress: Progress = lambda share: None,
     ) -> None:
         self._episodes = dataset.stored
@@ -134,6 +137,7 @@ class StreamedBuffer(ReplayBuffer):
             chunked=chunked,
             seed=seed,
             device=device,
+            wants=wants or BatchSpec(),
             held=DatasetRows(
                 _StoredRows(dataset.stored, returns),
                 Starts.of_episodes(dataset.stored.lengths, whole, weights, dataset.id),

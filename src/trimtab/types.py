@@ -19,7 +19,8 @@ from torch import Tensor
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "Batch", "Metrics", "PolicySpec", "Rollout", "Source", "Statistics", "Tensor", "TrimtabError",
+    "Batch", "BatchSpec", "Metrics", "PolicySpec", "Rollout", "Source", "Statistics", "Tensor",
+    "TrimtabError",
 ]  # fmt: skip
 
 Metrics = dict[str, float]
@@ -43,8 +44,8 @@ class Batch:
     next_obs: Tensor  # [B, O]
     discount: Tensor  # [B]
     valid: Tensor  # [B, H] bool: which actions of the window were really taken
-    next_action: Tensor | None = None  # [B, H, A]
-    mc_return: Tensor | None = None  # [B]
+    next_action: Tensor | None = None  # [B, H, A], where BatchSpec.next_action asks for it
+    mc_return: Tensor | None = None  # [B], of every dataset, and where BatchSpec.mc_return asks
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
     """What ``Algorithm.explore`` asked to have back, by name, each ``[B, ...]``."""
 
@@ -73,6 +74,33 @@ class Rollout:
 
     def __len__(self) -> int:
         return int(self.reward.numel())
+
+
+@dataclass(frozen=True)
+class BatchSpec:
+    """What a method wants of its batches beside the usual.
+
+    A decision is an action chunk of ``act_steps`` steps, or a single action.
+
+    Attributes:
+        n_step: decisions whose rewards are summed before the bootstrap; ``next_obs`` lies behind
+            the last of them, ``discount`` counts each of them.
+        next_action: fill ``Batch.next_action`` with what was done at ``next_obs``. Decisions whose
+            successor was cut off (a time limit, the end of a recording, the newest one that is
+            stored) are then not drawn; after a true end the last action stands there, which no
+            target counts, as ``discount`` is 0.
+        mc_return: fill ``Batch.mc_return`` with what is collected from ``obs`` to its episode's
+            end, each decision discounted, with nothing bootstrapped. Of what is gathered, decisions
+            are drawn once their episode has ended.
+    """
+
+    n_step: int = 1
+    next_action: bool = False
+    mc_return: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n_step, bool) or not isinstance(self.n_step, int) or self.n_step < 1:
+            raise TrimtabError(f"n_step={self.n_step}: must be a whole number of at least 1")
 
 
 class Source(Protocol):
