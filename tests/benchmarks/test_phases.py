@@ -1,0 +1,201 @@
+"""A method of the user's own that learns in stages, in one file, and what the loop makes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trimtab.benchmarks.runs import run as loop
+from trimtab.benchmarks.runs.rows import read_episodes
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.policies.bundle.bundle import bundle_hash
+from trimtab.types import TrimtabError
+
+METHOD = '''
+"""Soft actor-critic in stages, for a test.
+
+Nobody, "No such paper" (arXiv 0000.00000).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from trimtab.algorithms.base import Setup
+from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.types import Batch, BatchSpec, Metrics
+
+SEEN = []
+
+
+class Dreams:
+    """A source of the method's own: batches around the last one that was real."""
+
+    def __init__(self, method: "Staged") -> None:
+        self.method = method
+
+    def sample(self, batch_size: int) -> Batch:
+        last = self.method.last
+        noise = 0.01 * torch.randn_like(last.obs)
+        return replace(last, obs=last.obs + noise)
+
+
+class Staged(SAC):
+    """SAC whose critics are fitted first by the recorded next actions (SARSA).
+
+    Args:
+        setup: needs ``dataset``.
+        n_step: decisions in a target.
+        sac: settings of SAC.
+    """
+
+    uses = frozenset({"dataset"})
+
+    def __init__(self, setup: Setup, *, n_step: int = 2, **sac: Any) -> None:
+        super().__init__(setup, **sac)
+        self.wants = BatchSpec(n_step=n_step, next_action=True, mc_return=True)
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        return (
+            Phase("fit", budget.offline_steps, "updates", Feed.DATASET, self.fit, eval_every=9),
+            Phase("gather", 96, "steps", Feed.EXPERIENCE, None),
+            Phase("replay", 12, "updates", Feed.EXPERIENCE, self.fit),
+            Phase("dream", 7, "updates", Dreams(self), self.update),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )
+
+    def fit(self, data: Batch) -> Metrics:
+        """Regress the critics to the returns and to the values of the recorded next actions."""
+        assert data.next_action is not None and data.mc_return is not None
+        assert data.mc_return.isfinite().all() and data.action.shape == data.next_action.shape
+        SEEN.append("fit")
+        self.last = data
+        normalizer = self.actor.normalizer
+        with torch.no_grad():
+            following = normalizer.normalize_action(data.next_action)
+            value = self.target(normalizer.obs(data.next_obs), following).amin(0)
+            backup = torch.maximum(data.reward + data.discount * value, data.mc_return)
+        action = normalizer.normalize_action(data.action)
+        loss = self.critic_loss(self.critic(normalizer.obs(data.obs), action), backup)
+        self.critic_optimizer.step(loss)
+        return {"critic_loss": loss.item()}
+
+    def update(self, data: Batch) -> Metrics:
+        SEEN.append("update")
+        self.last = data
+        return super().update(data)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "last": vars(self.last) if hasattr(self, "last") else None}
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        if state["last"] is not None:
+            self.last = Batch(**state["last"])
+'''
+
+
+@pytest.fixture
+def words(tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    (tmp_path / "staged.py").write_text(METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    return [
+        *tiny.task(tmp_path / "runs"), f"dataset={tiny.dataset}", "algorithm=sac",
+        "algorithm._target_=staged.Staged", "algorithm.hidden=[16]", "algorithm.batch_size=16",
+        "algorithm.warmup_steps=0", "offline_steps=20", "online_steps=64", "num_envs=2",
+        "checkpoint_every=10", "eval_every=100",
+    ]  # fmt: skip
+
+
+def test_phases_follow_one_another_each_with_its_own_feed_and_update(words: list[str]) -> None:
+    import staged  # type: ignore[import-not-found]
+
+    staged.SEEN.clear()
+    result = train(compose_run(words))
+    decisions = 64 // 4
+    assert ["fit"] * 32 + ["update"] * (7 + decisions) == staged.SEEN
+    assert result.summary["env_steps"] >= 96 + 64
+    assert result.summary["updates"] == 32 + 7 + decisions
+    rows = read_episodes(result.folder / "episodes.parquet").to_pylist()
+    # Every ninth update of the first phase, then each hundred units of all, and the end.
+    at = sorted({(row["updates"], row["env_steps"]) for row in rows})
+    assert [updates for updates, _ in at[:2]] == [9, 18]
+    assert at[2][0] == 20 and 72 <= at[2][1] <= 88 and len(at) == 4
+    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["updates"] == result.summary["updates"]
+
+
+def test_a_run_that_is_stopped_in_any_phase_goes_on_to_the_same_bits(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = train(compose_run(words))
+    after = loop.Run._after
+    stopped = [word for word in words if not word.startswith("out=")]
+    stopped.append(f"out={tmp_path / 'stopped'}")
+    for moment in (15, 60, 121, 130, 150):
+
+        def stop(run: Any, index: int, steps: int, moment: int = moment) -> None:
+            after(run, index, steps)
+            if run.position >= moment:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(loop.Run, "_after", stop)
+            train(compose_run(stopped))
+        torch.manual_seed(moment)
+    again = train(compose_run(stopped))
+    assert bundle_hash(again.folder / "policy") == bundle_hash(whole.folder / "policy")
+    kept = ("updates", "env_steps", "return", "eval_seed")
+    first, second = (
+        [
+            {key: row[key] for key in kept}
+            for row in read_episodes(one.folder / "episodes.parquet").to_pylist()
+        ]
+        for one in (whole, again)
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"96": "0"}, "its phase replay learns from what was gathered, and nothing is gathered"),
+        (
+            {'uses = frozenset({"dataset"})': "uses = frozenset()", "budget.offline_steps": "5"},
+            "needs dataset=… for its phase fit",
+        ),
+    ],
+)
+def test_a_phase_without_its_feed_is_refused_in_one_line(
+    change: dict[str, str], told: str, words: list[str], tmp_path: Path
+) -> None:
+    text = METHOD
+    for old, new in change.items():
+        text = text.replace(old, new)
+    name = "undone" if "96" in change else "unfed"
+    (tmp_path / f"{name}.py").write_text(text)
+    words = [word.replace("staged.Staged", f"{name}.Staged") for word in words]
+    if name == "unfed":
+        words = [word for word in words if not word.startswith(("dataset=", "offline_steps="))]
+    with pytest.raises(TrimtabError, match=told):
+        train(compose_run(words))
+
+
+def test_a_run_stops_at_the_success_that_is_enough(tiny: Any, tmp_path: Path) -> None:
+    words = tiny.cloning(tmp_path)
+    usual = train(compose_run(words))
+    early = train(compose_run([*words, "stop_at_success=0.0"]))
+    assert early.folder != usual.folder
+    assert (early.summary["updates"], usual.summary["updates"]) == (50, 120)
+    assert train(compose_run([*words, "stop_at_success=0.0"])).already_done
+    with pytest.raises(TrimtabError, match="stop_at_success: nothing is evaluated on the way"):
+        train(compose_run([*words, "stop_at_success=0.5", "eval_every=null"]))
+    with pytest.raises(TrimtabError, match="must be a number from 0 to 1"):
+        compose_run([*words, "stop_at_success=2"])
