@@ -25,13 +25,13 @@ class Windows(NamedTuple):
     Attributes:
         first: ``[B]`` flat index of each window's first row.
         last: ``[B]`` flat index of the last row used.
-        index: ``[B, length]`` flat indices of all rows, the last one repeated at the end.
+        indices: ``[B, length]`` flat indices of all rows, the last one repeated at the end.
         used: ``[B]`` how many rows are used.
     """
 
     first: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64]
-    index: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int64]
     used: npt.NDArray[np.int64]
 
 
