@@ -90,9 +90,6 @@ class ReplayBuffer:
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._position = 0  # the row that is written next
         self._aux_names = tuple(aux or ())
-        self._dataset_hash = None if held is None else held.content_hash
-        self._starts = Starts() if held is None else held.starts
-        self._size = 0 if held is None else self.rows  # filled rows
         self._ring: RowArrays | None = None  # what rows are added to
         self._returns: FinishedReturns | None = None  # of what is added, where they are wanted
         self._storage: Storage
@@ -108,8 +105,14 @@ class ReplayBuffer:
             if wants.mc_return:
                 self._returns = FinishedReturns(self._ring, float(discount))
             self._storage = self._ring
+            self._starts = Starts()
+            self._size = 0  # filled rows
+            self._dataset_hash: str | None = None
         else:
             self._storage = held.storage
+            self._starts = held.starts
+            self._size = self.rows
+            self._dataset_hash = held.content_hash
 
     @classmethod
     def from_dataset(

@@ -62,6 +62,7 @@ class _StoredRows:
             "flags": episodes.columns[FLAGS],
             "mc_return": returns,
         }
+        self._readers = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
         self._episode_of = _EpisodeOf(episodes.lengths)
         obs = self._observations.shape[1:]
         self.rows, self.columns = len(returns), 1
@@ -82,14 +83,19 @@ class _StoredRows:
 
     def take(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return a value's numbers ``[*index.shape, ...]`` of the steps at the indices."""
-        # An observation is on disk once, so a step's number is not the number of its observation.
-        if name == "obs":
-            return self._observations.take(index + self._episode_of(index), axis=0)
-        if name == "next_obs":
-            return self._observations.take(index + self._episode_of(index) + 1, axis=0)
-        if name == "taken":
-            return np.ones(index.shape, dtype=np.uint16)
-        return self._columns[name].take(index, axis=0)
+        reader = self._readers.get(name)
+        return self._columns[name].take(index, axis=0) if reader is None else reader(index)
+
+    # An observation is on disk once, so a step's number is not the number of its observation.
+
+    def _obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        return self._observations.take(index + self._episode_of(index), axis=0)
+
+    def _next_obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        return self._observations.take(index + self._episode_of(index) + 1, axis=0)
+
+    def _taken(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        return np.ones(index.shape, dtype=np.uint16)
 
 
 class StreamedBuffer(ReplayBuffer):
