@@ -23,9 +23,12 @@ BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 def followed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project in which ``docs/add-a-method.md`` was followed."""
     copy = tmp_path_factory.mktemp("docs") / "project"
-    ignored = shutil.ignore_patterns(
-        ".git", ".venv*", "runs", "results", "__pycache__", "*.egg-info"
-    )
+    usual = shutil.ignore_patterns(".git", ".venv*", "results", "__pycache__", "*.egg-info")
+
+    def ignored(folder: str, names: list[str]) -> set[str]:
+        of_a_user = {"runs"} if Path(folder) == root else set()  # and not benchmarks/runs
+        return usual(folder, names) | of_a_user
+
     shutil.copytree(root, copy, symlinks=True, ignore=ignored)
     blocks = BLOCK.findall((root / "docs" / "add-a-method.md").read_text())
     assert [name for name, _ in blocks] == [

@@ -74,7 +74,8 @@ def _kind(recipe: Mapping[str, Any]) -> RecipeKind:
     Raises:
         TrimtabError: if it has none, or two.
     """
-    keys = [key for key in _kinds() if recipe.get(key) is not None]
+    there = [key for key in _kinds() if key in recipe]
+    keys = [key for key in there if recipe[key] is not None] or there
     if not keys:
         raise TrimtabError(f"recipe {recipe['id']}: it has no dataset.controller, which acts")
     if len(keys) > 1:

@@ -166,9 +166,9 @@ def load_suite(
 
 def _read(name: str) -> tuple[str, dict[str, Any]]:
     """Return a suite's name and what its file says."""
-    if not ("/" in name or name.endswith((".yaml", ".yml"))):
-        return name, load_group("suite", name)
     path = Path(name)
+    if len(path.parts) == 1 and path.suffix not in {".yaml", ".yml"}:
+        return name, load_group("suite", name)
     try:
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -64,6 +64,7 @@ class _StoredRows:
         }
         self._readers = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
         self._episode_of = _EpisodeOf(episodes.lengths)
+        self._formed = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
         obs = self._observations.shape[1:]
         self.rows, self.columns = len(returns), 1
         self.shapes: dict[str, tuple[int, ...]] = {
@@ -83,8 +84,8 @@ class _StoredRows:
 
     def take(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return a value's numbers ``[*index.shape, ...]`` of the steps at the indices."""
-        reader = self._readers.get(name)
-        return self._columns[name].take(index, axis=0) if reader is None else reader(index)
+        formed = self._formed.get(name)
+        return self._columns[name].take(index, axis=0) if formed is None else formed(index)
 
     # An observation is on disk once, so a step's number is not the number of its observation.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import multiprocessing.connection
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,74 +26,54 @@ from trimtab.benchmarks.settings.config import compose_run
 from trimtab.errors import Stopped
 from trimtab.types import TrimtabError
 
-LOG_EVERY = 20
-# Between `ready` and `hold` the parent kills at a moment of its own. At `hold` the run waits for
-# it, so that a slow parent cannot come too late; a run that should finish holds nowhere.
-WORKER = """
-import signal, sys
-from trimtab.benchmarks.core import checkpoint
-from trimtab.benchmarks.runs import run as loop
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
-
-loop.LOG_EVERY = 20
-where, ready, hold = sys.argv[1], float(sys.argv[2]), float(sys.argv[3])
-
-def wait():
-    print("ready", flush=True)
-    signal.pause()
-
-def progress(share, text):
-    if share >= ready and not progress.said:
-        progress.said = True
-        print("ready", flush=True)
-    if share >= hold:
-        signal.pause()
-
-progress.said = False
-if where == "writing a checkpoint":
-    whole, written = checkpoint.sha256_file, []
-    def counted(path):
-        written.append(path)
-        return wait() if len(written) == 3 else whole(path)
-    checkpoint.sha256_file = counted
-if where == "writing the bundle":
-    loop.save_bundle = lambda *args, **keywords: wait()
-if where == "writing the result":
-    loop.atomic_write_json = lambda *args: wait()
-result = train(compose_run(sys.argv[4:]), progress)
-print(result.already_done, flush=True)
-"""
-NEVER = "9"
+HERE = Path(__file__).resolve().parent
+CONTEXT = multiprocessing.get_context("forkserver")
+NEVER = 9.0
 HOPPING = ("sac", "td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def worker() -> Iterator[None]:
+    """Where the processes of this module come from: one that has imported everything."""
+    sys.path.insert(0, str(HERE))
+    CONTEXT.set_forkserver_preload(["resume_worker"])
+    yield
+    sys.path.remove(str(HERE))
+
+
 def start(
-    words: list[str], where: str, ready: str, hold: str, stderr: int | None = None
-) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WORKER, where, ready, hold, *words]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    words: list[str], where: str, ready: float, hold: float
+) -> tuple[Any, multiprocessing.connection.Connection]:
+    """Start a run in a process of its own; return it, and what it says."""
+    import resume_worker  # type: ignore[import-not-found]
+
+    heard, said = CONTEXT.Pipe(duplex=False)
+    child = CONTEXT.Process(target=resume_worker.work, args=(words, where, ready, hold, said))
+    child.start()
+    said.close()
+    return child, heard
 
 
 def kill(
-    words: list[str], where: str, ready: str = NEVER, hold: str = NEVER, wait: float = 0.0
+    words: list[str], where: str, ready: float = NEVER, hold: float = NEVER, wait: float = 0.0
 ) -> None:
     """Start a run and kill it ``wait`` seconds after it says that it is ready."""
-    child = start(words, where, ready, hold)
-    assert child.stdout is not None
-    with child.stdout:
-        assert child.stdout.readline() == "ready\n"
+    child, heard = start(words, where, ready, hold)
+    with heard:
+        assert heard.recv() == "ready"
         time.sleep(wait)
         os.kill(child.pid, signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
 
 
 def finish(words: list[str]) -> None:
     """Start a run again and let it come to its end."""
-    child = start(words, "nowhere", NEVER, NEVER)
-    out, _ = child.communicate()
-    assert child.returncode == 0
-    assert out.splitlines()[-1] == "False"  # it had something left to do
+    child, heard = start(words, "nowhere", NEVER, NEVER)
+    with heard:
+        assert heard.recv() == "already done: False"  # it had something left to do
+    child.join()
+    assert child.exitcode == 0
 
 
 def run_folder(out: Path) -> Path:
@@ -133,7 +115,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         if method not in known:
             out = tmp_path_factory.mktemp(f"left-alone-{method}")
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(loop, "LOG_EVERY", LOG_EVERY)
+                patch.setattr(loop, "LOG_EVERY", 20)
                 known[method] = outcome(train(compose_run(words_of(tiny, method, out))).folder)
         return known[method]
 
@@ -149,7 +131,7 @@ def test_killed_at_three_random_moments(
     words = words_of(tiny, method, tmp_path)
     resumed_from = []
     for moment in sorted(dice.uniform(0.05, 0.85) for _ in range(3)):
-        kill(words, "nowhere", f"{moment}", f"{moment + 0.1}", wait=dice.uniform(0.0, 0.05))
+        kill(words, "nowhere", moment, moment + 0.1, wait=dice.uniform(0.0, 0.05))
         folder = run_folder(tmp_path)
         assert not (folder / "result.json").exists()
         assert not (folder / "policy").exists()
@@ -167,15 +149,15 @@ def test_told_to_end_saves_its_state_and_says_so(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
     words = [*words_of(tiny, method, tmp_path), "checkpoint_every=100000"]
-    child = start(words, "nowhere", "0.4", NEVER, stderr=subprocess.PIPE)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "ready\n"
-    began = time.monotonic()
-    child.terminate()
-    _, error = child.communicate(timeout=10)
-    assert time.monotonic() - began < 10
-    last = error.strip().splitlines()[-1]
-    assert "Stopped: " in last and "its state is saved" in last, error
+    child, heard = start(words, "nowhere", 0.4, NEVER)
+    with heard:
+        assert heard.recv() == "ready"
+        child.terminate()
+        assert heard.poll(10)
+        told = heard.recv()
+    child.join(10)
+    assert child.exitcode == 143
+    assert told.startswith("Stopped: ") and "its state is saved" in told
     folder = run_folder(tmp_path)
     state = load_checkpoint(folder / "checkpoint")
     assert state is not None and 0 < state["env_steps"] < 320
@@ -188,7 +170,7 @@ def test_told_to_end_during_an_evaluation_repeats_it(
     tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = words_of(tiny, "ppo", tmp_path)
-    monkeypatch.setattr(loop, "LOG_EVERY", LOG_EVERY)
+    monkeypatch.setattr(loop, "LOG_EVERY", 20)
     judge, calls = loop.Evaluator.judge, []
 
     def interrupted(evaluator: Any, *args: Any, **keywords: Any) -> Any:
@@ -211,7 +193,7 @@ def test_killed_before_the_first_checkpoint(
     tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
     words = [*words_of(tiny, "bc", tmp_path), "checkpoint_every=1000"]
-    kill(words, "nowhere", "0.6", "0.6")
+    kill(words, "nowhere", 0.6, 0.6)
     folder = run_folder(tmp_path)
     assert load_checkpoint(folder / "checkpoint") is None
     assert (folder / "metrics.jsonl").stat().st_size > 0  # lines that must not stay
@@ -248,7 +230,7 @@ def test_killed_at_the_very_end(
 
 def test_a_changed_checkpoint_is_not_gone_on_from(tiny: Any, tmp_path: Path) -> None:
     words = words_of(tiny, "dsrl_na", tmp_path)
-    kill(words, "nowhere", "0.5", "0.5")
+    kill(words, "nowhere", 0.5, 0.5)
     folder = run_folder(tmp_path)
     (arrays,) = folder.rglob("step-*/arrays.safetensors")
     data = bytearray(arrays.read_bytes())
@@ -262,7 +244,7 @@ def test_a_changed_checkpoint_is_not_gone_on_from(tiny: Any, tmp_path: Path) -> 
 
 def test_a_checkpoint_of_another_version_is_named(tiny: Any, tmp_path: Path) -> None:
     words = words_of(tiny, "bc", tmp_path)
-    kill(words, "nowhere", "0.5", "0.5")
+    kill(words, "nowhere", 0.5, 0.5)
     folder = run_folder(tmp_path) / "checkpoint"
     state = load_checkpoint(folder)
     assert state is not None
@@ -275,7 +257,7 @@ def test_a_checkpoint_of_another_version_is_named(tiny: Any, tmp_path: Path) -> 
 
 def test_a_log_that_was_cut_is_noticed(tiny: Any, tmp_path: Path) -> None:
     words = words_of(tiny, "bc", tmp_path)
-    kill(words, "nowhere", "0.9", "0.9")
+    kill(words, "nowhere", 0.9, 0.9)
     (run_folder(tmp_path) / "metrics.jsonl").write_text("")
     with pytest.raises(TrimtabError, match=r"metrics.jsonl is shorter than .* says; remove"):
         train(compose_run(words))

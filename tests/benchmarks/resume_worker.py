@@ -1,0 +1,60 @@
+"""What a run does in a process of its own that is going to be killed; see ``test_resume.py``.
+
+Processes come from a server that has imported everything, so that each costs no start of its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from trimtab.benchmarks.core import checkpoint
+from trimtab.benchmarks.runs import run as loop
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.errors import TrimtabError
+
+LOG_EVERY = 20
+
+
+def work(words: list[str], where: str, ready: float, hold: float, said: Connection) -> None:
+    """Carry out a run; say ``"ready"`` and wait at a moment, and say at the end how it ended.
+
+    Between ``ready`` and ``hold``, shares of the run, the parent kills at a moment of its own. At
+    ``hold`` the run waits for it, so that a slow parent cannot come too late.
+    """
+    loop.LOG_EVERY = LOG_EVERY
+    signalled = False
+
+    def wait(*_: object, **__: object) -> Any:
+        said.send("ready")
+        signal.pause()
+
+    def progress(share: float, text: str) -> None:
+        nonlocal signalled
+        if share >= ready and not signalled:
+            signalled = True
+            said.send("ready")
+        if share >= hold:
+            signal.pause()
+
+    if where == "writing a checkpoint":
+        whole, written = checkpoint.sha256_file, []
+
+        def counted(path: Any) -> str:
+            written.append(path)
+            return str(wait()) if len(written) == 3 else whole(path)
+
+        checkpoint.sha256_file = counted
+    if where == "writing the bundle":
+        loop.save_bundle = wait  # type: ignore[assignment]
+    if where == "writing the result":
+        loop.atomic_write_json = wait
+    try:
+        result = train(compose_run(words), progress)
+    except TrimtabError as error:
+        said.send(f"{type(error).__name__}: {error}")
+        sys.exit(error.exit_code)
+    said.send(f"already done: {result.already_done}")
