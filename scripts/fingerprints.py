@@ -122,6 +122,17 @@ def definition_of(id: str, **options: Any) -> Row:
     return physics.definition(get_spec(id, **options), family)
 
 
+def changed_parts(known: Row) -> Row:
+    """Return where a definition without options differs from the published one, by its parts."""
+    (entry,) = [e for e in read_names()[known["id"]] if not e["definition"]["options"]]
+    published = entry["definition"]
+    return {
+        part: (published.get(part), known.get(part))
+        for part in known | published
+        if published.get(part) != known.get(part)
+    }
+
+
 def make_and_close(id: str) -> None:
     """Make an environment, take a step and close it."""
     env = make(id)

@@ -7,9 +7,11 @@ are built, their reset and their step are traced by JAX, and their models are st
 ``pytest tests/envs/test_contract.py --every-task`` holds every task to the whole contract.
 """
 
-import re
+import importlib.util
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -26,37 +28,26 @@ from trimtab.envs.register import gymnasium_id
 from trimtab.envs.registry import get_spec, list_envs, list_tasks
 from trimtab.envs.vector import make_vec
 
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 HORIZON = 20
 SEED = 7
 
-# What is taken away from an id to get the id of the task whose contract it shares.
-VARIANTS = (
-    r"(?<=^ogbench/)(.*?)-singletask(-task\d)?(?=-v0$)",  # a scene's goal, fixed
-    r"(?<=^robosuite/)(.*?)-(DPPO|DSRL)$",  # a scene's horizon and reward
-)
-# A kind each: one that balances, one that walks, one that handles a thing and has one start.
-COMPILED = {
-    "playground/CartpoleSwingup",
-    "playground/CheetahRun",
-    "playground/BallInCup",
-}
-
-
-def shared_contract(id: str) -> str:
-    """Return the id of the task that keeps the contract for ``id``: mostly itself."""
-    for pattern in VARIANTS:
-        id = re.sub(pattern, r"\1", id)
-    return id
-
-
-TRACED = [id for id, task in list_tasks().items() if "mjx" in task.tags and id not in COMPILED]
-SHARING = [id for id in list_envs() if shared_contract(id) != id]
+TASKS = load(Path(__file__).with_name("tasks.py"))
+COMPILED, SHARING, TRACED, WHOLE = TASKS.COMPILED, TASKS.SHARING, TASKS.TRACED, TASKS.WHOLE
+shared_contract = TASKS.shared_contract
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "played" in metafunc.fixturenames:
-        left = set() if metafunc.config.getoption("every_task") else {*TRACED, *SHARING}
-        ids = [id for id in list_envs() if id not in left]
+        ids = list_envs() if metafunc.config.getoption("every_task") else WHOLE
         metafunc.parametrize("played", ids, indirect=True, scope="module")
 
 
@@ -196,9 +187,13 @@ def test_every_task_keeps_a_contract_of_its_own_or_a_shared_one() -> None:
     assert (len(SHARING), len(TRACED)) == (23 * 6 + 4 * 2, 22)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("id", SHARING)
-def test_a_variant_has_its_own_horizon_seeds_and_first_steps(id: str) -> None:
-    """All that a variant may get wrong alone; its physics is the shared contract's."""
+def test_a_variant_has_its_own_horizon_seeds_and_first_steps(
+    id: str, as_published: Callable[[str], None]
+) -> None:
+    """All that a variant may get wrong alone; what closing leaves open is the shared contract's."""
+    as_published(id)
     single, steps = gymnasium.make(gymnasium_id(id)), 3
     assert type(single) is TimeLimit and type(single.env) is TaskEnv and single.spec is not None
     assert single.spec.max_episode_steps == list_tasks()[id].horizon
@@ -217,13 +212,16 @@ def test_a_variant_has_its_own_horizon_seeds_and_first_steps(id: str) -> None:
 
 
 @pytest.mark.parametrize("id", TRACED)
-def test_a_task_that_is_not_compiled_is_traced(id: str) -> None:
+def test_a_task_that_is_not_compiled_is_traced(
+    id: str, as_published: Callable[[str], None]
+) -> None:
     """JAX follows its reset and a chunk of steps: what goes in comes out with the same types.
 
     No number is computed by MJX; ``get_spec`` plays the same model in C MuJoCo.
     """
     import jax
 
+    as_published(id)
     count, chunk = 2, 3
     spec = get_spec(id)
     compiled = programs(spec.task, "cpu")

@@ -1,0 +1,41 @@
+"""What the tests of environments share: the script of fingerprints, and what it says of a task."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from trimtab.envs.registry import confirm, get_spec
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.fixture(scope="session")
+def fingerprints() -> ModuleType:
+    """``scripts/fingerprints.py``."""
+    path = HERE.parents[1] / "scripts" / "fingerprints.py"
+    spec = importlib.util.spec_from_file_location("fingerprints", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def as_published(fingerprints: ModuleType) -> Callable[[str], None]:
+    """What holds a task's physics, as it is in this process, to the published one."""
+    text = (HERE / "published_physics.json").read_text(encoding="utf-8")
+    published: dict[str, dict[str, str]] = json.loads(text)
+
+    def check(id: str) -> None:
+        assert not fingerprints.changed_parts(fingerprints.definition_of(id))
+        found = confirm(get_spec(id))
+        assert found.agrees, f"{id} moves otherwise than published, by {found.deviation}"
+        assert get_spec(id).fingerprint == published[id]["{}"]
+
+    return check

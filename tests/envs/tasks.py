@@ -1,0 +1,31 @@
+"""Which tasks keep the whole contract, and which share another's."""
+
+from __future__ import annotations
+
+import re
+
+from trimtab.envs.registry import list_envs, list_tasks
+
+# What is taken away from an id to get the id of the task whose contract it shares.
+VARIANTS = (
+    r"(?<=^ogbench/)(.*?)-singletask(-task\d)?(?=-v0$)",  # a scene's goal, fixed
+    r"(?<=^robosuite/)(.*?)-(DPPO|DSRL)$",  # a scene's horizon and reward
+)
+# A kind each: one that balances, one that walks, one that handles a thing and has one start.
+COMPILED = {
+    "playground/CartpoleSwingup",
+    "playground/CheetahRun",
+    "playground/BallInCup",
+}
+
+
+def shared_contract(id: str) -> str:
+    """Return the id of the task that keeps the contract for ``id``: mostly itself."""
+    for pattern in VARIANTS:
+        id = re.sub(pattern, r"\1", id)
+    return id
+
+
+TRACED = [id for id, task in list_tasks().items() if "mjx" in task.tags and id not in COMPILED]
+SHARING = [id for id in list_envs() if shared_contract(id) != id]
+WHOLE = [id for id in list_envs() if id not in {*TRACED, *SHARING}]
