@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,12 @@ from trimtab.benchmarks.board import curves, leaderboard, report
 from trimtab.benchmarks.board.intervals import verdict
 from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.runs.rows import collect_episodes
+from trimtab.benchmarks.settings.groups import group_options
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.speed.measure import Row
 from trimtab.benchmarks.speed.report import readable
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
 from trimtab.processor import processor_kind
 
@@ -37,6 +40,35 @@ ORDER = (
     "robotics/PointMaze-TwoRoutes-Blocked-v0",
     "metaworld/push-v3",
 )
+
+
+def files_of(folder: Path) -> Sequence[str]:
+    """Return the files of a folder that are to be published, after a look at all that has to be.
+
+    Raises:
+        TrimtabError: if it is no folder of a suite or of `trimtab speed`, or a file is missing.
+    """
+    if not folder.is_dir():
+        raise TrimtabError(
+            f"publish: {folder} is no folder; name that of a suite, such as runs/suites/quickstart"
+        )
+    kinds = [files for files in KINDS if (folder / files[0]).is_file()]
+    if not kinds:
+        names = ", ".join(files[0] for files in KINDS)
+        raise TrimtabError(f"publish: {folder} has none of {names}; name a finished suite's folder")
+    name = folder.name.replace("_", "-")
+    suites = [suite.replace("_", "-") for suite in group_options("suite")]
+    known = suites if kinds[0] is KINDS[0] else ["speed"]
+    if name not in known:
+        raise TrimtabError(f"publish: {folder}: no suite is called {name}; {nearest(name, known)}")
+    needed = [folder / file for file in kinds[0]]
+    if (folder / "suite.json").is_file():
+        runs = json.loads((folder / "suite.json").read_text())["folders"].values()
+        needed += [Path(run) / "provenance.json" for run in runs]
+    missing = [path for path in needed if not path.is_file()]
+    if missing:
+        raise TrimtabError(f"publish: {missing[0]} is missing; run the suite again")
+    return kinds[0]
 
 
 def interval(value: dict[str, float], digits: int = 2, *, signed: bool = False) -> str:
@@ -101,15 +133,13 @@ def markdown(lines: Iterator[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, rule, *rest))
 
 
-def main(folder: Path) -> None:
+def publish(folder: Path) -> None:
     """Copy the files of ``folder`` and write the README's table."""
+    files = files_of(folder)
     name = folder.name.replace("_", "-")
     results = ROOT / "benchmarks" / "results" / name
-    kinds = [files for files in KINDS if (folder / files[0]).is_file()]
-    if not kinds:
-        sys.exit(f"{folder} has none of {', '.join(files[0] for files in KINDS)}")
     results.mkdir(parents=True, exist_ok=True)
-    for file in kinds[0]:
+    for file in files:
         shutil.copyfile(folder / file, results / file)
     if (folder / "suite.json").is_file():
         write_configurations(folder / "suite.json", results)
@@ -169,8 +199,24 @@ def write_readme(name: str) -> None:
     readme.write_text(f"{before}{start}\n{markdown(lines(content))}\n{END}{after}")
 
 
+def main(words: Sequence[str]) -> int:
+    """Do what the words of the command line say; return 2, after one line, if it is refused."""
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(__doc__)
+        return 0
+    try:
+        match words:
+            case ["recompute"]:
+                recompute()
+            case [folder]:
+                publish(Path(folder))
+            case _:
+                raise TrimtabError("publish: name one folder, or recompute; --help tells more")
+    except TrimtabError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "recompute":
-        recompute()
-    else:
-        main(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

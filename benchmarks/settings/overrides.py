@@ -58,6 +58,11 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     top = top_level()
     parsed = parser.parse_overrides(list(overrides))
+    for text, override in zip(overrides, parsed, strict=True):
+        if override.key_or_group in GROUPS and not override.is_delete():
+            _check_choice(
+                text, override
+            )  # before any word about what is chosen, wherever it stands
     chosen = {p.key_or_group: p.value() for p in parsed if isinstance(p.value(), str)}
     checked: list[str] = []
     for text, override in zip(overrides, parsed, strict=True):
@@ -70,8 +75,6 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
             raise TrimtabError(f"{key}: there is no such setting; {nearest(head, top)}")
         if not rest and override.is_delete() and head not in GROUPS:
             raise TrimtabError(f"{text}: a run needs it; leave the word out for its default")
-        if not rest and head in GROUPS and not override.is_delete():
-            _check_choice(text, override)
         if rest and not override.is_delete():
             text = _inner_override(text, head, rest, chosen)
         checked.append(text)

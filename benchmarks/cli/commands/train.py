@@ -24,6 +24,7 @@ def train(words: Sequence[str]) -> int:
     for word in overrides:
         if word.startswith("-"):
             raise TrimtabError(f"train: no option {word}; settings are key=value, sweeps take -m")
+    _refuse_repeated(overrides)
     if len(overrides) < len(words):
         return _sweep(overrides)
     settings = config.compose_run(overrides)
@@ -32,6 +33,21 @@ def train(words: Sequence[str]) -> int:
         result = carry_out(settings, tell)
     print_result(result.folder, result.summary, already_done=result.already_done)
     return 0
+
+
+def _refuse_repeated(words: Sequence[str]) -> None:
+    """Refuse a word that is given twice; only suites, which compose words, let the later one win.
+
+    Raises:
+        TrimtabError: naming it.
+    """
+    seen = set()
+    for word in words:
+        key, equals, text = word.partition("=")
+        key = key.lstrip("+~")
+        if equals and key in seen:
+            raise TrimtabError(f"train: {key} is given twice, the second time as {text!r}")
+        seen.add(key)
 
 
 def _sweep(words: Sequence[str]) -> int:
