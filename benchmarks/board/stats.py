@@ -8,7 +8,7 @@ each drawn run.
 
 Everything is deterministic: the same scores and seed give the same interval. The bootstraps are
 the field's formula (to 2e-12 that of the package rliable), kept for those who want to compare with
-it. With few runs they are too narrow: of three seeds a "95 percent" interval holds the truth 73
+it. With few runs they are too narrow: of three seeds a "95 percent" interval holds the truth 76
 percent of the time. Tables are made with :mod:`trimtab.benchmarks.board.intervals`.
 """
 

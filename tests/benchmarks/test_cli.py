@@ -177,6 +177,19 @@ def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path)
     assert (place / "board" / "index.html").is_file()
 
 
+def test_a_baseline_may_be_called_by_its_former_name(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = root / "benchmarks" / "results" / "online-relatives" / "episodes.parquet"
+    answers = []
+    for name in ("d_ppo", "dropout_ppo"):
+        with pytest.raises(SystemExit) as ended:
+            main(["leaderboard", f"runs={rows}", f"baseline={name}", "format=json"])
+        assert ended.value.code == 0
+        answers.append(capfd.readouterr().out)
+    assert answers[0] == answers[1] and "baseline=dropout_ppo" in answers[0]
+
+
 def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path) -> None:
     shorter = [word.replace("warmup_steps=40", "warmup_steps=10") for word in STEER]
     words = [*shorter, f"base={bundle}", "algorithm.learning_rate=1e30", "seed=0,1", "-m"]
