@@ -39,10 +39,15 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the ends differ: scores that are all equal tell of no spread, so give none."""
+        return self.low < self.high
+
     def text(self, digits: int = 2, *, signed: bool = False) -> str:
-        """Return ``0.83 [0.76, 0.90]``."""
+        """Return ``0.83 [0.76, 0.90]``, or the estimate alone where no interval can be given."""
         value, low, high = (number_text(x, digits, signed=signed) for x in self)
-        return f"{value} [{low}, {high}]"
+        return f"{value} [{low}, {high}]" if self.is_given else value
 
 
 def number_text(value: float, digits: int = 2, *, signed: bool = False) -> str:

@@ -160,10 +160,24 @@ def test_evaluate_twice_and_on_onnx(bundle: Path, place: Path) -> None:
     assert json.loads(onnx.stdout)["success"] == answer["success"]
 
 
+def test_one_episode_has_no_interval(bundle: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", f"policy={bundle}", "episodes=1"]
+    shown = []
+    for more in ([], ["format=json"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *more])
+        assert ended.value.code == 0
+        shown.append(capfd.readouterr().out)
+    (line,) = [line for line in shown[0].splitlines() if "return" in line]
+    assert line.split()[-2] == "–"
+    assert json.loads(shown[1])["return_interval"] is None
+
+
 def test_evaluate_refuses_a_task_with_other_spaces(bundle: Path, place: Path) -> None:
     answer = trimtab("evaluate", f"policy={bundle}", "env=gym/Hopper-v5", cwd=place)
     assert answer.returncode == 2
     assert "does not fit gym/Hopper-v5" in answer.stderr
+    assert answer.stderr.startswith("trimtab: policy ") and "base" not in answer.stderr
 
 
 def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path) -> None:

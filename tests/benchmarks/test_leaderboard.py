@@ -188,6 +188,14 @@ def test_remarks_on_what_makes_numbers_weak(synthetic: Synthetic, method: Any) -
     assert "as many episodes" in build(synthetic([method, fewer])).notes[0]
 
 
+def test_returns_that_are_all_equal_have_no_interval(synthetic: Synthetic, method: Any) -> None:
+    lost = build(synthetic([replace(method, scored_by_return=True, levels=(0.0,))]))
+    assert any("no interval can be given" in note for note in lost.notes)
+    cells = lost.tables[0].cells(lost.tables[0].entries[0])
+    assert cells["Mean [95%]"] == cells["IQM [95%]"] == "0.00"
+    assert "[0.00, 0.00]" not in lost.to_markdown()
+
+
 def test_curves_join_the_evaluations_of_seeds_whose_steps_differ_a_little(
     synthetic: Synthetic, method: Any
 ) -> None:
