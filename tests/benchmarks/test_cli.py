@@ -253,7 +253,17 @@ def test_list_env_by_tags_and_in_a_narrow_terminal(
     assert gym == {id for id in tasks if id.startswith("gym/")}
     monkeypatch.setenv("COLUMNS", "80")
     lines = shown().splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= 80 and lines[0] == "env"
     names = {line.split()[1] for line in lines if line.startswith("│ ")}
     assert {id for id in tasks if len(id) <= 48} <= names
     assert {id.split("/")[0] for id in tasks} <= names
+
+
+def test_in_a_pipe_a_title_is_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["dataset", "list", f"out={tmp_path}"])
+    assert ended.value.code == 0
+    assert f"on disk below {tmp_path}/datasets" in capfd.readouterr().out.splitlines()

@@ -296,3 +296,5 @@ def test_terminal_shows_every_row_within_100_columns(board: Leaderboard) -> None
     assert any("dsrl_sac (flow)" in line and row.mean.text() in line for line in lines)
     assert max(len(line) for line in lines) <= 100
     assert "…" not in stream.getvalue()
+    order = "in the order of IQM, then of the mean"
+    assert stream.getvalue().count(order) == len(board.tables)
