@@ -17,7 +17,7 @@ from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.datasets.catalog import external_datasets
 from trimtab.types import TrimtabError
 
-__all__ = ["check_overrides", "dataset_override", "spell_out"]
+__all__ = ["check_name", "check_overrides", "dataset_override", "spell_out"]
 
 
 def spell_out(overrides: Sequence[str]) -> list[str]:
@@ -89,12 +89,27 @@ def _check_choice(text: str, override: Override) -> None:
     for one in override.sweep_string_iterator() if swept else [override.value()]:
         if one in (None, "null"):
             raise TrimtabError(f"{text}: name one, or leave it out; {nearest('', options)}")
-        if group == GROUPS[0] and isinstance(one, str) and one in RENAMED:
-            raise TrimtabError(
-                f"{group}={one}: is called {RENAMED[one]} now; write {group}={RENAMED[one]}"
-            )
-        if isinstance(one, str) and one not in options:
-            raise TrimtabError(f"{group}={one}: {nearest(one, options)}")
+        if isinstance(one, str):
+            check_name(group, one, options)
+
+
+def check_name(group: str, name: str, options: Sequence[str]) -> None:
+    """Check a name that a group's setting is given.
+
+    Args:
+        group: such as ``algorithm``.
+        name: what it is set to.
+        options: the names there are.
+
+    Raises:
+        TrimtabError: with the name of now, or the nearest right one.
+    """
+    if group == GROUPS[0] and name in RENAMED:
+        raise TrimtabError(
+            f"{group}={name}: is called {RENAMED[name]} now; write {group}={RENAMED[name]}"
+        )
+    if name not in options:
+        raise TrimtabError(f"{group}={name}: {nearest(name, options)}")
 
 
 def _inner_override(text: str, head: str, rest: str, chosen: Mapping[str, Any]) -> str:

@@ -78,9 +78,30 @@ def test_every_command_explains_itself(name: str, capfd: pytest.CaptureFixture[s
     assert "examples:" in shown and "settings:" in shown
 
 
+def test_help_shows_the_chosen_methods_and_policys_own_settings(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for words in (
+        ["--help", "algorithm=dsrl_na", "policy=flow"],
+        ["policy=flow", "algorithm=dsrl_na", "--help"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["train", *words])
+        assert ended.value.code == 0
+        lines = capfd.readouterr().out.splitlines()
+        assert "  algorithm.magnitude: 1.5 # half width b of the box of latents" in lines
+        assert "  algorithm.log_std_min: -5.0 # lower bound of the actor's log standard" in str(
+            [line[:71] for line in lines]
+        )
+        assert "  policy.sampling_steps: 10 # Euler steps at acting time" in lines
+        assert "  online_steps: 30000 # of the run, unless you give it" in lines
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        (["train", "--help", "algorithm=dsrl_n"], "did you mean dsrl_na?"),
+        (["train", "--help", "algorithm=d_ppo"], "is called dropout_ppo now"),
         (["trian"], "did you mean train?"),
         (["train", "env=gym/Hoper-v5", "algorithm=sac"], "gym/Hopper-v5"),
         (["train", "env=gym/Hopper-v5", "algorithm=sca"], "did you mean sac?"),
