@@ -123,11 +123,16 @@ def _normalised(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _repeated_end(dataset: Dataset) -> Iterator[Finding]:
-    """A file of T observations, read as T+1, repeats its last one."""
+    """A file of T observations, read as T+1, repeats its last one.
+
+    It matters only where a value is bootstrapped from it: where it passes for observed, and the
+    task went on.
+    """
     moving = [
         episode
         for episode in dataset.episodes
         if episode.last_observed
+        and not episode.terminations[-1]
         and (len(episode) == 1 or (episode.observations[-2] != episode.observations[-3]).any())
     ]
     repeated = sum(

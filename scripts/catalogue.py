@@ -11,9 +11,10 @@ each first episode that hold on every kind (:mod:`trimtab.benchmarks.data.publis
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +32,14 @@ from trimtab.benchmarks.data.recipes import (
     definition_digest,
     is_recipe,
     make_dataset,
-    parts_of,
     recipe_digest,
     recipe_folder,
     recipe_identity,
 )
 from trimtab.benchmarks.data.recording import Stage, dataset_of
+from trimtab.benchmarks.recipe_kinds.others import parts_of
 from trimtab.benchmarks.settings.groups import group_options, load_group
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset
 from trimtab.files import atomic_write_bytes, atomic_write_text
@@ -82,11 +84,11 @@ def write(rows: Mapping[str, Any], known: Mapping[str, Beginning]) -> None:
     atomic_write_bytes(PLACE / "beginnings.safetensors", save(arrays))
 
 
-def main(runs: Path, names: list[str], *, only_beginnings: bool) -> None:
+def enter(runs: Path, names: Sequence[str], *, only_beginnings: bool) -> None:
     """Make the datasets, or play their first episodes alone, and write the files."""
     rows = {name: dict(row) for name, row in made_datasets().items()}
     known = dict(beginnings())
-    for name in names or [n for n in group_options("dataset") if is_recipe(n)]:
+    for name in names:
         recipe = load_group("dataset", name)
         dataset = None if only_beginnings else make_dataset(recipe, runs)
         if dataset is not None:
@@ -115,8 +117,25 @@ def main(runs: Path, names: list[str], *, only_beginnings: bool) -> None:
         write(rows, known)
 
 
+def main() -> int:
+    """Carry out the command line; the exit code is 2 on wrong input."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", nargs="?", type=Path, default=Path("runs"), help="folder of runs")
+    parser.add_argument("recipes", nargs="*", help="of those there are, all of them by itself")
+    parser.add_argument(
+        "--beginnings", action="store_true", help="only play each recipe's first episode"
+    )
+    words = parser.parse_args()
+    known = [name for name in group_options("dataset") if is_recipe(name)]
+    for name in words.recipes:
+        if name not in known:
+            sys.stderr.write(f"catalogue: {name} is no recipe; {nearest(name, known)}\n")
+            return 2
+    enter(words.runs, words.recipes or known, only_beginnings=words.beginnings)
+    return 0
+
+
 if __name__ == "__main__":
-    words = sys.argv[1:]
-    alone = "--beginnings" in words
-    words = [word for word in words if word != "--beginnings"]
-    main(Path(words[0] if words else "runs"), words[1:], only_beginnings=alone)
+    sys.exit(main())

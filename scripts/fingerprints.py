@@ -276,11 +276,11 @@ def chosen(words: Sequence[str]) -> list[str]:
     """Return the ids that are named, themselves or by their family; all of them for no words.
 
     Raises:
-        SystemExit: if a word names neither.
+        TrimtabError: if a word names neither.
     """
     for word in words:
         if not any(word in (id, id.split("/", 1)[0]) for id in list_envs()):
-            sys.exit(f"fingerprints: {word} is neither a task nor a family; see `trimtab list env`")
+            raise TrimtabError(f"{word} is neither a task nor a family; see `trimtab list env`")
     return [id for id in list_envs() if not words or {id, id.split("/", 1)[0]} & set(words)]
 
 
@@ -307,7 +307,11 @@ def main() -> int:
     parser.add_argument("--references", type=Path, help="only write references, of one family")
     parser.add_argument("--workers", type=int, default=1, help="families played side by side")
     words = parser.parse_args()
-    ids = chosen(words.words)
+    try:
+        ids = chosen(words.words)
+    except TrimtabError as error:
+        sys.stderr.write(f"fingerprints: {error}\n")
+        return error.exit_code
     if words.references:
         write_references(ids, words.references)
         return 0

@@ -29,6 +29,8 @@ from trimtab.benchmarks.runs.rows import (
     read_episodes,
     write_episodes,
 )
+from trimtab.benchmarks.settings.groups import group_options
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.speed.measure import Row
 from trimtab.benchmarks.speed.report import readable
 from trimtab.benchmarks.suites.suite import load_suite
@@ -120,20 +122,43 @@ def published(folder: Path, results: Path) -> Path:
     return results / folder.name.replace("_", "-")
 
 
-def publish(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
-    """Copy the files of ``folder`` and write the README's table."""
-    place = published(folder, results)
+def files_of(folder: Path) -> Sequence[str]:
+    """Return the files of a folder that are to be published, after a look at all that has to be.
+
+    Raises:
+        TrimtabError: if it is no folder of a suite or of `trimtab speed`, or a file is missing.
+    """
+    if not folder.is_dir():
+        raise TrimtabError(
+            f"publish: {folder} is no folder; name that of a suite, such as runs/suites/quickstart"
+        )
     kinds = [files for files in KINDS if (folder / files[0]).is_file()]
     if not kinds:
         names = ", ".join(files[0] for files in KINDS)
         raise TrimtabError(f"publish: {folder} has none of {names}; name a finished suite's folder")
-    place.mkdir(parents=True, exist_ok=True)
+    name = folder.name.replace("_", "-")
+    suites = [suite.replace("_", "-") for suite in group_options("suite")]
+    known = suites if kinds[0] is KINDS[0] else ["speed"]
+    if name not in known:
+        raise TrimtabError(f"publish: {folder}: no suite is called {name}; {nearest(name, known)}")
+    missing = [folder / file for file in kinds[0] if not (folder / file).is_file()]
+    if missing:
+        raise TrimtabError(f"publish: {missing[0]} is missing; run the suite again")
+    return kinds[0]
+
+
+def publish(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
+    """Copy the files of ``folder`` and write the README's table."""
+    files, place = files_of(folder), published(folder, results)
+    documents = None
     if (folder / "suite.json").is_file():
-        rows = collect_episodes(folder / FILE_NAME)
-        write_configurations(place, documents_for(rows, documents_of(folder)))
+        documents = documents_for(collect_episodes(folder / FILE_NAME), documents_of(folder))
+    place.mkdir(parents=True, exist_ok=True)
+    if documents is not None:
+        write_configurations(place, documents)
         machine = json.dumps({"processor": processor_kind()}, indent=1)
         atomic_write_text(place / "machine.json", machine + "\n")
-    for file in kinds[0]:
+    for file in files:
         shutil.copyfile(folder / file, place / file)
     write_readme(place, readme)
 
@@ -255,21 +280,26 @@ def write_readme(place: Path, readme: Path) -> None:
     readme.write_text(f"{before}{start}\n{markdown(lines(content))}\n{END}{after}")
 
 
-def main(words: Sequence[str]) -> None:
-    """Do what the words of the command line say; exit with 1 and one line if it is refused."""
+def main(words: Sequence[str], results: Path = RESULTS, readme: Path = README) -> int:
+    """Do what the words of the command line say; return 2, after one line, if it is refused."""
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(str(__doc__))
+        return 0
     try:
         match words:
             case ["recompute"]:
-                recompute()
+                recompute(results, readme)
             case ["replace", folder, *methods]:
-                replace(Path(folder), methods)
+                replace(Path(folder), methods, results, readme)
             case [folder]:
-                publish(Path(folder))
+                publish(Path(folder), results, readme)
             case _:
-                sys.exit(__doc__)
+                raise TrimtabError("publish: name one folder, or recompute; --help tells more")
     except TrimtabError as error:
-        sys.exit(str(error))
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

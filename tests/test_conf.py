@@ -16,6 +16,7 @@ from trimtab.benchmarks.data.behaviour import BehaviourPolicy
 from trimtab.benchmarks.recipe_kinds.others import parts_of
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.constructors import keywords
+from trimtab.benchmarks.settings.explained import keywords_help
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.discovery import modules_in
 from trimtab.envs.registry import list_envs
@@ -148,6 +149,22 @@ def test_keys_are_keywords_of_the_constructor(group: str, name: str) -> None:
     known = keywords(values.pop("_target_"))
     assert set(values) <= set(known)
     assert all(parameter.default is not parameter.empty for parameter in known.values())
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [("algorithm", name) for name in ALGORITHMS] + [("policy", name) for name in POLICIES],
+)
+def test_help_tells_what_every_keyword_means(group: str, name: str) -> None:
+    lines = keywords_help(group, name)
+    values = section(group, name)
+    known = keywords(values.pop("_target_"))
+    for key in known:
+        (line,) = [line for line in lines if line.startswith(f"  {group}.{key}: ")]
+        told = line.partition(" # ")[2]
+        assert told and not told.startswith("as in"), line
+        if isinstance(values.get(key), list):
+            assert f"{group}.{key}: {values[key]} #" in line
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

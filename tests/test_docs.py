@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trimtab.benchmarks.cli.commands.listing import LISTINGS
 from trimtab.datasets import lint
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.registry import list_formats
@@ -189,3 +190,12 @@ def test_a_wrong_module_is_named_in_one_line(root: Path, tmp_path: Path, module:
     )  # fmt: skip
     assert shown.returncode == 2
     assert shown.stderr.count("\n") == 1 and module in shown.stderr
+
+
+def test_the_readme_names_the_methods_that_are_adaptations(root: Path) -> None:
+    text = " ".join((root / "README.md").read_text().split())
+    named = re.search(r"settings\. ([^.]*) are adaptations: `trimtab list algorithm`", text)
+    assert named is not None
+    rows = LISTINGS["algorithm"]("algorithm", "")
+    adapted = [row["algorithm"] for row in rows if row["faithful"] == "no"]
+    assert re.findall(r"`(\w+)`", named[1]) == adapted

@@ -56,7 +56,7 @@ class DSRLNA(DSRLSAC):
         tau: as in SAC.
         initial_temperature: as in SAC.
         target_entropy: as in SAC; 0 in the published settings.
-        backup_entropy: as in SAC; off, see above.
+        backup_entropy: as in SAC; off, because entropy pays for staying alive.
         warmup_steps: environment steps of the base itself before learning.
         updates_per_decision: as in SAC.
         log_std_min: as in SAC.

@@ -54,12 +54,14 @@ class DSRLSAC(SAC):
         tau: as in SAC.
         initial_temperature: as in SAC.
         target_entropy: as in SAC; 0 in the published settings.
-        backup_entropy: as in SAC; off, see above.
+        backup_entropy: as in SAC; off, because entropy pays for staying alive.
         warmup_steps: environment steps of the base itself before learning.
         updates_per_decision: as in SAC.
         log_std_min: as in SAC.
         reward_offset: what is taken from the reward of every executed environment step, a chunk's
-            k steps losing k times as much; 1 in the published settings of robomimic's tasks.
+            k steps losing k times as much. Its sign is that of the official code's setting of this
+            name: 1, as published for robomimic's tasks, makes a reward of 0 into -1. It makes every
+            step before the success cost something, which ``backup_entropy`` needs.
     """
 
     uses = frozenset({"base"})

@@ -118,6 +118,8 @@ def print_table(leaderboard: Leaderboard, console: Console) -> None:
             title=f"{table.env} · {METRIC_NAMES[table.metric]}",
             title_justify="left",
             title_style="bold",
+            caption="in the order of IQM, then of the mean",
+            caption_justify="left",
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
         )

@@ -8,7 +8,7 @@ each drawn run.
 
 Everything is deterministic: the same scores and seed give the same interval. The bootstraps are
 the field's formula (to 2e-12 that of the package rliable), kept for those who want to compare with
-it. With few runs they are too narrow: of three seeds a "95 percent" interval holds the truth 73
+it. With few runs they are too narrow: of three seeds a "95 percent" interval holds the truth 76
 percent of the time. Tables are made with the closed forms of ``benchmarks/board/intervals/``.
 """
 
@@ -37,10 +37,15 @@ class Interval(NamedTuple):
     low: float
     high: float
 
+    @property
+    def is_given(self) -> bool:
+        """Whether the ends differ: scores that are all equal tell of no spread, so give none."""
+        return self.low < self.high
+
     def text(self, digits: int = 2, *, signed: bool = False) -> str:
-        """Return ``0.83 [0.76, 0.90]``."""
+        """Return ``0.83 [0.76, 0.90]``, or the estimate alone where no interval can be given."""
         value, low, high = (number_text(x, digits, signed=signed) for x in self)
-        return f"{value} [{low}, {high}]"
+        return f"{value} [{low}, {high}]" if self.is_given else value
 
 
 def number_text(value: float, digits: int = 2, *, signed: bool = False) -> str:

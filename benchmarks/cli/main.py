@@ -76,7 +76,7 @@ def run(words: Sequence[str]) -> int:
         raise TrimtabError(f"{name}: there is no such command; {near(name, COMMANDS)}")
     command = COMMANDS[name]
     if "--help" in rest or "-h" in rest:
-        sys.stdout.write(explain(name, command))
+        sys.stdout.write(explain(name, command, rest))
         return 0
     module, _, attribute = command.function.partition(":")
     if command.settings is None:
@@ -100,15 +100,19 @@ def overview() -> str:
         "  trimtab bench suite=quickstart    demonstrations, training, steering, a leaderboard",
         "  trimtab list env                  the tasks",
         "  trimtab list algorithm            the methods and their papers",
-        "  trimtab train --help              every setting of a run",
+        "  trimtab train --help              every setting of a run; algorithm=<name> adds its own",
         "",
         "TRIMTAB_LOG=INFO shows what a command is doing.",
     ]
     return "\n".join(lines) + "\n"
 
 
-def explain(name: str, command: Command) -> str:
-    """Return what ``trimtab <command> --help`` prints."""
+def explain(name: str, command: Command, words: Sequence[str] = ()) -> str:
+    """Return what ``trimtab <command> --help`` prints; ``words`` stand beside ``--help``.
+
+    Raises:
+        TrimtabError: if a word names a method or a policy that there is not.
+    """
     lines = [f"trimtab {name}: {command.summary}", "", "examples:"]
     lines += [f"  {example}" for example in command.examples]
     lines += ["", "settings:"]
@@ -120,7 +124,7 @@ def explain(name: str, command: Command) -> str:
     else:
         from trimtab.benchmarks.cli.commands.train import explain_run
 
-        lines += explain_run()
+        lines += explain_run(words)
     return "\n".join(lines) + "\n"
 
 

@@ -65,7 +65,7 @@ def print_json(value: Any) -> None:
 
 def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print rows as a table, a column a key of the first; names, in the first one, stay whole."""
-    table = Table(title=title, title_justify="left")
+    table = Table()
     keys = list(rows[0]) if rows else ["nothing"]
     longest = max((len(str(row[keys[0]])) for row in rows), default=0)
     for key in keys:
@@ -75,4 +75,6 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
     # In a pipe lines are as long as they have to be: folded ids could not be searched for.
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDEST
-    Console(width=wide).print(table)
+    console = Console(width=wide, highlight=False)
+    console.print(title, style="table.title", markup=False)  # a table folds its own to its width
+    console.print(table)

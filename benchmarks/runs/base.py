@@ -73,8 +73,14 @@ def base_identity(config: RunConfig, base: Bundle) -> str:
     return str(trained) if config.base_follows_seed and trained else bundle_hash(base.folder)
 
 
-def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec) -> None:
+def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str = "base") -> None:
     """Check that a base policy reads and commands what the task has.
+
+    Args:
+        base: the policy.
+        spec: what the task asks of it.
+        env: the task.
+        called: what its user named it as: a run its ``base``, a judge its ``policy``.
 
     Raises:
         TrimtabError: naming what differs.
@@ -87,10 +93,10 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec) -> None:
     ):
         if ours != theirs:
             raise TrimtabError(
-                f"base {base.folder} does not fit {env.id}: {what} {theirs} against {ours}; "
-                "choose a base that was trained on a task with the same spaces"
+                f"{called} {base.folder} does not fit {env.id}: {what} {theirs} against {ours}; "
+                f"choose a {called} that was trained on a task with the same spaces"
             )
     if spec.horizon > have.horizon:
         raise TrimtabError(
-            f"act_steps={spec.horizon}: base {base.folder} gives chunks of {have.horizon}"
+            f"act_steps={spec.horizon}: {called} {base.folder} gives chunks of {have.horizon}"
         )

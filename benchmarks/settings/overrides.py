@@ -17,7 +17,7 @@ from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.datasets.catalog import external_datasets
 from trimtab.types import TrimtabError
 
-__all__ = ["check_overrides", "dataset_override", "spell_out"]
+__all__ = ["check_name", "check_overrides", "dataset_override", "spell_out"]
 
 
 def spell_out(overrides: Sequence[str]) -> list[str]:
@@ -58,6 +58,11 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     top = top_level()
     parsed = parser.parse_overrides(list(overrides))
+    for text, override in zip(overrides, parsed, strict=True):
+        if override.key_or_group in GROUPS and not override.is_delete():
+            _check_choice(
+                text, override
+            )  # before any word about what is chosen, wherever it stands
     chosen = {p.key_or_group: p.value() for p in parsed if isinstance(p.value(), str)}
     checked: list[str] = []
     for text, override in zip(overrides, parsed, strict=True):
@@ -70,8 +75,6 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
             raise TrimtabError(f"{key}: there is no such setting; {nearest(head, top)}")
         if not rest and override.is_delete() and head not in GROUPS:
             raise TrimtabError(f"{text}: a run needs it; leave the word out for its default")
-        if not rest and head in GROUPS and not override.is_delete():
-            _check_choice(text, override)
         if rest and not override.is_delete():
             text = _inner_override(text, head, rest, chosen)
         checked.append(text)
@@ -86,12 +89,27 @@ def _check_choice(text: str, override: Override) -> None:
     for one in override.sweep_string_iterator() if swept else [override.value()]:
         if one in (None, "null"):
             raise TrimtabError(f"{text}: name one, or leave it out; {nearest('', options)}")
-        if group == GROUPS[0] and isinstance(one, str) and one in RENAMED:
-            raise TrimtabError(
-                f"{group}={one}: is called {RENAMED[one]} now; write {group}={RENAMED[one]}"
-            )
-        if isinstance(one, str) and one not in options:
-            raise TrimtabError(f"{group}={one}: {nearest(one, options)}")
+        if isinstance(one, str):
+            check_name(group, one, options)
+
+
+def check_name(group: str, name: str, options: Sequence[str]) -> None:
+    """Check a name that a group's setting is given.
+
+    Args:
+        group: such as ``algorithm``.
+        name: what it is set to.
+        options: the names there are.
+
+    Raises:
+        TrimtabError: with the name of now, or the nearest right one.
+    """
+    if group == GROUPS[0] and name in RENAMED:
+        raise TrimtabError(
+            f"{group}={name}: is called {RENAMED[name]} now; write {group}={RENAMED[name]}"
+        )
+    if name not in options:
+        raise TrimtabError(f"{group}={name}: {nearest(name, options)}")
 
 
 def _inner_override(text: str, head: str, rest: str, chosen: Mapping[str, Any]) -> str:

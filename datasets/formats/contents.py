@@ -82,6 +82,7 @@ def contents_of(
     env: str = "unknown",
     recipe: Mapping[str, Any] | None = None,
     control_rate: float | None = None,
+    hints: Hints | None = None,
 ) -> Contents:
     """Return what was found in ``path``.
 
@@ -93,6 +94,10 @@ def contents_of(
         env: environment, where a stranger's file names it.
         recipe: where a stranger's data came from.
         control_rate: actions a second, where a stranger's file says it.
+        hints: what the user says, where the format takes ``keys`` or ``horizon``.
+
+    Raises:
+        TrimtabError: if a hint says how a stranger's file is read, and this is one of ours.
     """
     before = (own["recipe"] if own is not None else recipe or {}).get("left_out", [])
     unread = {"left_out": sorted({*before, *left_out})} if left_out else {}
@@ -105,6 +110,12 @@ def contents_of(
             "recipe": {**(recipe or {}), **unread},
         }
         return Contents(path, episodes, fields)
+    for name in ("keys", "horizon"):
+        if name in (hints or {}):
+            raise TrimtabError(
+                f"dataset {path}: {name}= says how others' data is read, and Trimtab wrote this; "
+                "leave it out"
+            )
     names = ("id", "env", "env_options", "control_rate", "recipe", "fingerprint")
     low = tuple(-np.inf if x is None else x for x in own["action_low"])
     high = tuple(np.inf if x is None else x for x in own["action_high"])

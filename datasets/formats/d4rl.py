@@ -95,7 +95,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         episodes = _own_episodes(arrays, own, where)
     else:
         episodes = _episodes(arrays, _ends(arrays, hints.get("horizon"), where), where)
-    return contents_of(path, episodes, own, recipe={"imported": "d4rl"})
+    return contents_of(path, episodes, own, recipe={"imported": "d4rl"}, hints=hints)
 
 
 def _read(file: h5py.File, where: str) -> Read:

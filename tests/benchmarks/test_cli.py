@@ -78,9 +78,30 @@ def test_every_command_explains_itself(name: str, capfd: pytest.CaptureFixture[s
     assert "examples:" in shown and "settings:" in shown
 
 
+def test_help_shows_the_chosen_methods_and_policys_own_settings(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for words in (
+        ["--help", "algorithm=dsrl_na", "policy=flow"],
+        ["policy=flow", "algorithm=dsrl_na", "--help"],
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["train", *words])
+        assert ended.value.code == 0
+        lines = capfd.readouterr().out.splitlines()
+        assert "  algorithm.magnitude: 1.5 # half width b of the box of latents" in lines
+        assert "  algorithm.log_std_min: -5.0 # lower bound of the actor's log standard" in str(
+            [line[:71] for line in lines]
+        )
+        assert "  policy.sampling_steps: 10 # Euler steps at acting time" in lines
+        assert "  online_steps: 30000 # of the run, unless you give it" in lines
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
+        (["train", "--help", "algorithm=dsrl_n"], "did you mean dsrl_na?"),
+        (["train", "--help", "algorithm=d_ppo"], "is called dropout_ppo now"),
         (["trian"], "did you mean train?"),
         (["train", "env=gym/Hoper-v5", "algorithm=sac"], "gym/Hopper-v5"),
         (["train", "env=gym/Hopper-v5", "algorithm=sca"], "did you mean sac?"),
@@ -91,6 +112,10 @@ def test_every_command_explains_itself(name: str, capfd: pytest.CaptureFixture[s
         (["train", "env=gym/Hopper-v5", "algorithm=dsrl_sac"], "base="),
         (["train", "env=gym/Hopper-v5", "algorithm=dsrl_sac", "base=nowhere"], "does not exist"),
         (["train", "env=gym/Hopper-v5", "algorithm=sac,sca", "-m"], "sca: did you mean sac?"),
+        (["train", "env=gym/Hopper-v5", "algorithm=sac", "seed=1", "seed=2"],
+         "train: seed is given twice, the second time as '2'"),
+        (["train", "algorithm=sac", "-m", "algorithm.tau=0.1", "++algorithm.tau=0.2,0.3"],
+         "train: algorithm.tau is given twice, the second time as '0.2,0.3'"),
         (["train", "algorithm=bc", "-m", "dataset=null,two_routes"], "name one, or leave it out"),
         (["bench", "suite=quikstart"], "did you mean quickstart?"),
         (["bench", "suite=quickstart", "seeds=a"], "whole numbers"),
@@ -156,10 +181,24 @@ def test_evaluate_twice_and_on_onnx(bundle: Path, place: Path) -> None:
     assert json.loads(onnx.stdout)["success"] == answer["success"]
 
 
+def test_one_episode_has_no_interval(bundle: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["evaluate", f"policy={bundle}", "episodes=1"]
+    shown = []
+    for more in ([], ["format=json"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *more])
+        assert ended.value.code == 0
+        shown.append(capfd.readouterr().out)
+    (line,) = [line for line in shown[0].splitlines() if "return" in line]
+    assert line.split()[-2] == "–"
+    assert json.loads(shown[1])["return_interval"] is None
+
+
 def test_evaluate_refuses_a_task_with_other_spaces(bundle: Path, place: Path) -> None:
     answer = trimtab("evaluate", f"policy={bundle}", "env=gym/Hopper-v5", cwd=place)
     assert answer.returncode == 2
     assert "does not fit gym/Hopper-v5" in answer.stderr
+    assert answer.stderr.startswith("trimtab: policy ") and "base" not in answer.stderr
 
 
 def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path) -> None:
@@ -173,9 +212,23 @@ def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path)
     assert (place / "board" / "index.html").is_file()
 
 
+def test_a_baseline_may_be_called_by_its_former_name(
+    root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = root / "benchmarks" / "results" / "online-relatives" / "episodes.parquet"
+    answers = []
+    for name in ("d_ppo", "dropout_ppo"):
+        with pytest.raises(SystemExit) as ended:
+            main(["leaderboard", f"runs={rows}", f"baseline={name}", "format=json"])
+        assert ended.value.code == 0
+        answers.append(capfd.readouterr().out)
+    assert answers[0] == answers[1] and "baseline=dropout_ppo" in answers[0]
+
+
 def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path) -> None:
-    words = [*STEER, f"base={bundle}", "algorithm.learning_rate=1e30", "seed=0,1", "-m"]
-    answer = trimtab(*words, "algorithm.warmup_steps=10", cwd=place)
+    shorter = [word.replace("warmup_steps=40", "warmup_steps=10") for word in STEER]
+    words = [*shorter, f"base={bundle}", "algorithm.learning_rate=1e30", "seed=0,1", "-m"]
+    answer = trimtab(*words, cwd=place)
     assert answer.returncode == 2
     (line,) = [line for line in answer.stderr.splitlines() if line.startswith("trimtab: ")]
     assert re.search(r": at update 1\d*, after \d+ environment steps: \w+ is (nan|inf|-inf);", line)
@@ -221,7 +274,17 @@ def test_list_env_by_tags_and_in_a_narrow_terminal(
     assert gym == {id for id in tasks if id.startswith("gym/")}
     monkeypatch.setenv("COLUMNS", "80")
     lines = shown().splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= 80 and lines[0] == "env"
     names = {line.split()[1] for line in lines if line.startswith("│ ")}
     assert {id for id in tasks if len(id) <= 48} <= names
     assert {id.split("/")[0] for id in tasks} <= names
+
+
+def test_in_a_pipe_a_title_is_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(["dataset", "list", f"out={tmp_path}"])
+    assert ended.value.code == 0
+    assert f"on disk below {tmp_path}/datasets" in capfd.readouterr().out.splitlines()

@@ -26,6 +26,15 @@ WRONG = {
         ["algorithm=d_ppo"],
         "algorithm=d_ppo: is called dropout_ppo now; write algorithm=dropout_ppo",
     ),
+    "a method's former name after its keyword": (
+        ["algorithm.clip=0.1", "algorithm=d_ppo"],
+        "algorithm=d_ppo: is called dropout_ppo now; write algorithm=dropout_ppo",
+    ),
+    "a policy after its keyword": (["policy.hidden=[8]", "policy=flwo"], "did you mean flow?"),
+    "a dataset after its setting": (
+        ["dataset.episodes=4", "dataset=two_rotes"],
+        "dataset=two_rotes: did you mean two_routes?",
+    ),
     "a policy": (["policy=flwo"], "policy=flwo: did you mean flow?"),
     "a dataset": (["dataset=two_route"], "dataset=two_route: did you mean two_routes?"),
     "a method's keyword": (["algorithm.lerning_rate=1"], "did you mean learning_rate?"),

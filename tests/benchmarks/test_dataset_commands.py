@@ -165,6 +165,7 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
     (tmp_path / "mine.png").write_bytes(b"\x89PNG")
     os.mkfifo(tmp_path / "pipe.png")
     get_format("d4rl").save(recorded, tmp_path / "d.hdf5")  # type: ignore[misc]
+    get_format("robomimic").save(recorded, tmp_path / "r.hdf5")  # type: ignore[misc]
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     here, to = f"from={folder}", f"to={tmp_path / 'y.npz'}"
     thesis, other = (f"to={tmp_path / name}" for name in ("thesis.hdf5", "d.hdf5"))
@@ -181,6 +182,12 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
         (["convert", here, thesis, "as=d4rl"], "in its place"),
         (["convert", here, other, "as=robomimic"], "in its place"),
         (["convert", here, to, "horizon=3"], "horizon= says"),
+        (["convert", here, to, "env=gym/Hopper-v5"],
+         f"the file says that it is of {recorded.env}; leave env= out"),
+        (["info", f"path={tmp_path / 'd.hdf5'}", "env=gym/Hopper-v5"], "leave env= out"),
+        (["info", f"path={tmp_path / 'd.hdf5'}", "horizon=3"], "and Trimtab wrote this"),
+        (["info", f"path={tmp_path / 'r.hdf5'}", "keys=foo"], "and Trimtab wrote this"),
+        (["info", f"path={folder}", "keys=foo"], "it is one vector; change keys="),
         (["convert", here, to, "mask=train"], "no mask 'train'"),
         (["convert", here, to, "id=plain "], "is not of the"),
         (["convert", f"path={folder}", here, to], "takes from= and to=, not path="),
@@ -206,6 +213,22 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
     for words, part in cases:
         assert part in answer(capfd, *words, code=2), words
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_env_names_a_task_that_the_file_does_not(
+    recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    unknown = dataclasses.replace(recorded, env="PointMaze_UMaze-v3", fingerprint=None)
+    for name in ("minari", "ogbench"):
+        format = get_format(name)
+        assert format.save is not None
+        path = tmp_path / f"{name}{format.suffixes[0]}"
+        format.save(unknown, path)
+        told = answer(capfd, "info", f"path={path}", "env=gym/Hopper-v5")
+        assert told["env"] == "gym/Hopper-v5"
+    save_minari(recorded, tmp_path / "same")
+    same = answer(capfd, "info", f"path={tmp_path / 'same'}", f"env={recorded.env}")
+    assert same["env"] == recorded.env
 
 
 def test_what_a_replay_finds(recorded: Dataset) -> None:

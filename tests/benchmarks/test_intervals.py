@@ -390,3 +390,38 @@ def test_the_pages_have_the_committed_rows(coverage: Coverage, root: Path) -> No
     assert found == {
         (c.situation, c.setting, str(c.runs), str(c.episodes)) for c in coverage.situations.cells()
     }
+
+
+def test_what_the_document_says_of_coverage_is_what_was_measured(
+    coverage: ModuleType, root: Path
+) -> None:
+    rows = coverage.committed("coverage")
+    text = " ".join((root / "docs" / "statistics.md").read_text().split())
+
+    def found(name: str = "coverage", **wanted: str) -> list[str]:
+        here = [r for r in rows if all(r[key] == value for key, value in wanted.items())]
+        assert here, wanted
+        return [f"{float(row[name]):.2f}" for row in here]
+
+    (bootstrap,) = found(
+        "old_coverage", situation="mean of returns", setting="normal", runs="3", episodes="10"
+    )
+    percent = f"{100 * float(bootstrap):.0f} percent of the time"
+    assert f"holds the truth about {percent}" in text
+    assert percent in " ".join(str(stats.__doc__).split())
+    least = [min(found(situation="success rate", runs=runs)) for runs in ("2", "3", "5", "10")]
+    assert f"{least[0]}, {least[1]}, {least[2]} and {least[3]} with 2, 3, 5 and 10" in text
+    rare = {"situation": "success rate", "setting": "rate 0.98, spread 0.3", "runs": "10"}
+    assert found(**rare, episodes="50") == [least[-1]]
+    assert f"The {least[-1]} is that of a rate of 0.98" in text
+    assert f"episodes, whose interval is wider, it is {found(**rare, episodes='10')[0]}" in text
+    solved = {"setting": "5 solved tasks, spread 0.1", "runs": "10"}
+    for name, told in (("median", "of {}"), ("mean", "the mean one of {}")):
+        (one,) = found(situation=f"{name} over environments", **solved)
+        assert one == min(found(situation=f"{name} over environments", runs="10"))
+        assert told.format(one) in text
+    paired, independent = (
+        min(found(situation=f"difference of success, {kind}", runs="10"))
+        for kind in ("paired", "independent")
+    )
+    assert f"at least {paired} (paired) and {independent} with ten seeds" in text

@@ -190,6 +190,14 @@ def test_remarks_on_what_makes_numbers_weak(synthetic: Synthetic, method: Any) -
     assert "as many episodes" in build(synthetic([method, fewer])).notes[0]
 
 
+def test_returns_that_are_all_equal_have_no_interval(synthetic: Synthetic, method: Any) -> None:
+    lost = build(synthetic([replace(method, scored_by_return=True, levels=(0.0,))]))
+    assert any("no interval can be given" in note for note in lost.notes)
+    cells = lost.tables[0].cells(lost.tables[0].entries[0])
+    assert cells["Mean [95%]"] == cells["IQM [95%]"] == "0.00"
+    assert "[0.00, 0.00]" not in lost.to_markdown()
+
+
 def test_curves_join_the_evaluations_of_seeds_whose_steps_differ_a_little(
     synthetic: Synthetic, method: Any
 ) -> None:
@@ -290,3 +298,5 @@ def test_terminal_shows_every_row_within_100_columns(board: Leaderboard) -> None
     assert any("dsrl_sac (flow)" in line and row.mean.text() in line for line in lines)
     assert max(len(line) for line in lines) <= 100
     assert "…" not in stream.getvalue()
+    order = "in the order of IQM, then of the mean"
+    assert stream.getvalue().count(order) == len(board.tables)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import shutil
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -177,3 +178,19 @@ def test_every_controller_has_a_name_of_its_own_and_a_revision() -> None:
     assert len({kind.name for kind in kinds}) == len(kinds)
     for kind in kinds:
         assert {"name", "revision"} <= set(vars(kind)) and kind.revision >= 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--help"], 0, "usage: catalogue.py"),
+        (["runs", "two_rotes"], 2, "catalogue: two_rotes is no recipe; did you mean two_routes?\n"),
+    ],
+)
+def test_the_catalogues_script_answers_words_that_make_nothing(
+    words: list[str], code: int, told: str, root: Path
+) -> None:
+    script = root / "scripts" / "catalogue.py"
+    answer = subprocess.run([sys.executable, script, *words], capture_output=True, text=True)
+    assert answer.returncode == code, answer.stderr
+    assert (answer.stdout + answer.stderr).startswith(told)

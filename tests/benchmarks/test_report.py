@@ -91,6 +91,13 @@ def test_every_method_stands_in_tables_and_figures(board: Leaderboard, page: str
     assert {"environment steps", "gradient updates", "success rate"} <= words
 
 
+def test_the_order_of_methods_is_told_and_kept(board: Leaderboard, page: str) -> None:
+    assert "Methods stand in its order, and in that of the mean where it is equal." in page
+    for table in board.tables:
+        ranks = [(row.iqm.value, row.mean.value) for row in table.entries]
+        assert ranks == sorted(ranks, reverse=True)
+
+
 def test_provenance_is_printed(page: str) -> None:
     assert "trimtab leaderboard runs=runs" in page and "81d2c07e5a90" in page
 

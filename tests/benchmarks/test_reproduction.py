@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,3 +60,31 @@ def test_a_score_outside_the_interval_is_seen(published: pa.Table) -> None:
     better = made.set_column(place, "success", pa.array([True] * made.num_rows))
     found = compare_rows(better, published)
     assert not found.within and not found.same
+
+
+def test_what_cannot_be_compared_is_one_line(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = root / "scripts" / "compare_results.py"
+    spec = importlib.util.spec_from_file_location("compare_results", path)
+    assert spec is not None and spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    rows = (RESULTS / "episodes.parquet").read_bytes()
+    for name, data in (("quickstart", rows[: len(rows) // 2]), ("mine", rows)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "episodes.parquet").write_bytes(data)
+    shutil.copytree(RESULTS.parent / "families", tmp_path / "families")
+    for words, told in (
+        ([], "name one folder"),
+        (["one", "two"], "name one folder"),
+        ([str(tmp_path / "nowhere")], "does not exist"),
+        ([str(tmp_path / "quickstart")], "is damaged or not a Parquet file"),
+        ([str(tmp_path / "mine")], "mine are not published; compared can be: quickstart"),
+        ([str(tmp_path / "families")], "does not say which processor made them"),
+    ):
+        assert script.main(words) == 2
+        shown = capfd.readouterr()
+        assert told in shown.err and len(shown.err.splitlines()) == 1 and not shown.out
+    assert script.main(["--help"]) == 0
+    assert "python scripts/compare_results.py" in capfd.readouterr().out

@@ -189,4 +189,6 @@ def test_a_score_that_is_not_finite_is_refused() -> None:
 def test_interval_text() -> None:
     assert stats.Interval(0.834, 0.761, 0.899).text() == "0.83 [0.76, 0.90]"
     assert stats.Interval(0.2, -0.001, 0.3).text(signed=True) == "+0.20 [+0.00, +0.30]"
+    assert stats.Interval(0.0, 0.0, 0.0).text() == "0.00"  # no interval can be given
+    assert stats.Interval(1.0, 1.0, 1.0).text(1, signed=True) == "+1.0"
     assert stats.Interval(12345.6, 1.0, 2e6).text(0) == "12,346 [1, 2,000,000]"

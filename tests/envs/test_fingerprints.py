@@ -345,3 +345,11 @@ def test_an_id_that_cannot_be_measured_does_not_stop_the_others() -> None:
     assert [set(row) >= {"name", "left_open"} for row in rows.values()] == [True, True]
     (row,) = SCRIPT.measure(["gym/Nothing-v5"])
     assert row["error"].startswith("TrimtabError: unknown environment")
+
+
+def test_a_word_that_names_nothing_is_one_line_and_code_2(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fingerprints.py", "nofamily"])
+    assert SCRIPT.main() == 2
+    assert "nofamily is neither a task nor a family" in capfd.readouterr().err

@@ -1,7 +1,7 @@
 """Limits of a single quantity in closed form, after Student, Wilson and Newcombe.
 
 The intervals of this folder are made of these. A percentile bootstrap of three seeds knows three
-numbers and resamples only those; its "95 percent" intervals hold the truth 73 percent of the time.
+numbers and resamples only those; its "95 percent" intervals hold the truth 76 percent of the time.
 Closed forms hold their level where the seeds' means are roughly normal, and less where one seed in
 a few fails or returns are very skewed. ``scripts/interval_coverage.py`` measures it;
 ``docs/statistics.md`` says which interval is used where, and why.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.datasets.formats.own import missing_ends
 from trimtab.datasets.formats.registry import format_for, recognise
+from trimtab.envs.registry import list_envs
 from trimtab.types import TrimtabError
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
@@ -162,7 +164,7 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
         if action == "make":
             raise TrimtabError("dataset: action=make takes dataset=<recipe>, not path=")
         found = recognise(path)
-        return Path(path), found.load(path, **_hints(found, words)), found.name
+        return Path(path), _load(found, Path(path), _hints(found, words)), found.name
     given = [hint for hint in _HINTS if words[hint]]
     if given:
         raise TrimtabError(f"dataset: {given[0]}= says what a file does not; give path=")
@@ -195,6 +197,25 @@ def _hints(format: Format, words: dict[str, Any]) -> Hints:
     return hints
 
 
+def _load(format: Format, path: Path, hints: Hints) -> Dataset:
+    """Read a file with what the user says of it.
+
+    Raises:
+        TrimtabError: if ``env`` names another task than the one that the file is of.
+    """
+    env = hints.pop("env", None)
+    if env is not None and "task" in format.hints:
+        hints["task"] = env  # it decides what is read
+    loaded = format.load(path, **hints)
+    if env is None or env == loaded.env:
+        return loaded
+    if loaded.env in list_envs():
+        raise TrimtabError(
+            f"dataset {path}: the file says that it is of {loaded.env}; leave env= out"
+        )
+    return dataclasses.replace(loaded, env=env)
+
+
 def _convert(words: dict[str, Any], format: str) -> int:
     for name in ("from", "to"):
         if not words[name]:
@@ -210,7 +231,7 @@ def _convert(words: dict[str, Any], format: str) -> int:
     halves = source.with_name(source.name.replace("-val.", ".")), source
     if target in halves:
         raise TrimtabError(f"dataset: to={target} and from={source} belong together; rename it")
-    loaded = reader.load(source, **_hints(reader, words))
+    loaded = _load(reader, source, _hints(reader, words))
     assert writer.save is not None
     writer.save(loaded, target)
     written = writer.load(target)

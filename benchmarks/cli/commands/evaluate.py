@@ -69,6 +69,7 @@ def evaluate(
         bundle,
         PolicySpec(spec.obs_dim, act_steps, spec.action_dim, spec.action_low, spec.action_high),
         spec,
+        called="policy",
     )
     if spec.fingerprint != trained.get("fingerprint") and task == trained["id"]:
         logger.warning(
@@ -105,12 +106,14 @@ def evaluate(
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
-    """Print scores with their intervals, and as JSON also every episode."""
+    """Print scores with their intervals, and as JSON also every episode.
+
+    Returns that are all equal, or the one of a single episode, have no interval.
+    """
     returns = [episode.return_ for episode in scores.episodes]
     interval = mean_interval([np.asarray(returns)])
-    answer: dict[str, Any] = {
-        **facts, "return": interval.value, "return_interval": [interval.low, interval.high],
-    }  # fmt: skip
+    ends = [interval.low, interval.high] if interval.is_given else None
+    answer: dict[str, Any] = {**facts, "return": interval.value, "return_interval": ends}
     rate = scores.success_rate
     if rate is not None:
         wilson = wilson_interval(round(rate * len(returns)), len(returns))
@@ -132,17 +135,16 @@ def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None
     if rate is not None:
         low, high = answer["success_interval"]
         table.add_row("success", f"{rate:.2f}", f"{low:.2f} to {high:.2f}")
-    table.add_row("return", f"{interval.value:.2f}", f"{interval.low:.2f} to {interval.high:.2f}")
+    shown = f"{interval.low:.2f} to {interval.high:.2f}" if interval.is_given else "–"
+    table.add_row("return", f"{interval.value:.2f}", shown)
     Console().print(table)
 
 
 def _on_torch(bundle: Bundle) -> Act:
-
     return torch_act(bundle.policy)
 
 
 def _on_onnx(bundle: Bundle) -> Act:
-
     runner = load_policy(bundle.folder)
     return lambda obs, noise: runner.predict(obs, noise)
 

@@ -12,6 +12,7 @@ from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import collect_episodes
+from trimtab.benchmarks.settings.renamed import RENAMED
 
 __all__ = ["leaderboard"]
 
@@ -23,6 +24,8 @@ def leaderboard(
 ) -> int:
     """Recompute a leaderboard from raw rows."""
     options: dict[str, Any] = {"metric": metric} if metric else {}
+    method, *rest = baseline.split(" ", 1)  # a label may go on, as "dsrl_sac (flow)" does
+    baseline = " ".join([RENAMED.get(method, method), *rest])
     command = f"trimtab leaderboard runs={runs}" + (f" baseline={baseline}" if baseline else "")
     if intervals != KINDS[0]:
         command += f" intervals={intervals}"

@@ -11,6 +11,8 @@ from trimtab.benchmarks.cli.screen import print_result, progress_bar
 from trimtab.benchmarks.cli.words import Setting, parse
 from trimtab.benchmarks.runs.train import train as carry_out
 from trimtab.benchmarks.settings import config, groups
+from trimtab.benchmarks.settings.explained import keywords_help
+from trimtab.benchmarks.settings.overrides import check_name
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.errors import TrimtabError
 
@@ -24,6 +26,7 @@ def train(words: Sequence[str]) -> int:
     for word in overrides:
         if word.startswith("-"):
             raise TrimtabError(f"train: no option {word}; settings are key=value, sweeps take -m")
+    _refuse_repeated(overrides)
     if len(overrides) < len(words):
         return _sweep(overrides)
     settings = config.compose_run(overrides)
@@ -32,6 +35,21 @@ def train(words: Sequence[str]) -> int:
         result = carry_out(settings, tell)
     print_result(result.folder, result.summary, already_done=result.already_done)
     return 0
+
+
+def _refuse_repeated(words: Sequence[str]) -> None:
+    """Refuse a word that is given twice; only suites, which compose words, let the later one win.
+
+    Raises:
+        TrimtabError: naming it.
+    """
+    seen = set()
+    for word in words:
+        key, equals, text = word.partition("=")
+        key = key.lstrip("+~")
+        if equals and key in seen:
+            raise TrimtabError(f"train: {key} is given twice, the second time as {text!r}")
+        seen.add(key)
 
 
 def _sweep(words: Sequence[str]) -> int:
@@ -47,14 +65,27 @@ def _sweep(words: Sequence[str]) -> int:
     return 0
 
 
-def explain_run() -> list[str]:
-    """Return the lines of help on the settings of a run: those of ``conf/config.yaml``."""
+def explain_run(words: Sequence[str] = ()) -> list[str]:
+    """Return the lines of help on the settings of a run: those of ``conf/config.yaml``.
+
+    Args:
+        words: of the command line; the keywords of a method and a policy that they name are told.
+
+    Raises:
+        TrimtabError: if there is no such method or policy.
+    """
     lines = [f"  {line}" for line in groups.settings_help()]
     for group in ("algorithm", "policy", "dataset"):
         lines.append(f"  {group}: {', '.join(groups.group_options(group))}")
     lines += [
-        "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy",
+        "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy;",
+        "      trimtab train --help algorithm=dsrl_na policy=flow shows those of these two",
         "  -m: a sweep over comma-separated values, such as -m seed=0,1,2, in parallel;",
         "      workers=2 runs two side by side, launcher=… says what carries them out",
     ]
+    for word in words:
+        group, _, names = word.partition("=")
+        for name in names.split(",") if group in groups.CONSTRUCTED else ():
+            check_name(group, name, groups.group_options(group))
+            lines += ["", *keywords_help(group, name)]
     return lines

@@ -107,7 +107,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     env = named.get("env_name")
     env = env if isinstance(env, str) and env else "unknown"
     left_out = sorted(values["images"])
-    return contents_of(path, episodes, own, left_out=left_out, env=env, recipe=recipe)
+    return contents_of(path, episodes, own, left_out=left_out, env=env, recipe=recipe, hints=hints)
 
 
 def _read(file: h5py.File, path: str, where: str) -> Read:
