@@ -33,9 +33,12 @@ HOPPING = ("sac", "td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker() -> Iterator[None]:
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where the processes of this module come from: one that has imported everything."""
     sys.path.insert(0, str(HERE))
+    # The server's socket; multiprocessing would put it into a folder that goes before its end.
+    own: Any = multiprocessing.current_process()
+    own._config.setdefault("tempdir", str(tmp_path_factory.mktemp("server")))
     CONTEXT.set_forkserver_preload(["resume_worker"])
     yield
     sys.path.remove(str(HERE))
@@ -103,7 +106,7 @@ def words_of(tiny: Any, method: str, out: Path) -> list[str]:
     words: list[str] = tiny.cloning(out) if method == "bc" else tiny.online(out, method)
     if method in HOPPING:  # a simulator with contacts, whose episodes end by themselves
         words = [*words, "env=gym/Hopper-v5", "env_options.horizon=200"]
-    return words
+    return list({word.partition("=")[0]: word for word in words}.values())  # each given once
 
 
 @pytest.fixture(scope="module")
