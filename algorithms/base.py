@@ -106,7 +106,7 @@ class Algorithm(ABC):
     updates_per_decision: float = 0.0
     rollout_steps: int = 0
     updates: int = 0
-    kept_metrics: Mapping[str, float] = MappingProxyType({})
+    kept_metrics: Mapping[str, float | Tensor] = MappingProxyType({})
     policy: Policy
 
     @property
@@ -136,7 +136,7 @@ class Algorithm(ABC):
         would act now. Any other rule (such as repeating the last action) leaves the values of the
         actor's own plans near an episode's end to chance.
         """
-        if data.action.shape[1] == 1 or bool(data.valid.all()):
+        if data.action.shape[1] == 1 or data.whole:
             return data.action
         planned, _ = self.explore(data.obs, warmup=False)
         return torch.where(data.valid[..., None], data.action, planned)
@@ -162,7 +162,7 @@ class Algorithm(ABC):
         """Learn from one ``Batch``, or from one ``Rollout`` where ``rollout_steps`` is not 0.
 
         Returns:
-            Named scalars, of the same names every time.
+            Named scalars, of the same names every time; tensors without gradients, or numbers.
         """
 
     @abstractmethod

@@ -34,19 +34,19 @@ def generalized_advantage(
     return delta
 
 
-def next_values(value: Tensor, cut: Tensor, last: Tensor, at_cuts: Tensor) -> Tensor:
+def next_values(value: Tensor, cuts: Tensor, last: Tensor, at_cuts: Tensor) -> Tensor:
     """Return V of each true next observation ``[T, N]`` without computing most of them again.
 
     Inside an episode the next observation is the next row's.
 
     Args:
         value: V of each observation, ``[T, N]``.
-        cut: where an episode ended, ``[T, N]`` bool.
+        cuts: rows where an episode ended, ``[K]`` indices of ``value.flatten()``.
         last: V after the last row, ``[N]``.
-        at_cuts: V of the true next observations where ``cut`` is true, in row-major order.
+        at_cuts: ``[K]`` V of the true next observations of those rows.
     """
     following = torch.cat([value[1:], last[None]])
-    following[cut] = at_cuts
+    following.view(-1).index_copy_(0, cuts, at_cuts)
     return following
 
 

@@ -150,15 +150,15 @@ class SAC(Algorithm):
         if self.updates % self.actor_every == 0:
             actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
             self.kept_metrics = {
-                "actor_loss": actor_loss.item(),
-                "entropy": -log_prob.mean().item(),
+                "actor_loss": actor_loss.detach(),
+                "entropy": -log_prob.mean(),
             }
         polyak(self.target, self.critic, self.tau)
         return {
-            "critic_loss": critic_loss.item(),
-            "q_mean": value.mean().item(),
+            "critic_loss": critic_loss.detach(),
+            "q_mean": value.detach().mean(),
             **self.kept_metrics,
-            "temperature": alpha.item(),
+            "temperature": alpha,
         }
 
     def counted_reward(self, data: Batch) -> Tensor:

@@ -116,10 +116,10 @@ class TD3(Algorithm):
             self.policy_optimizer.step(actor_loss)
             polyak(self.critic_target, self.critic, self.tau)
             polyak(self.policy_target, self.policy, self.tau)
-            self.kept_metrics = {"actor_loss": actor_loss.item()}
+            self.kept_metrics = {"actor_loss": actor_loss.detach()}
         return {
-            "critic_loss": critic_loss.item(),
-            "q_mean": value.mean().item(),
+            "critic_loss": critic_loss.detach(),
+            "q_mean": value.detach().mean(),
             **self.kept_metrics,
         }
 

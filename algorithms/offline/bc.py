@@ -70,7 +70,7 @@ class BehaviorCloning(Algorithm):
         decay = min(self.ema_decay, (1 + self.updates) / (10 + self.updates))
         polyak(self.policy, self.learner, 1.0 - decay)
         self.updates += 1
-        return {"bc_loss": loss.item(), "learning_rate": rate}
+        return {"bc_loss": loss.detach(), "learning_rate": rate}
 
     def _cosine(self) -> float:
         start, end = self.learning_rate

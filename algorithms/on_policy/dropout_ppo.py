@@ -63,8 +63,6 @@ class DropoutPPO(PPO):
         correlation = surrogate * (surrogate.sum() - surrogate)
         kept = torch.ones_like(surrogate, dtype=torch.bool)
         for side in (correlation >= 0, correlation < 0):
-            count = int(self.dropout * int(side.sum()))
-            if count:
-                smallest = torch.where(side, correlation, torch.inf).topk(count, largest=False)
-                kept[smallest.indices] = False
+            rank = torch.where(side, correlation, torch.inf).argsort().argsort()
+            kept &= rank >= (self.dropout * side.sum().double()).floor()
         return kept

@@ -70,7 +70,7 @@ class MDPO(PPO):
         for part in self.minibatches(samples):
             loss = self.value_loss(part)
             self.optimizer.step(loss)
-        return {**metrics, "value_loss": loss.item(), "learning_rate": rate}
+        return {**metrics, "value_loss": loss.detach(), "learning_rate": rate}
 
     def improve_policy(self, samples: Samples) -> Metrics:
         """Take all of the policy's steps on the whole rollout; return how they went."""
@@ -84,10 +84,10 @@ class MDPO(PPO):
         with torch.no_grad():
             gain, divergence = self.gain_and_divergence(samples, advantage)
         return {
-            "policy_loss": -gain.item(),
-            "kl": divergence.item(),
+            "policy_loss": -gain.detach(),
+            "kl": divergence.detach(),
             "step_size": step_size,
-            "entropy": self.policy.entropy().item(),
+            "entropy": self.policy.entropy().detach(),
         }
 
     def gain_and_divergence(self, samples: Samples, advantage: Tensor) -> tuple[Tensor, Tensor]:

@@ -177,14 +177,15 @@ class PPO(Algorithm):
         normalize = self.policy.normalizer.obs
         obs = normalize(data.obs)
         value = self.critic(obs).squeeze(-1)
-        last, at_cuts = normalize(data.next_obs[-1]), normalize(data.next_obs[data.cut])
+        cuts, last = data.cuts, normalize(data.next_obs[-1])
+        at_cuts = normalize(data.next_obs.flatten(0, 1)[cuts])
         bootstrap = (
             self.critic(torch.cat([last, at_cuts])).squeeze(-1).split([len(last), len(at_cuts)])
         )
         reward = data.reward
         if self.reward_scale is not None:
             reward = self.reward_scale(reward, data.cut)
-        following = next_values(value, data.cut, *bootstrap)
+        following = next_values(value, cuts, *bootstrap)
         advantage = generalized_advantage(
             reward, value, following, data.discount, data.cut, self.gae_decay
         )
@@ -205,13 +206,13 @@ class PPO(Algorithm):
         rate = self.schedule_rate()
         losses = [self.gradient_step(part) for part in self.minibatches(samples)]
         policy_loss, value_loss, divergence = (
-            torch.stack(column).mean().item() for column in zip(*losses, strict=True)
+            torch.stack(column).mean() for column in zip(*losses, strict=True)
         )
         return {
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "kl": divergence,
-            "entropy": self.policy.entropy().item(),
+            "entropy": self.policy.entropy().detach(),
             "learning_rate": rate,
         }
 

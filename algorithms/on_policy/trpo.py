@@ -66,11 +66,11 @@ class TRPO(PPO):
         """Take one step of the policy in its trust region, and fit the value."""
         metrics = self.improve_policy(samples)
         rate = self.schedule_rate()
-        loss = torch.zeros(())
+        loss = torch.zeros_like(samples.value[0])
         for part in self.minibatches(samples):
             loss = self.value_loss(part)
             self.optimizer.step(loss)
-        return {**metrics, "value_loss": loss.item(), "learning_rate": rate}
+        return {**metrics, "value_loss": loss.detach(), "learning_rate": rate}
 
     def improve_policy(self, samples: Samples) -> Metrics:
         """Step along the natural gradient as far as the bound allows; return how it went."""
@@ -113,12 +113,12 @@ class TRPO(PPO):
             with torch.no_grad():
                 for weight, start in zip(weights, old, strict=True):
                     weight.copy_(start)
-            reached, kl, trial = surrogate.detach(), torch.zeros(()), self.line_search_steps
+            reached, kl, trial = surrogate.detach(), torch.zeros_like(kl), self.line_search_steps
         return {
-            "policy_loss": -reached.item(),
-            "kl": kl.item(),
+            "policy_loss": -reached.detach(),
+            "kl": kl.detach(),
             "line_search_steps": float(trial),
-            "entropy": self.policy.entropy().item(),
+            "entropy": self.policy.entropy().detach(),
         }
 
     def learned(self) -> list[nn.Parameter]:

@@ -153,12 +153,12 @@ class DSRLNA(DSRLSAC):
         actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
         polyak(self.target, self.action_critic, self.tau)
         return {
-            "critic_loss": critic_loss.item(),
-            "distillation_loss": distillation_loss.item(),
-            "q_mean": value.mean().item(),
-            "actor_loss": actor_loss.item(),
-            "entropy": -log_prob.mean().item(),
-            "temperature": alpha.item(),
+            "critic_loss": critic_loss.detach(),
+            "distillation_loss": distillation_loss.detach(),
+            "q_mean": value.detach().mean(),
+            "actor_loss": actor_loss.detach(),
+            "entropy": -log_prob.mean(),
+            "temperature": alpha,
         }
 
     def decode_normalized(self, raw_obs: Tensor, latent: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ and the counters of this file are all that changes, and all of it is saved.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +23,6 @@ import torch
 
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.benchmarks.core.checkpoint import load_checkpoint, save_checkpoint
-from trimtab.benchmarks.core.rundir import MetricsLog
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.collector import Collector
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
@@ -34,6 +32,7 @@ from trimtab.benchmarks.runs.experience import (
     make_dataset_source,
     make_experience,
 )
+from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.settings.config import RunConfig
@@ -41,7 +40,7 @@ from trimtab.envs.vector import make_vec
 from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json
 from trimtab.policies.bundle.bundle import save_bundle
-from trimtab.types import Batch, Metrics, Rollout, Source, TrimtabError
+from trimtab.types import Batch, Rollout, Source, TrimtabError
 
 __all__ = ["LOG_EVERY", "Progress", "Result", "Run", "budget_of"]
 
@@ -186,7 +185,9 @@ class Run:
         try:
             steps = self.collector.step(warmup=warmup)
         except TrimtabError as error:
-            raise TrimtabError(f"{self._where()}: {error}; {self._last_good()}") from error
+            self._settle()  # what an update has broken is told first
+            where = self._where(self.updates + 1)
+            raise TrimtabError(f"{where}: {error}; {self._last_good()}") from error
         self.env_steps += steps
         if phase.update is not None:
             source = None if phase.feed is Feed.EXPERIENCE else self._source(phase)
@@ -196,31 +197,34 @@ class Run:
 
     def _update(self, phase: Phase, data: Batch | Rollout) -> None:
         assert phase.update is not None
-        metrics = phase.update(data)
-        self._check_finite(metrics)
-        self.metrics.add(metrics)
+        self.metrics.add(phase.update(data))
         self.updates += 1
         if self.algorithm.rollout_steps or self.updates % LOG_EVERY == 0:
             self._log()
 
-    def _check_finite(self, metrics: Metrics) -> None:
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise TrimtabError(
-                    f"{self._where()}: {name} is {value}; {self._last_good()}; lower the learning "
-                    "rate or check the data"
-                )
+    def _settle(self) -> None:
+        """Look at the metrics since the last look.
 
-    def _where(self) -> str:
-        return (
-            f"{self.folder}: at update {self.updates + 1}, after {self.env_steps} environment steps"
-        )
+        Raises:
+            TrimtabError: if one is no finite number; nothing that came of it has been saved.
+        """
+        try:
+            self.metrics.settle()
+        except NotFinite as error:
+            raise TrimtabError(
+                f"{self._where(self.updates - error.ago)}: {error}; {self._last_good()}; lower the "
+                "learning rate or check the data"
+            ) from error
+
+    def _where(self, update: int) -> str:
+        return f"{self.folder}: at update {update}, after {self.env_steps} environment steps"
 
     def _last_good(self) -> str:
         saved = self.folder / "checkpoint"
         return f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
 
     def _log(self) -> None:
+        self._settle()
         position = {"env_steps": self.env_steps, "updates": self.updates}
         extra = {"seconds": round(time.perf_counter() - self._started, 3)}
         if self.collector is not None and self.collector.episodes:
@@ -239,9 +243,11 @@ class Run:
         every = own or self.config["eval_every"]
         counted = self.done[index] if own else now
         if every and counted // every > (counted - steps) // every and now < self.end:
+            self._settle()
             self._evaluate()
         every = self.config["checkpoint_every"]
         if now // every > before // every and now < self.end:
+            self._settle()
             save_checkpoint(self.folder / "checkpoint", now, self._state())
         if now * 200 // self.end > before * 200 // self.end:
             self.progress(now / self.end, f"{now:,} of {self.end:,} steps")
@@ -251,6 +257,7 @@ class Run:
         """Save and stop if the process was told to end."""
         if not self.stop.is_set():
             return
+        self._settle()
         save_checkpoint(self.folder / "checkpoint", self.position, self._state())
         raise Stopped(
             f"{self.folder}: stopped at step {self.position:,} of {self.end:,}; "
@@ -287,6 +294,7 @@ class Run:
     def _finish(self) -> Result:
         # Saved before the last evaluation: a run killed during or after it repeats it, and has its
         # rows once.
+        self._settle()
         if self._resumed_at != self.position:
             save_checkpoint(self.folder / "checkpoint", self.position, self._state())
         self._evaluate()

@@ -88,6 +88,7 @@ class Mixture:
             next_obs=joined("next_obs"),
             discount=joined("discount"),
             valid=joined("valid"),
+            whole=all(part.whole for part in parts),
             next_action=joined_if_all("next_action"),
             mc_return=joined_if_all("mc_return"),
             aux={name: torch.cat([part.aux[name] for part in parts]) for name in common},

@@ -138,6 +138,7 @@ class RolloutBuffer:
             discount=torch.from_numpy(discount.astype(np.float32)).to(self.device),
             cut=self._tensor("cut"),
             aux={name: self._tensor(f"aux/{name}") for name in self._aux_names},
+            cut_rows=torch.from_numpy(np.flatnonzero(self._arrays["cut"])).to(self.device),
         )
 
     def _tensor(self, name: str) -> Tensor:

@@ -180,6 +180,7 @@ class View:
             next_obs=tensor(take("next_obs", last)),
             discount=tensor(discount.astype(np.float32)),
             valid=tensor(valid.reshape(size, -1)),
+            whole=bool(valid.all()),
             next_action=None if following is None else tensor(self._actions(following)),
             mc_return=tensor(take("mc_return", first)) if "mc_return" in storage.shapes else None,
             aux={name: tensor(take(AUX + name, first)) for name in aux},

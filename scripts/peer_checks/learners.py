@@ -129,6 +129,7 @@ def batches(updates: int, kinds: int) -> tuple[Weights, list[tuple[Batch, Tensor
             next_obs=next_obs[i],
             discount=DISCOUNT * (1 - done[i]),
             valid=torch.ones(BATCH, 2, dtype=torch.bool),
+            whole=True,
         )
         for i in range(updates)
     ]

@@ -23,8 +23,11 @@ __all__ = [
     "TrimtabError",
 ]  # fmt: skip
 
-Metrics = dict[str, float]
-"""Named scalars of one update, in the order in which they were computed."""
+Metrics = dict[str, float | Tensor]
+"""Named scalars of one update, in the order in which they were computed.
+
+Tensors, of no dimension, stay where they are until they are logged: an update waits for no device.
+"""
 
 _EMPTY: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -48,6 +51,8 @@ class Batch:
     mc_return: Tensor | None = None  # [B], of every dataset, and where BatchSpec.mc_return asks
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
     """What ``Algorithm.explore`` asked to have back, by name, each ``[B, ...]``."""
+    whole: bool = False
+    """Whether ``valid`` is known to be true everywhere, without a look at the tensor."""
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])
@@ -71,6 +76,13 @@ class Rollout:
     cut: Tensor  # [T, N] bool: the episode ended here, for any reason
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
     """What ``Algorithm.explore`` asked to have back, by name, each ``[T, N, ...]``."""
+    cut_rows: Tensor | None = None
+    """Where ``cut`` is true, ``[K]`` indices of ``cut.flatten()``, so that nobody has to look."""
+
+    @property
+    def cuts(self) -> Tensor:
+        """``cut_rows``; told from ``cut`` where they were not given, which waits for its device."""
+        return self.cut.flatten().nonzero()[:, 0] if self.cut_rows is None else self.cut_rows
 
     def __len__(self) -> int:
         return int(self.reward.numel())

@@ -157,6 +157,7 @@ def transitions() -> tuple[ReplayBufferSamples, Batch]:
         next_obs=next_obs,
         discount=GAMMA * (1 - done),
         valid=torch.ones(BATCH, 2, dtype=torch.bool),
+        whole=True,
     )
     return ReplayBufferSamples(obs, scaled, next_obs, done[:, None], reward[:, None]), batch
 
@@ -328,7 +329,7 @@ def test_ppo_updates(
     widen(ours)
     copy(ppo_pairs(ours, theirs))
     theirs.batch_size, theirs.n_epochs = minibatch, epochs
-    wide = {k: v.double() for k, v in vars(rollout).items() if k not in ("aux", "cut")}
+    wide = {k: v.double() for k, v in vars(rollout).items() if k not in ("aux", "cut", "cut_rows")}
     aux = {k: v.double() for k, v in rollout.aux.items()}
     samples: Samples = ours.samples(Rollout(**wide, cut=rollout.cut, aux=aux))
     give(theirs.rollout_buffer, samples)

@@ -56,7 +56,7 @@ def test_trust_region_bounds_the_divergence_and_improves(
         with torch.no_grad():
             mean = trpo.policy.head(samples.obs)
             kl = gaussian_kl(samples.mean, old_log_std, mean, trpo.policy.log_std).mean().item()
-        assert kl == pytest.approx(metrics["kl"], rel=1e-5)
+        assert kl == pytest.approx(float(metrics["kl"]), rel=1e-5)
         assert 0.3 * delta < kl <= delta
         assert metrics["policy_loss"] < 0
 

@@ -62,8 +62,8 @@ def test_a_time_limit_keeps_the_value_that_a_failure_loses() -> None:
 
 def test_next_values_are_the_next_rows_but_for_ends() -> None:
     value = torch.arange(6.0).reshape(3, 2)
-    cut = torch.tensor([[False, True], [False, False], [True, False]])
-    found = next_values(value, cut, torch.tensor([60.0, 70.0]), torch.tensor([-1.0, -2.0]))
+    cuts = torch.tensor([1, 4])  # row 0 of the second environment, row 2 of the first
+    found = next_values(value, cuts, torch.tensor([60.0, 70.0]), torch.tensor([-1.0, -2.0]))
     assert found.tolist() == [[2.0, -1.0], [4.0, 5.0], [-2.0, 70.0]]
 
 

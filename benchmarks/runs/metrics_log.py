@@ -1,0 +1,119 @@
+"""The log of what updates return, ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.types import Metrics, TrimtabError
+
+__all__ = ["MetricsLog", "NotFinite"]
+
+
+class NotFinite(TrimtabError):
+    """A metric that is no finite number.
+
+    Attributes:
+        ago: updates since the one that it is of.
+    """
+
+    def __init__(self, name: str, value: float, ago: int) -> None:
+        super().__init__(f"{name} is {value}")
+        self.ago = ago
+
+
+def _numbers(values: Sequence[float | Tensor], name: str) -> list[float]:
+    """Return scalars as numbers, those of tensors in one transfer."""
+    if all(isinstance(value, Tensor) and value.ndim == 0 for value in values):
+        numbers: list[float] = torch.stack([v for v in values if isinstance(v, Tensor)]).tolist()
+        return numbers
+    try:
+        return [float(value) for value in values]
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TrimtabError(f"the metric {name} of an update is no scalar ({error})") from error
+
+
+class MetricsLog:
+    """Running means of an update's metrics, appended to ``metrics.jsonl`` a line at a time.
+
+    The file's length is part of a checkpoint, so a resumed run cuts what was written after it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.sums: dict[str, float] = {}
+        self._kept: list[Metrics] = []
+        self.count = 0
+        self.length = 0
+
+    def add(self, metrics: Metrics) -> None:
+        """Keep the metrics of one update, tensors where they are, until :meth:`settle`."""
+        if not isinstance(metrics, Mapping):
+            raise TrimtabError(f"an update returned {metrics!r}; it has to return named scalars")
+        self._kept.append(metrics)
+
+    def settle(self) -> None:
+        """Add what was kept to the running means.
+
+        Raises:
+            NotFinite: if a value is no finite number.
+        """
+        kept, self._kept = self._kept, []
+        for name in kept[0] if kept else ():
+            total = self.sums.get(name, 0.0)
+            for place, value in enumerate(_numbers([metrics[name] for metrics in kept], name)):
+                if not math.isfinite(value):
+                    raise NotFinite(name, value, len(kept) - 1 - place)
+                total += value
+            self.sums[name] = total
+        self.count += len(kept)
+
+    def write(self, position: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> None:
+        """Append one line: position in the run, means since the last line, and ``extra``."""
+        self.settle()
+        means = {name: value / max(self.count, 1) for name, value in self.sums.items()}
+        line = json.dumps({**position, **means, **(extra or {})}) + "\n"
+        self.sums, self.count = {}, 0
+        with self._explained(), open(self.path, "ab") as file:
+            file.write(line.encode())
+        self.length += len(line.encode())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the running means and the file's length."""
+        self.settle()
+        return {"sums": dict(self.sums), "count": self.count, "length": self.length}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state`` was taken, dropping lines that were written after it."""
+        self.sums, self.count = dict(state["sums"]), int(state["count"])
+        self.length = int(state["length"])
+        with self._explained():
+            self.path.touch()
+            if self.path.stat().st_size < self.length:  # cutting it would fill it up with zeros
+                raise TrimtabError(
+                    f"{self.path} is shorter than the run's checkpoint says; "
+                    f"remove {self.path.parent} to start this run again"
+                )
+            os.truncate(self.path, self.length)
+
+    def start_again(self) -> None:
+        """Drop what an earlier process wrote that left no checkpoint."""
+        with self._explained():
+            self.path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TrimtabError(
+                f"cannot write {self.path}: {error.strerror}; free the disk or choose another out="
+            ) from error
