@@ -69,7 +69,7 @@ def foreign() -> ModuleType:
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """Return the module of what processes apart do in tests; a server of its own can import it."""
-    monkeypatch.syspath_prepend(Path(__file__).parent)
+    monkeypatch.syspath_prepend(Path(__file__).parent / "io")
     apart.stop_server()
     yield importlib.import_module("apart_readers")
     apart.stop_server()

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.cli.main import run
+from trimtab.benchmarks.data import published
 from trimtab.benchmarks.data.published import beginning_problem, beginnings, compare, statistics_of
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset
-from trimtab.benchmarks.runs import published
 from trimtab.benchmarks.settings.groups import group_options, load_group
 from trimtab.datasets import catalog
 from trimtab.datasets.catalog import made_datasets

@@ -51,7 +51,7 @@ SUITE = {
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with a suite of its own, as a user adds one."""
     folder = tmp_path_factory.mktemp("suite")
-    source = Path(__file__).parents[2] / "src" / "trimtab"
+    source = Path(__file__).parents[3] / "src" / "trimtab"
     shutil.copytree(
         source, folder / "trimtab", ignore=shutil.ignore_patterns("__pycache__", "results")
     )

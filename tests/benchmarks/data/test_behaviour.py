@@ -21,7 +21,7 @@ from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.processor import processor_kind
 from trimtab.types import TrimtabError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.processor import processor_kind
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "quickstart"
+RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "quickstart"
 
 
 @pytest.fixture(scope="module")

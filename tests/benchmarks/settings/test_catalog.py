@@ -17,7 +17,7 @@ from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.types import TrimtabError
 
-FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
+FILES = sorted((Path(__file__).resolve().parents[3] / "conf" / "algorithm").glob("*.yaml"))
 
 
 def described(monkeypatch: pytest.MonkeyPatch, docstring: str | None) -> tuple[str, str]:
