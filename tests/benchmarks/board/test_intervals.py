@@ -393,9 +393,9 @@ def test_the_pages_have_the_committed_rows(coverage: Coverage, root: Path) -> No
 
 
 def test_what_the_document_says_of_coverage_is_what_was_measured(
-    coverage: ModuleType, root: Path
+    coverage: Coverage, root: Path
 ) -> None:
-    rows = coverage.committed("coverage")
+    rows = coverage.script.committed("coverage")
     text = " ".join((root / "docs" / "statistics.md").read_text().split())
 
     def found(name: str = "coverage", **wanted: str) -> list[str]:
