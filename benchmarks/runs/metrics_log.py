@@ -64,14 +64,18 @@ class MetricsLog:
         """Add what was kept to the running means.
 
         Raises:
-            NotFinite: if a value is no finite number.
+            NotFinite: if a value is no finite number; the first such one.
         """
         kept, self._kept = self._kept, []
-        for name in kept[0] if kept else ():
+        names = kept[0] if kept else ()
+        columns = {name: _numbers([metrics[name] for metrics in kept], name) for name in names}
+        for place in range(len(kept)):
+            for name, column in columns.items():
+                if not math.isfinite(column[place]):
+                    raise NotFinite(name, column[place], len(kept) - 1 - place)
+        for name, column in columns.items():
             total = self.sums.get(name, 0.0)
-            for place, value in enumerate(_numbers([metrics[name] for metrics in kept], name)):
-                if not math.isfinite(value):
-                    raise NotFinite(name, value, len(kept) - 1 - place)
+            for value in column:  # one after another, so that no look in between moves a bit
                 total += value
             self.sums[name] = total
         self.count += len(kept)

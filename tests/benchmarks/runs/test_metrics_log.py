@@ -52,7 +52,8 @@ def test_when_it_is_looked_at_changes_no_bit(tmp_path: Path) -> None:
 def test_a_value_that_is_not_finite_is_told_with_its_update(value: Any, tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "log.jsonl")
     for number in range(6):
-        log.add({"loss": torch.tensor(1.0) if number != 3 else value})
+        late = math.nan if number == 4 else 0.0  # stands before it, and comes after it
+        log.add({"late": late, "loss": torch.tensor(1.0) if number != 3 else value})
     with pytest.raises(NotFinite, match="loss is (nan|inf)") as error:
         log.settle()
     assert error.value.ago == 2
