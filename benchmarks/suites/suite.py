@@ -194,6 +194,17 @@ def _check_document(name: str, document: Any) -> None:
     for key, (kind, what) in _KEYS.items():
         if key in document and not isinstance(document[key], kind):
             raise TrimtabError(f"suite={name}: {key} must be {what}")
+    for key in ("shared", "scale"):
+        for entry, words in document.get(key, {}).items():
+            if not isinstance(words, list):
+                raise TrimtabError(f"suite={name}: {key}.{entry} must be a list of words")
+    for run, what in document.get("runs", {}).items():
+        if not isinstance(what, dict):
+            raise TrimtabError(f"suite={name}: the run {run} must be a mapping with its overrides")
+        for part in what.get("with", []):
+            known = document.get("shared", {})
+            if part not in known:
+                raise TrimtabError(f"suite={name}: {run} is with {part}; {nearest(part, known)}")
     seeds = document["seeds"]
     if not seeds or not all(isinstance(seed, int) and seed >= 0 for seed in seeds):
         raise TrimtabError(f"suite={name}: seeds={seeds}: must be whole numbers, 0 or more")
@@ -204,8 +215,9 @@ def _grid(name: str, document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     grid = document.get("grid")
     if grid is None:
         return {}
-    if not isinstance(grid, Mapping) or not {"methods", "tasks"} <= grid.keys():
-        raise TrimtabError(f"suite {name}: its grid must have methods and tasks")
+    sides = [grid.get(key) for key in ("methods", "tasks")] if isinstance(grid, Mapping) else []
+    if not sides or not all(isinstance(side, Mapping) and side for side in sides):
+        raise TrimtabError(f"suite {name}: its grid must have methods and tasks, by their names")
     for key in grid.keys() - {"methods", "tasks", "seconds", "seeds"}:
         raise TrimtabError(
             f"suite {name}: its grid has methods, tasks, seconds and seeds, no {key}"

@@ -148,3 +148,36 @@ def test_paths_with_awkward_letters_survive_as_overrides() -> None:
     for path in ("a b/c", "it's/seed", "x=1,2/y", "brackets[0]{1}"):
         (parsed,) = OverridesParser.create().parse_overrides([f"base={quoted(path)}"])
         assert parsed.value() == path
+
+
+@pytest.mark.parametrize(
+    ("rest", "told"),
+    [
+        ("runs: {a: 3}", "the run a must be a mapping"),
+        ("run: {}", "did you mean runs"),
+        ("runs: {a: {with: [nope]}}", "a is with nope"),
+        ("scale: {ci: 3}\nruns: {}", "scale.ci must be a list"),
+        ("grid: {methods: [a], tasks: {}}", "must have methods and tasks"),
+        ("runs: {a: [", "is no YAML"),
+    ],
+)
+def test_a_wrong_suite_of_ones_own_is_one_line(rest: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"title: Mine\nseeds: [0]\n{rest}\n")
+    with pytest.raises(TrimtabError, match=told):
+        load_suite(str(file), "runs")
+
+
+def test_a_grid_and_a_scale_become_runs(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "title: Mine\nseeds: [0, 1]\nscale: {ci: [online_steps=10], cpu: [online_steps=99]}\n"
+        "grid: {methods: {sac: [algorithm=sac], td3: [algorithm=td3]},"
+        " tasks: {hop: [env=gym/Hopper-v5]}}\n"
+    )
+    suite = load_suite(str(file), "runs")
+    assert [job.label for job in suite.jobs][::2] == ["hop-sac seed 0", "hop-td3 seed 0"]
+    assert "online_steps=10" in suite.jobs[0].overrides
+    assert "online_steps=99" in load_suite(str(file), "runs", scale="cpu").jobs[0].overrides
+    with pytest.raises(TrimtabError, match="scale=gpu"):
+        load_suite(str(file), "runs", scale="gpu")
