@@ -91,6 +91,13 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
         if not phase.length:
             continue
         gathered |= phase.unit == "steps"
+        if phase.unit == "updates" and phase.update is None:
+            raise TrimtabError(f"{config.algorithm}: its phase {phase.name} updates nothing")
+        if phase.unit == "updates" and phase.feed is Feed.EXPERIENCE and algorithm.rollout_steps:
+            raise TrimtabError(
+                f"{config.algorithm}: its phase {phase.name} counts updates, but rollouts are "
+                "learned from once, as they are gathered; let it count steps"
+            )
         if phase.feed is Feed.DATASET and parts.dataset is None:
             raise TrimtabError(
                 f"{config.algorithm} needs dataset=… for its phase {phase.name}; trimtab list "
