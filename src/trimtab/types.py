@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -17,11 +17,19 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT, Part
 
 __all__ = [
-    "Batch", "BatchSpec", "Metrics", "PolicySpec", "Rollout", "Source", "Statistics", "Tensor",
-    "TrimtabError",
+    "Batch", "BatchSpec", "Metrics", "Obs", "Part", "PolicySpec", "Rollout", "Sequences", "Source",
+    "Statistics", "Tensor", "TrimtabError",
 ]  # fmt: skip
+
+Obs = Tensor | Mapping[str, Tensor]
+"""Observations of B rows: a flat tensor ``[B, O]``, or named parts ``[B, ...]``.
+
+With a history of K observations each has one more axis, ``[B, K, ...]``, the newest one last.
+``trimtab.observations.tree_map`` goes over both kinds.
+"""
 
 Metrics = dict[str, float | Tensor]
 """Named scalars of one update, in the order in which they were computed.
@@ -41,14 +49,16 @@ class Batch:
     a target is always ``reward + discount * value(next_obs)``.
     """
 
-    obs: Tensor  # [B, O]
+    obs: Obs  # [B, O], or parts
     action: Tensor  # [B, H, A]; the last one that was really taken is repeated after it
     reward: Tensor  # [B]
-    next_obs: Tensor  # [B, O]
+    next_obs: Obs  # as obs
     discount: Tensor  # [B]
     valid: Tensor  # [B, H] bool: which actions of the window were really taken
     next_action: Tensor | None = None  # [B, H, A], where BatchSpec.next_action asks for it
     mc_return: Tensor | None = None  # [B], of every dataset, and where BatchSpec.mc_return asks
+    goal: Tensor | None = None  # [B, G], where BatchSpec.goal asks for it; it is in obs, too
+    sequence: Sequences | None = None  # from obs on, where BatchSpec.sequence asks for it
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
     """What ``Algorithm.explore`` asked to have back, by name, each ``[B, ...]``."""
     whole: bool = False
@@ -56,6 +66,21 @@ class Batch:
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """B stretches of L decisions one after another, each within one episode.
+
+    Where an episode ends sooner, its last row is repeated and ``valid`` is false.
+    """
+
+    obs: Obs  # [B, L, O], or parts
+    action: Tensor  # [B, L, H, A]
+    reward: Tensor  # [B, L]; the sum over each decision's own steps
+    valid: Tensor  # [B, L] bool
+    step: Tensor  # [B] int64: decisions of the episode before the first one
+    mc_return: Tensor | None = None  # [B, L], where the batch has it
 
 
 @dataclass(frozen=True)
@@ -68,10 +93,10 @@ class Rollout:
     observation and not the first of the next one.
     """
 
-    obs: Tensor  # [T, N, O]
+    obs: Obs  # [T, N, O], or parts
     action: Tensor  # [T, N, H, A], as executed
     reward: Tensor  # [T, N]
-    next_obs: Tensor  # [T, N, O]
+    next_obs: Obs  # as obs
     discount: Tensor  # [T, N]
     cut: Tensor  # [T, N] bool: the episode ended here, for any reason
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
@@ -104,15 +129,32 @@ class BatchSpec:
         mc_return: fill ``Batch.mc_return`` with what is collected from ``obs`` to its episode's
             end, each decision discounted, with nothing bootstrapped. Of what is gathered, decisions
             are drawn once their episode has ended.
+        history: observations K that a policy reads: those of this decision and of the K - 1 before
+            it in its episode, whose first one stands for those that there were not.
+        sequence: decisions L of ``Batch.sequence``; 0: none.
+        goal: None where there are no goals. Otherwise the share of rows whose desired goal is
+            replaced by one that the same episode reached later, drawn uniformly, and whose reward
+            is that of the new goal (Andrychowicz et al., "Hindsight Experience Replay", arXiv
+            1707.01495, strategy "future"); 0 leaves all goals as they were. It is for single steps:
+            ``n_step`` 1, chunks of one action.
     """
 
     n_step: int = 1
     next_action: bool = False
     mc_return: bool = False
+    history: int = 1
+    sequence: int = 0
+    goal: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.n_step, bool) or not isinstance(self.n_step, int) or self.n_step < 1:
-            raise TrimtabError(f"n_step={self.n_step}: must be a whole number of at least 1")
+        for name, least in (("n_step", 1), ("history", 1), ("sequence", 0)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise TrimtabError(f"{name}={value}: must be a whole number of at least {least}")
+        if self.goal is not None and not 0.0 <= self.goal <= 1.0:
+            raise TrimtabError(f"goal={self.goal}: the share of relabelled rows is from 0 to 1")
+        if self.goal is not None and self.n_step > 1:
+            raise TrimtabError(f"n_step={self.n_step}: goals are relabelled with n_step=1")
 
 
 class Source(Protocol):
@@ -128,11 +170,15 @@ class PolicySpec:
     """Shapes and limits of a policy: what it reads and what it commands.
 
     Attributes:
-        obs_dim: length of the flat observation, in the environment's raw units.
+        obs_dim: how many numbers its networks read: a flat observation's, in the environment's raw
+            units; with ``parts`` and ``history``, those of all of them.
         horizon: length H of the action chunk that one call returns.
         action_dim: length A of one action.
         action_low: lower limit of each action dimension, raw units, length A.
         action_high: upper limit of each action dimension, raw units, length A.
+        parts: the parts of an observation by name, in order; empty where it is one flat vector.
+        history: how many observations it reads, those of the last decisions, the newest last.
+            Inputs that are given (``Part.given``) have no history.
     """
 
     obs_dim: int
@@ -140,12 +186,17 @@ class PolicySpec:
     action_dim: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
+    parts: Mapping[str, Part] = field(default_factory=dict, hash=False)
+    history: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "action_low", tuple(float(x) for x in self.action_low))
         object.__setattr__(self, "action_high", tuple(float(x) for x in self.action_high))
-        if min(self.obs_dim, self.horizon, self.action_dim) < 1:
+        parts = {n: p if isinstance(p, Part) else Part(**p) for n, p in self.parts.items()}
+        object.__setattr__(self, "parts", parts)
+        if min(self.obs_dim, self.horizon, self.action_dim, self.history) < 1:
             raise TrimtabError(f"policy spec: sizes must be at least 1, got {self}")
+        self._check_parts()
         if not len(self.action_low) == len(self.action_high) == self.action_dim:
             raise TrimtabError(
                 f"policy spec: action limits have {len(self.action_low)} and "
@@ -158,9 +209,64 @@ class PolicySpec:
                     "be finite, the lower one first"
                 )
 
+    def _check_parts(self) -> None:
+        if self.parts:
+            observed = [part.size for part in self.parts.values() if part.given is None]
+            given = [part.size for part in self.parts.values() if part.given is not None]
+            wanted = self.history * sum(observed) + sum(given)
+            if wanted != self.obs_dim or not observed:
+                raise TrimtabError(
+                    f"policy spec: obs_dim is {self.obs_dim}, its parts with a history of "
+                    f"{self.history} have {wanted}"
+                )
+        elif self.obs_dim % self.history:
+            raise TrimtabError(
+                f"policy spec: obs_dim {self.obs_dim} is no multiple of its history {self.history}"
+            )
+
+    @property
+    def layout(self) -> Mapping[str, Part]:
+        """The parts by name; a flat observation is one part, ``obs``."""
+        return self.parts or {FLAT: Part((self.obs_dim // self.history,))}
+
+    def with_history(self, length: int) -> PolicySpec:
+        """Return the spec of a policy that reads ``length`` observations in place of one."""
+        given = sum(part.size for part in self.parts.values() if part.given is not None)
+        observed = (self.obs_dim - given) // self.history
+        return replace(self, obs_dim=observed * length + given, history=length)
+
+    def with_input(self, name: str, default: float, shape: tuple[int, ...] = (1,)) -> PolicySpec:
+        """Return the spec of a policy that reads a further input, which its user gives.
+
+        Args:
+            name: of the part.
+            default: value of all its numbers unless told otherwise.
+            shape: of one row.
+
+        Raises:
+            TrimtabError: if there is a part of this name.
+        """
+        if name in self.layout or name in ("noise", "action"):
+            raise TrimtabError(
+                f"policy spec: there is a part {name!r} already; choose another name"
+            )
+        part = Part(shape, given=default)
+        return replace(self, obs_dim=self.obs_dim + part.size, parts={**self.layout, name: part})
+
     def to_json(self) -> dict[str, Any]:
-        """Return the spec as JSON values."""
-        return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
+        """Return the spec as JSON values; parts and history only where they are in use."""
+        values: dict[str, Any] = {
+            "obs_dim": self.obs_dim,
+            "horizon": self.horizon,
+            "action_dim": self.action_dim,
+            "action_low": list(self.action_low),
+            "action_high": list(self.action_high),
+        }
+        if self.parts:
+            values["parts"] = {name: part.to_json() for name, part in self.parts.items()}
+        if self.history > 1:
+            values["history"] = self.history
+        return values
 
 
 @dataclass(frozen=True)

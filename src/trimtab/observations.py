@@ -1,0 +1,91 @@
+"""Observations: one tensor, or several named parts.
+
+An observation is a flat vector ``[B, O]``, or a mapping of names to parts ``[B, ...]``, such as a
+position and a picture. What a policy is given besides (a goal of its user, a weight of guidance) is
+a further part, so that there is one way for everything that a policy reads.
+
+Nothing here needs torch: robots use it with arrays, learners with tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trimtab.errors import TrimtabError
+
+__all__ = ["FLAT", "Part", "count", "first_leaf", "joined", "tree_map"]
+
+FLAT = "obs"
+"""Name of a flat observation where other parts stand beside it."""
+
+DTYPES = ("float32", "uint8")
+"""What a part may consist of: numbers in raw units, or bytes of a picture."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One named part of what a policy reads.
+
+    Attributes:
+        shape: of one row.
+        dtype: ``float32``, or ``uint8`` for pictures.
+        given: None where the environment observes it. Otherwise an input that the user of the
+            policy chooses, float32, and the value that it has unless told otherwise.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    given: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
+        if min(self.shape, default=1) < 1:
+            raise TrimtabError(f"observation part: sizes must be at least 1, got {self.shape}")
+        if self.dtype not in DTYPES:
+            raise TrimtabError(f"observation part: type {self.dtype}; use {' or '.join(DTYPES)}")
+        if self.given is not None:
+            object.__setattr__(self, "given", float(self.given))
+            if self.dtype != "float32" or not math.isfinite(self.given):
+                raise TrimtabError("observation part: an input is float32 with a finite default")
+
+    @property
+    def size(self) -> int:
+        """How many numbers one row has."""
+        return math.prod(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the part as JSON values."""
+        chosen = {} if self.given is None else {"given": self.given}
+        return {"shape": list(self.shape), "dtype": self.dtype, **chosen}
+
+
+def tree_map(function: Callable[..., Any], obs: Any, *others: Any) -> Any:
+    """Return ``function`` of an observation, or of each of its parts, by name.
+
+    Args:
+        function: takes one tensor or array of each observation.
+        obs: a tensor, an array or a mapping of them.
+        others: further observations with the same parts.
+    """
+    if isinstance(obs, Mapping):
+        return {name: function(part, *(o[name] for o in others)) for name, part in obs.items()}
+    return function(obs, *others)
+
+
+def first_leaf(obs: Any) -> Any:
+    """Return a tensor or array of an observation, for its number of rows and its device."""
+    return next(iter(obs.values())) if isinstance(obs, Mapping) else obs
+
+
+def count(obs: Any) -> int:
+    """Return the number of rows of an observation."""
+    return int(first_leaf(obs).shape[0])
+
+
+def joined(obs: Any, **inputs: Any) -> dict[str, Any]:
+    """Return an observation with further parts beside it; a flat one is called ``obs`` then."""
+    parts = dict(obs) if isinstance(obs, Mapping) else {FLAT: obs}
+    return {**parts, **inputs}
