@@ -18,7 +18,7 @@ from torch import Tensor
 
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
-from trimtab.types import Batch, BatchSpec, Metrics, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics, Obs, PolicySpec, Statistics, TrimtabError
 
 
 class Stateful(Protocol):
@@ -114,11 +114,11 @@ class Algorithm(ABC):
         """Shapes, without the batch dimension, of what :meth:`explore` wants to be stored."""
         return {}
 
-    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return raw actions ``[N, H, A]`` to try, and named tensors to store with them.
 
         Args:
-            obs: raw observations ``[N, O]``.
+            obs: raw observations ``[N, O]``, or parts.
             warmup: whether the first update is still to come.
         """
         raise TrimtabError(

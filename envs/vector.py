@@ -36,6 +36,10 @@ def make_vec(
 def make_vec(
     id: str, num_envs: int, *, seed: int, observations: Literal["dict"], **more: Any
 ) -> DictVectorEnv: ...
+@overload
+def make_vec(
+    id: str, num_envs: int, *, seed: int, observations: str, **more: Any
+) -> EpisodeVectorEnv | DictVectorEnv: ...
 def make_vec(
     id: str,
     num_envs: int,
@@ -46,7 +50,7 @@ def make_vec(
     device: str = "cpu",
     episode_seed: EpisodeSeed | None = None,
     threads: int | None = None,
-    observations: Literal["flat", "dict"] = "flat",
+    observations: str = "flat",
     **options: Any,
 ) -> EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv:
     """Make ``num_envs`` copies of a task, stepped together.

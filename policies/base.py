@@ -8,12 +8,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from trimtab.observations import count
+from trimtab.policies.agent import Reading
 from trimtab.policies.normalizer import Normalizer
-from trimtab.types import Batch, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, Obs, PolicySpec, Statistics, TrimtabError
 
 
 class Policy(nn.Module, ABC):
     """``action = policy(obs, noise)``, from ``[B, O]`` and ``[B, *noise_shape]`` to ``[B, H, A]``.
+
+    An observation is a flat tensor or a mapping of named parts, as ``spec`` says; what the policy's
+    user gives besides, such as a weight of guidance, is one of the parts.
 
     Observations and actions are in raw units; normalisation happens inside. Given its noise a
     policy is deterministic, which is what makes it steerable, exportable and reproducible.
@@ -40,22 +45,22 @@ class Policy(nn.Module, ABC):
         self._keywords = keywords
 
     @abstractmethod
-    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Return raw actions ``[B, H, A]`` for raw ``obs`` ``[B, O]`` and ``noise``."""
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]`` for raw ``obs`` ``[B, O]``, or parts, and ``noise``."""
 
     def sample_noise(self, n: int) -> Tensor:
         """Return standard normal noise ``[n, *noise_shape]`` on the policy's device."""
         return torch.randn(n, *self.noise_shape, device=self.normalizer.obs_shift.device)
 
     @torch.no_grad()
-    def act(self, obs: Tensor, *, deterministic: bool = False) -> Tensor:
+    def act(self, obs: Obs, *, deterministic: bool = False) -> Tensor:
         """Return raw actions ``[B, H, A]`` without gradients.
 
         Args:
-            obs: raw observations ``[B, O]``.
+            obs: raw observations ``[B, O]``, or parts.
             deterministic: noise zero instead of sampled noise.
         """
-        noise = self.sample_noise(obs.shape[0])
+        noise = self.sample_noise(count(obs))
         action: Tensor = self(obs, torch.zeros_like(noise) if deterministic else noise)
         return action
 
@@ -72,6 +77,11 @@ class Policy(nn.Module, ABC):
         raise TrimtabError(
             f"a {self.kind} policy has no behaviour-cloning loss; choose another policy=…"
         )
+
+    @property
+    def reading(self) -> Reading:
+        """What it reads at each decision."""
+        return Reading(self.noise_shape, self.spec.parts, self.spec.history)
 
     @property
     def kind(self) -> str:

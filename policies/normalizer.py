@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.types import PolicySpec, Statistics, TrimtabError
+from trimtab.policies.features import column_of, features
+from trimtab.types import Obs, PolicySpec, Statistics, TrimtabError
 
 _SMALLEST_RANGE = 1e-4
 """Half range below which a dataset's dimension counts as constant and is not scaled up."""
@@ -21,7 +22,11 @@ class Normalizer(nn.Module):
     DSRL do (arXiv 2409.00588, 2506.15799). Observations outside that range are not clipped; actions
     are always inside the limits of the spec.
 
+    An observation of several parts, or with a history, becomes one vector here, ``obs_dim`` long.
+    Bytes of pictures are mapped from 0 to 255; inputs that a user gives are left as they are.
+
     Attributes:
+        spec: shapes and limits.
         limit: normalised observations are clipped to ``[-limit, limit]``; None: they are not.
     """
 
@@ -35,25 +40,57 @@ class Normalizer(nn.Module):
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__()
+        self.spec = spec
         low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
-        self.register_buffer("obs_shift", torch.zeros(spec.obs_dim))
-        self.register_buffer("obs_scale", torch.ones(spec.obs_dim))
+        self.register_buffer("obs_shift", self._of_bytes(127.5, torch.zeros(spec.obs_dim)))
+        self.register_buffer("obs_scale", self._of_bytes(127.5, torch.ones(spec.obs_dim)))
         self.register_buffer("action_shift", (high + low) / 2)
         self.register_buffer("action_scale", (high - low) / 2)
         self.register_buffer("action_low", low)
         self.register_buffer("action_high", high)
 
+    def _of_bytes(self, value: float, vector: Tensor) -> Tensor:
+        """Return ``vector`` ``[obs_dim]`` with a value in the entries of pictures."""
+        first = 0
+        for part in self.spec.layout.values():
+            width = column_of(part, self.spec)
+            if part.dtype == "uint8":
+                vector[first : first + width] = value
+            first += width
+        return vector
+
+    def _take(self, vector: Tensor, values: Tensor) -> None:
+        """Set the entries of ``vector`` ``[obs_dim]`` that a dataset observes.
+
+        Args:
+            vector: shift or scale.
+            values: ``[O]``, of the observed parts one after another.
+        """
+        if not self.spec.parts and self.spec.history == 1:
+            vector.copy_(values)
+            return
+        first = taken = 0
+        for part in self.spec.layout.values():
+            width = column_of(part, self.spec)
+            if part.given is None:
+                own = values[taken : taken + part.size].to(vector.device)
+                vector[first : first + width] = own.repeat(self.spec.history)
+                taken += part.size
+            first += width
+
     def fit(self, statistics: Statistics) -> None:
         """Take the ranges of a dataset.
 
         Args:
-            statistics: raw-unit statistics, observations ``[O]``, actions ``[A]``, any device.
+            statistics: raw-unit statistics, observations ``[O]``, those of the observed parts one
+                after another, actions ``[A]``, any device.
         """
         device = self.obs_shift.device
         obs_low, obs_high = statistics.obs_min.to(device), statistics.obs_max.to(device)
-        self.obs_shift.copy_((obs_high + obs_low) / 2)
+        self._take(self.obs_shift, (obs_high + obs_low) / 2)
         half = (obs_high - obs_low) / 2
-        self.obs_scale.copy_(torch.where(half > _SMALLEST_RANGE, half, torch.ones_like(half)))
+        half = torch.where(half > _SMALLEST_RANGE, half, torch.ones_like(half))
+        self._take(self.obs_scale, half)
         low = torch.maximum(statistics.action_min.to(device), self.action_low)
         high = torch.minimum(statistics.action_max.to(device), self.action_high)
         half = (high - low) / 2
@@ -67,12 +104,12 @@ class Normalizer(nn.Module):
             statistics: raw-unit statistics.
             smallest: added to the standard deviation, as TD3+BC does (arXiv 2106.06860, section 5).
         """
-        self.obs_shift.copy_(statistics.obs_mean)
-        self.obs_scale.copy_(statistics.obs_std + smallest)
+        self._take(self.obs_shift, statistics.obs_mean)
+        self._take(self.obs_scale, statistics.obs_std + smallest)
 
-    def obs(self, obs: Tensor) -> Tensor:
-        """Return raw observations ``[..., O]`` normalised."""
-        return (obs - self.obs_shift) / self.obs_scale
+    def obs(self, obs: Obs) -> Tensor:
+        """Return raw observations ``[..., O]``, or of parts, normalised: ``[..., obs_dim]``."""
+        return (features(obs, self.spec) - self.obs_shift) / self.obs_scale
 
     def normalize_action(self, action: Tensor) -> Tensor:
         """Return raw actions ``[..., A]`` normalised."""
@@ -103,8 +140,8 @@ class ClippedNormalizer(Normalizer):
         super().__init__(spec)
         self.limit = float(limit)
 
-    def obs(self, obs: Tensor) -> Tensor:
-        """Return raw observations ``[..., O]`` normalised and clipped."""
+    def obs(self, obs: Obs) -> Tensor:
+        """Return raw observations normalised and clipped, ``[..., obs_dim]``."""
         return super().obs(obs).clamp(-self.limit, self.limit)
 
 
@@ -135,15 +172,16 @@ class RunningNormalizer(Normalizer):
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
 
     @torch.no_grad()
-    def see(self, obs: Tensor) -> None:
-        """Take account of raw observations ``[..., O]``."""
-        absorb(obs.reshape(-1, obs.shape[-1]), self.mean, self.variance, self.count)
+    def see(self, obs: Obs) -> None:
+        """Take account of raw observations ``[..., O]``, or of parts."""
+        rows = features(obs, self.spec).reshape(-1, self.spec.obs_dim)
+        absorb(rows, self.mean, self.variance, self.count)
         self.obs_shift.copy_(self.mean)
         self.obs_scale.copy_((self.variance + 1e-8).sqrt())
         self.fitted = True
 
-    def obs(self, obs: Tensor) -> Tensor:
-        """Return raw observations ``[..., O]`` normalised and clipped, or as they are."""
+    def obs(self, obs: Obs) -> Tensor:
+        """Return raw observations normalised and clipped, or as they are: ``[..., obs_dim]``."""
         normalised = super().obs(obs)
         return normalised.clamp(-self.limit, self.limit) if self.fitted else normalised
 

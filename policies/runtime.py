@@ -11,7 +11,7 @@ becomes a number that a motor would follow.
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,14 @@ import onnxruntime
 from numpy.typing import ArrayLike, NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT, count, tree_map
+from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.bundle.files import (
     GOLDEN,
     ONNX,
     Array,
     Contract,
+    inputs_of,
     read_files,
     read_golden,
     replay_error,
@@ -66,9 +69,13 @@ class PolicyRunner:
     A chunk of H actions is predicted when none is left to play, and its first ``act_steps`` actions
     are played open loop, as at training time. Made by :func:`load_policy`.
 
+    An observation is an array ``[O]``, or a mapping of the parts that ``contract.parts`` names. A
+    policy that reads a history is given one observation a tick all the same: the runner remembers
+    those of its last decisions.
+
     Attributes:
         contract: shapes, limits, rate and defaults.
-        obs_dim: length O of an observation, raw units.
+        obs_dim: how many numbers the policy reads: the length O of a flat observation.
         action_dim: length A of an action, raw units.
         horizon: length H of a predicted chunk.
         act_steps: actions played from each chunk.
@@ -95,60 +102,88 @@ class PolicyRunner:
         self.control_rate = contract.control_rate
         self.action_low: Array = np.array(contract.action_low, dtype=np.float32)
         self.action_high: Array = np.array(contract.action_high, dtype=np.float32)
-        self.deterministic = (
-            contract.evaluate_deterministic if deterministic is None else deterministic
-        )
         self._where = where
         self._session = _session(model, contract, where)
-        self._queue: deque[Array] = deque()
+        given = contract.evaluate_deterministic if deterministic is None else deterministic
+        self._agent = Agent(
+            self._run, 1, contract.reading, act_steps=contract.act_steps, deterministic=given
+        )
         self.reset(seed)
 
-    def reset(self, seed: int | None = None) -> None:
-        """Forget the actions still to be played; call it before every episode.
+    @property
+    def deterministic(self) -> bool:
+        """Whether :meth:`step` uses zero noise."""
+        return self._agent.deterministic
+
+    def reset(self, seed: int | None = None, **inputs: ArrayLike) -> None:
+        """Forget the actions still to be played, and the history; call it before every episode.
 
         Args:
             seed: start the noise again from this seed; None lets the noise go on, so that episodes
                 differ.
-        """
-        self._queue.clear()
-        if seed is not None:
-            self._generator = np.random.Generator(np.random.Philox(seed))
+            inputs: values, from now on, of inputs that the policy's user chooses, by name
+                (``contract.parts`` with ``given``); the others keep theirs.
 
-    def step(self, obs: ArrayLike) -> Array:
+        Raises:
+            TrimtabError: if an input is unknown or does not fit.
+        """
+        if inputs:
+            self._agent.choose(inputs)
+        self._agent.reset(seeds=None if seed is None else [seed])
+
+    def step(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> Array:
         """Return the action ``[A]`` of this control tick, raw units, inside the limits.
 
         Args:
-            obs: the observation of this tick ``[O]``, raw units. It is checked on every tick, also
-                on those that play an action predicted earlier.
+            obs: the observation of this tick ``[O]``, or its parts, raw units. It is checked on
+                every tick, also on those that play an action predicted earlier.
 
         Raises:
             TrimtabError: if the observation has another shape, is not numeric or not finite, has a
-                masked value, or if the policy gives an action that is not finite.
+                masked value, lacks a part, or if the policy gives an action that is not finite.
         """
-        checked = self._checked(obs, (self.obs_dim,), "observation")
-        if not self._queue:
-            chunk = self._run(checked[None], self.sample_noise(1))[0]
-            self._queue.extend(chunk[: self.act_steps])
-        return self._queue.popleft()
+        action: Array = self._agent.step(tree_map(lambda part: part[None], self._observed(obs)))[0]
+        return action
 
-    def predict(self, obs: ArrayLike, noise: ArrayLike) -> Array:
+    def predict(self, obs: ArrayLike | Mapping[str, ArrayLike], noise: ArrayLike) -> Array:
         """Return the action chunks ``[B, H, A]`` of ``obs [B, O]`` and ``noise [B, *noise_shape]``.
+
+        Observations have their history, ``[B, K, ...]``, and all inputs, where there are any.
 
         Raises:
             TrimtabError: as :meth:`step`, for the noise too.
         """
-        checked = self._checked(obs, (None, self.obs_dim), "observation")
-        noise_shape = (len(checked), *self.contract.noise_shape)
-        return self._run(checked, self._checked(noise, noise_shape, "noise"))
+        shapes, types = self.contract.input_shapes, self.contract.input_types
+        names = list(self.contract.parts) or [FLAT]
+        given = _parts_of(obs, self.contract.parts, names)
+        checked = {
+            name: self._checked(given[name], (None, *shapes[name]), _called(name), types[name])
+            for name in names
+        }
+        rows = count(checked)
+        if any(len(part) != rows for part in checked.values()):
+            raise TrimtabError("observation: its parts have different numbers of rows")
+        drawn = self._checked(noise, (rows, *self.contract.noise_shape), "noise", "float32")
+        return self._run(checked if self.contract.parts else checked[FLAT], drawn)
 
     def sample_noise(self, rows: int) -> Array:
         """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros."""
-        shape = (rows, *self.contract.noise_shape)
-        if self.deterministic:
-            return np.zeros(shape, dtype=np.float32)
-        return self._generator.standard_normal(shape, dtype=np.float32)
+        return self._agent.draw(rows)
 
-    def check(self, golden: dict[str, Array]) -> float:
+    def _observed(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> ArrayObs:
+        """Return what the environment has to give of one observation, checked."""
+        parts = self.contract.parts
+        names = [name for name, part in parts.items() if part.given is None] or [FLAT]
+        if names == [FLAT]:
+            width = parts[FLAT].shape if parts else (self.obs_dim // self.contract.history,)
+            return self._checked(obs, width, "observation", "float32")
+        given = _parts_of(obs, parts, names)
+        return {
+            name: self._checked(given[name], parts[name].shape, _called(name), parts[name].dtype)
+            for name in names
+        }
+
+    def check(self, golden: Mapping[str, NDArray[Any]]) -> float:
         """Replay golden rows, all at once and one alone; return the largest difference.
 
         Raises:
@@ -157,13 +192,15 @@ class PolicyRunner:
         # A graph that was traced for one batch size would pass the first and fail the second.
         errors = []
         for rows in (slice(None), slice(0, 1)):
-            action = self._run(golden["obs"][rows], golden["noise"][rows])
+            part = {name: values[rows] for name, values in golden.items()}
+            action = self._run(*inputs_of(part, self.contract))
             errors.append(replay_error(action, golden["action"][rows], self._where, "onnxruntime"))
         return max(errors)
 
-    def _run(self, obs: Array, noise: Array) -> Array:
+    def _run(self, obs: ArrayObs, noise: Array) -> Array:
+        parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
         try:
-            (action,) = self._session.run(["action"], {"obs": obs, "noise": noise})
+            (action,) = self._session.run(["action"], {**parts, "noise": noise})
         except Exception as error:  # onnxruntime's errors share no public base class
             raise TrimtabError(f"{self._where}: onnxruntime failed: {error}") from error
         if not np.isfinite(action).all():
@@ -174,8 +211,10 @@ class PolicyRunner:
         clipped: Array = np.clip(action, self.action_low, self.action_high)
         return clipped
 
-    def _checked(self, value: ArrayLike, shape: tuple[int | None, ...], what: str) -> Array:
-        """Return ``value`` as float32 if it is finite, numeric and of ``shape``.
+    def _checked(
+        self, value: Any, shape: tuple[int | None, ...], what: str, dtype: str
+    ) -> NDArray[Any]:
+        """Return ``value`` as ``dtype`` if it is finite, numeric and of ``shape``.
 
         A size of None in ``shape`` stands for any number of rows but zero.
         """
@@ -200,6 +239,10 @@ class PolicyRunner:
                 f"{what}: has shape {array.shape}; the policy reads "
                 f"({', '.join('rows' if size is None else str(size) for size in shape)})"
             )
+        if dtype == "uint8":
+            if array.dtype != np.uint8:
+                raise TrimtabError(f"{what}: has type {array.dtype}; give bytes (uint8), 0 to 255")
+            return array
         with np.errstate(over="ignore"):  # too large for float32 becomes inf, refused below
             array = array.astype(np.float32)
         if not np.isfinite(array).all():
@@ -208,6 +251,31 @@ class PolicyRunner:
                 f"{what}: value at index {index} is NaN or infinite; check that sensor first"
             )
         return array
+
+
+def _called(name: str) -> str:
+    return "observation" if name == FLAT else f"observation part {name}"
+
+
+def _parts_of(
+    obs: ArrayLike | Mapping[str, ArrayLike], parts: Mapping[str, Any], names: list[str]
+) -> Mapping[str, Any]:
+    """Return an observation by the names of its parts.
+
+    Raises:
+        TrimtabError: if it lacks one, has others, or is no mapping where it has to be one.
+    """
+    if not parts:
+        return {FLAT: obs}
+    if not isinstance(obs, Mapping):
+        raise TrimtabError(f"observation: give a mapping with the parts {', '.join(names)}")
+    for missing in sorted(set(names) - set(obs)):
+        raise TrimtabError(f"observation: lacks the part {missing}; the policy reads it")
+    for unknown in sorted(set(obs) - set(names)):
+        raise TrimtabError(
+            f"observation: has the part {unknown}, which is not one of {', '.join(names)}"
+        )
+    return obs
 
 
 def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.InferenceSession:
@@ -224,11 +292,8 @@ def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.Infere
         ) from error
     found = {port.name: list(port.shape[1:]) for port in session.get_inputs()}
     found |= {port.name: list(port.shape[1:]) for port in session.get_outputs()}
-    expected = {
-        "obs": [contract.obs_dim],
-        "noise": list(contract.noise_shape),
-        "action": [contract.horizon, contract.action_dim],
-    }
+    expected = {name: list(shape) for name, shape in contract.input_shapes.items()}
+    expected["action"] = [contract.horizon, contract.action_dim]
     if found != expected:
         raise TrimtabError(
             f"{where}: {ONNX} has inputs and outputs {found}, the contract says {expected}; "

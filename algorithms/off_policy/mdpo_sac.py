@@ -23,7 +23,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.off_policy.sac import SAC
-from trimtab.types import TrimtabError
+from trimtab.types import Obs, TrimtabError
 
 
 class MDPOSAC(SAC):
@@ -59,7 +59,7 @@ class MDPOSAC(SAC):
         self.old_policy_updates = old_policy_updates
         self.old_actor = copy.deepcopy(self.actor).requires_grad_(False)
 
-    def update_actor(self, raw_obs: Tensor, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def update_actor(self, raw_obs: Obs, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of the actor; return its loss and log-densities."""
         if self.updates % self.old_policy_updates == 0:
             self.old_actor.load_state_dict(self.actor.state_dict())

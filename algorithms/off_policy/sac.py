@@ -32,9 +32,10 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
+from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Batch, Metrics, PolicySpec
+from trimtab.types import Batch, Metrics, Obs, PolicySpec
 
 
 class SAC(Algorithm):
@@ -126,12 +127,12 @@ class SAC(Algorithm):
         """Return the shapes and limits of the actor: those of the task."""
         return setup.spec
 
-    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return uniform random actions during warm-up, sampled ones after it."""
         if not warmup:
             return self.actor.act(obs), {}
-        shape = (obs.shape[0], *self.actor.noise_shape)
-        return self.actor.normalizer.raw_action(2 * torch.rand(shape, device=obs.device) - 1), {}
+        noise = torch.rand(count(obs), *self.actor.noise_shape, device=first_leaf(obs).device)
+        return self.actor.normalizer.raw_action(2 * noise - 1), {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics, actor and temperature, and move the target critics."""
@@ -180,7 +181,7 @@ class SAC(Algorithm):
         """Return the loss of values ``[E, B]`` against their target ``[B]``."""
         return 0.5 * (value - backup).square().mean(1).sum()
 
-    def update_actor(self, raw_obs: Tensor, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    def update_actor(self, raw_obs: Obs, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of actor and temperature; return the actor's loss and log-densities."""
         # Actor: entropy-regularised ascent on the critics, whose weights get no gradients.
         action, log_prob = self.sample(raw_obs)
@@ -199,9 +200,9 @@ class SAC(Algorithm):
         """Return the actions ``[B, H, A]`` that the critics are about, in raw units."""
         return self.continued_action(data)
 
-    def sample(self, raw_obs: Tensor) -> tuple[Tensor, Tensor]:
+    def sample(self, raw_obs: Obs) -> tuple[Tensor, Tensor]:
         """Return sampled actions scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""
-        noise = self.actor.sample_noise(raw_obs.shape[0])
+        noise = self.actor.sample_noise(count(raw_obs))
         return self.actor.sample_with_log_prob(raw_obs, noise)
 
     def state(self) -> Mapping[str, Stateful]:

@@ -24,9 +24,10 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
+from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Batch, Metrics
+from trimtab.types import Batch, Metrics, Obs
 
 
 class TD3(Algorithm):
@@ -85,13 +86,14 @@ class TD3(Algorithm):
         self.kept_metrics = {"actor_loss": 0.0}
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return uniform random actions during warm-up, the actor's with noise after it."""
-        shape = (len(obs), self.policy.spec.horizon, self.policy.spec.action_dim)
+        shape = (count(obs), self.policy.spec.horizon, self.policy.spec.action_dim)
+        device = first_leaf(obs).device
         if warmup:
-            squashed = 2 * torch.rand(shape, device=obs.device) - 1
+            squashed = 2 * torch.rand(shape, device=device) - 1
         else:
-            noise = torch.randn(shape, device=obs.device)
+            noise = torch.randn(shape, device=device)
             squashed = (self.policy.squashed(obs) + self.exploration_noise * noise).clamp(-1, 1)
         return self.policy.normalizer.raw_action(squashed), {}
 

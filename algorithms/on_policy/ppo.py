@@ -30,10 +30,11 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, generalized_advantage, next_values
+from trimtab.observations import count, tree_map
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.types import Metrics, Rollout
+from trimtab.types import Metrics, Obs, Rollout
 
 
 @dataclass(frozen=True)
@@ -158,9 +159,9 @@ class PPO(Algorithm):
         return {"unclipped": self.policy.noise_shape}
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return sampled actions; there is no warm-up."""
-        unclipped = self.policy.unclipped(obs, self.policy.sample_noise(len(obs)))
+        unclipped = self.policy.unclipped(obs, self.policy.sample_noise(count(obs)))
         return self.policy.normalizer.raw_action(unclipped), {"unclipped": unclipped}
 
     def update(self, data: Rollout) -> Metrics:
@@ -177,8 +178,9 @@ class PPO(Algorithm):
         normalize = self.policy.normalizer.obs
         obs = normalize(data.obs)
         value = self.critic(obs).squeeze(-1)
-        cuts, last = data.cuts, normalize(data.next_obs[-1])
-        at_cuts = normalize(data.next_obs.flatten(0, 1)[cuts])
+        cuts = data.cuts
+        last = normalize(tree_map(lambda part: part[-1], data.next_obs))
+        at_cuts = normalize(tree_map(lambda part: part.flatten(0, 1)[cuts], data.next_obs))
         bootstrap = (
             self.critic(torch.cat([last, at_cuts])).squeeze(-1).split([len(last), len(at_cuts)])
         )

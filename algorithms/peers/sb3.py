@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.policies.base import Policy
-from trimtab.types import Batch, Metrics, TrimtabError
+from trimtab.policies.features import features
+from trimtab.types import Batch, Metrics, Obs, PolicySpec, TrimtabError
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm
@@ -108,7 +109,7 @@ class OneBatch:
     def __init__(self) -> None:
         self.held: ReplayBufferSamples | None = None
 
-    def hold(self, data: Batch, action: Tensor) -> None:
+    def hold(self, data: Batch, action: Tensor, spec: PolicySpec) -> None:
         """Keep a batch for the next :meth:`sample`.
 
         ``discount`` has gamma and terminations in it already, so nothing is marked as done.
@@ -116,12 +117,13 @@ class OneBatch:
         Args:
             data: the batch.
             action: its actions scaled to [-1, 1], ``[B, H, A]``.
+            spec: of the policy: their networks read one vector.
         """
         samples = library("stable_baselines3.common.type_aliases").ReplayBufferSamples
         self.held = samples(
-            observations=data.obs,
+            observations=features(data.obs, spec),
             actions=action.flatten(1),
-            next_observations=data.next_obs,
+            next_observations=features(data.next_obs, spec),
             dones=torch.zeros_like(data.reward)[:, None],
             rewards=data.reward[:, None],
             discounts=data.discount[:, None],
@@ -153,23 +155,28 @@ class ReplayingPeer(Peer):
 
     @abstractmethod
     def squashed_action(self, obs: Tensor) -> Tensor:
-        """Return what Stable-Baselines3 would try, in [-1, 1], ``[N, H * A]``."""
+        """Return what Stable-Baselines3 would try, in [-1, 1], ``[N, H * A]``.
+
+        Args:
+            obs: one vector a row, ``[N, obs_dim]``.
+        """
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return uniform random actions during warm-up, those of Stable-Baselines3 after it."""
         spec = self.judged.spec
-        shape = (len(obs), spec.horizon, spec.action_dim)
+        vector = features(obs, spec)
+        shape = (len(vector), spec.horizon, spec.action_dim)
         if warmup:
-            squashed = 2 * torch.rand(shape, device=obs.device) - 1
+            squashed = 2 * torch.rand(shape, device=vector.device) - 1
         else:
-            squashed = self.squashed_action(obs).reshape(shape)
+            squashed = self.squashed_action(vector).reshape(shape)
         return self.judged.normalizer.raw_action(squashed), {}
 
     def update(self, data: Batch) -> Metrics:
         """Let Stable-Baselines3 take one gradient step."""
         action = self.judged.normalizer.normalize_action(self.continued_action(data))
-        self.replay.hold(data, action)
+        self.replay.hold(data, action, self.judged.spec)
         self.model.logger.name_to_value.clear()
         # Their count of updates decides when TD3 moves its actor; ours is in the checkpoint.
         self.model._n_updates = self.updates

@@ -22,9 +22,10 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.peers.sb3 import Peer, copy_layers, library, linear_layers, prepared
+from trimtab.policies.features import features
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import activation_named
-from trimtab.types import Metrics, Rollout
+from trimtab.types import Metrics, Obs, Rollout
 
 if TYPE_CHECKING:
     import stable_baselines3
@@ -111,9 +112,9 @@ class SB3PPO(Peer):
         return {"unclipped": self.judged.noise_shape, "log_prob": (), "value": ()}
 
     @torch.no_grad()
-    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return sampled actions; there is no warm-up."""
-        action, value, log_prob = self.model.policy(obs)
+        action, value, log_prob = self.model.policy(features(obs, self.judged.spec))
         unclipped = action.reshape(-1, *self.judged.noise_shape)
         aux = {"unclipped": unclipped, "log_prob": log_prob, "value": value.squeeze(-1)}
         return self.judged.normalizer.raw_action(unclipped), aux
@@ -137,22 +138,23 @@ class SB3PPO(Peer):
     def fill(self, data: Rollout) -> None:
         """Do with a rollout what their ``collect_rollouts`` does with its steps."""
         policy, buffer = self.model.policy, self.model.rollout_buffer
+        obs, next_obs = (features(obs, self.judged.spec) for obs in (data.obs, data.next_obs))
         # A time limit is bootstrapped through its reward; at a termination the discount is 0.
         reward = data.reward.clone()
-        reward[data.cut] += data.discount[data.cut] * self.value(data.next_obs[data.cut])
+        reward[data.cut] += data.discount[data.cut] * self.value(next_obs[data.cut])
         # Where row 0 begins an episode makes no difference to any advantage.
         starts = torch.cat([torch.zeros_like(data.cut[:1]), data.cut[:-1]])
         buffer.reset()
         for row in range(len(reward)):
             buffer.add(
-                data.obs[row].cpu().numpy(),
+                obs[row].cpu().numpy(),
                 data.aux["unclipped"][row].cpu().numpy(),
                 reward[row].cpu().numpy(),
                 starts[row].cpu().numpy(),
                 data.aux["value"][row],
                 data.aux["log_prob"][row],
             )
-        last = policy.predict_values(data.next_obs[-1])
+        last = policy.predict_values(next_obs[-1])
         buffer.compute_returns_and_advantage(last, data.cut[-1].cpu().numpy())
 
     def value(self, obs: Tensor) -> Tensor:

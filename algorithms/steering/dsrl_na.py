@@ -38,8 +38,9 @@ from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
+from trimtab.observations import count, first_leaf
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Batch, Metrics
+from trimtab.types import Batch, Metrics, Obs
 
 
 class DSRLNA(DSRLSAC):
@@ -118,7 +119,7 @@ class DSRLNA(DSRLSAC):
         """Nothing: the critics are about the actions that were executed."""
         return {}
 
-    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Act as DSRL-SAC does, with nothing to store beside the action."""
         action, _ = super().explore(obs, warmup=warmup)
         return action, {}
@@ -161,22 +162,22 @@ class DSRLNA(DSRLSAC):
             "temperature": alpha,
         }
 
-    def decode_normalized(self, raw_obs: Tensor, latent: Tensor) -> Tensor:
+    def decode_normalized(self, raw_obs: Obs, latent: Tensor) -> Tensor:
         """Return the executed actions, normalised, of latents that are scaled to [-1, 1]."""
         action = self.steered.decode(raw_obs, latent * self.magnitude)[:, : self.act_steps]
         return self.steered.base.normalizer.normalize_action(action)
 
-    def distillation_latent(self, obs: Tensor) -> Tensor:
+    def distillation_latent(self, obs: Obs) -> Tensor:
         """Return latents scaled by the box ``[B, H, A]``: some uniform in it, the rest N(0, I).
 
         Which rows get which is drawn anew each time: a mixture puts a dataset's rows before those
         that were gathered online, and both need both kinds.
         """
-        latent = torch.randn(obs.shape[0], *self.actor.noise_shape, device=obs.device)
-        latent = latent / self.magnitude
-        count = int(self.uniform_share * obs.shape[0])
-        uniform = torch.randperm(obs.shape[0], device=obs.device)[:count]
-        latent[uniform] = 2 * torch.rand_like(latent[:count]) - 1
+        shape, device = (count(obs), *self.actor.noise_shape), first_leaf(obs).device
+        latent = torch.randn(shape, device=device) / self.magnitude
+        uniform = torch.randperm(len(latent), device=device)
+        uniform = uniform[: int(self.uniform_share * len(latent))]
+        latent[uniform] = 2 * torch.rand_like(latent[: len(uniform)]) - 1
         return latent
 
     def state(self) -> Mapping[str, Stateful]:

@@ -37,8 +37,9 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Setup, check_range
 from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
-from trimtab.types import Batch, PolicySpec
+from trimtab.types import Batch, Obs, PolicySpec
 
 
 class DSRLSAC(SAC):
@@ -119,15 +120,16 @@ class DSRLSAC(SAC):
         """The latent that acted is stored with the transition."""
         return {"latent": (self.actor.spec.horizon, self.actor.spec.action_dim)}
 
-    def explore(self, obs: Tensor, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Act as the base does during warm-up, steered after it; return the latent too."""
         latent = self.base_latent(obs) if warmup else self.actor.act(obs)
         return self.steered.decode(obs, latent)[:, : self.act_steps], {"latent": latent}
 
-    def base_latent(self, obs: Tensor) -> Tensor:
+    def base_latent(self, obs: Obs) -> Tensor:
         """Return latents of the frozen base ``[N, H, A]``: standard normal, clipped to the box."""
-        shape = (obs.shape[0], *self.actor.noise_shape)
-        return torch.randn(shape, device=obs.device).clamp(-self.magnitude, self.magnitude)
+        shape = (count(obs), *self.actor.noise_shape)
+        latent = torch.randn(shape, device=first_leaf(obs).device)
+        return latent.clamp(-self.magnitude, self.magnitude)
 
     def counted_reward(self, data: Batch) -> Tensor:
         """Return the chunks' rewards ``[B]``, lowered for each action that was executed."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimtab.benchmarks.runs.base import load_base, training
+from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.envs.registry import get_spec
 from trimtab.files import read_json, sha256_file
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.imports.sb3 import policy_from_sb3
-from trimtab.types import PolicySpec
 
 __all__ = ["export_bundle", "export_sb3"]
 
@@ -52,7 +52,7 @@ def export_sb3(model: Path, env: str, out: Path) -> dict[str, float]:
             written.
     """
     task = get_spec(env)
-    spec = PolicySpec(task.obs_dim, 1, task.action_dim, task.action_low, task.action_high)
+    spec = spec_of(task, 1)
     policy = policy_from_sb3(model, spec)
     contract = {
         "env": task.id,

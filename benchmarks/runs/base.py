@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab.benchmarks.runs.shapes import read_by
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash, load_bundle
@@ -87,7 +88,7 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
     """
     have = base.policy.spec
     for what, ours, theirs in (
-        ("observation length", spec.obs_dim, have.obs_dim),
+        ("observation length", read_by(spec), read_by(have)),
         ("action length", spec.action_dim, have.action_dim),
         ("action limits", (spec.action_low, spec.action_high), (have.action_low, have.action_high)),
     ):

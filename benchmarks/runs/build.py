@@ -18,6 +18,7 @@ from trimtab.benchmarks.runs.base import (
 )
 from trimtab.benchmarks.runs.dataset import data_identity, fitting_dataset
 from trimtab.benchmarks.runs.identity import document_of, hash_of
+from trimtab.benchmarks.runs.shapes import spec_of, way_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.datasets.episodes import Dataset
@@ -38,6 +39,7 @@ class Components:
 
     env: EnvSpec
     act_steps: int
+    observations: str
     dataset: Dataset | None
     base: Bundle | None
     base_label: str | None
@@ -78,7 +80,10 @@ def components(
             raise TrimtabError(f"{given}={config[given]}: {_missing(config, 'dataset')}")
     bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
     act_steps = config["act_steps"] or bases_steps
-    spec = PolicySpec(env.obs_dim, act_steps, env.action_dim, env.action_low, env.action_high)
+    observations = config["observations"]
+    if observations is None:  # as the base reads them
+        observations = "flat" if base is None else way_of(base.policy.reading)
+    spec = spec_of(env, act_steps, observations)
     if base is not None:
         _check_base(base, spec, env)
     policy = _policy_maker(config)
@@ -87,7 +92,8 @@ def components(
     def statistics() -> Statistics | None:
         if dataset is None:
             return None
-        return dataset.statistics(transitions_only=method.statistics_of_transitions)
+        found = dataset.statistics(transitions_only=method.statistics_of_transitions)
+        return found.of_parts(env.obs_parts) if spec.parts else found
 
     def make_algorithm() -> Algorithm:
         setup = Setup(
@@ -105,6 +111,7 @@ def components(
     return Components(
         env=env,
         act_steps=act_steps,
+        observations=observations,
         dataset=dataset,
         base=base,
         base_label=base_label(base) if base is not None else None,
@@ -115,6 +122,7 @@ def components(
             env,
             policy,
             act_steps=act_steps,
+            observations=observations,
             dataset=data_identity(config, dataset) if dataset is not None else None,
             base=base_identity(config, base) if base is not None else None,
         ),

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trimtab.benchmarks.runs.shapes import read_by, spec_of, way_of
+from trimtab.envs.engines.dict_vector import DictVectorEnv
+from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.vector import make_vec
+from trimtab.observations import tree_map
+from trimtab.policies.agent import Agent, ArrayObs, Decide, Reading
 from trimtab.policies.base import Policy
 from trimtab.types import TrimtabError
 
 FloatArray = NDArray[np.float32]
-
-Act = Callable[[FloatArray, FloatArray], FloatArray]
-"""``(obs [N, O], noise [N, *noise_shape]) -> action [N, H, A]``, all raw, on any backend."""
 
 SUCCESS_RULE = "any_step"
 """When an episode counts as a success."""
@@ -78,6 +80,7 @@ class Evaluator:
         seed: that of the first episode.
         act_steps: executed actions of a chunk.
         options: what the task is made with.
+        observations: ``flat``, or ``dict`` for the parts that the task names.
 
     Raises:
         TrimtabError: if the task is unknown or ``episodes`` is less than 1.
@@ -91,16 +94,18 @@ class Evaluator:
         seed: int,
         act_steps: int = 1,
         options: Mapping[str, Any] | None = None,
+        observations: str = "flat",
     ) -> None:
         if episodes < 1:
             raise TrimtabError(f"evaluation: episodes must be at least 1, got {episodes}")
-        self.episodes, self.seed = episodes, seed
+        self.episodes, self.seed, self.observations = episodes, seed, observations
         side_by_side = max(n for n in range(1, MOST_ENVS + 1) if episodes % n == 0)
         self.rounds = episodes // side_by_side
-        self.envs = make_vec(
+        self.envs: EpisodeVectorEnv | DictVectorEnv = make_vec(
             env,
             side_by_side,
             seed=seed,
+            observations=observations,
             act_steps=act_steps,
             episode_seed=lambda index, episode: seed + index * self.rounds + episode,
             **(options or {}),
@@ -108,8 +113,8 @@ class Evaluator:
 
     def judge(
         self,
-        act: Act,
-        noise_shape: tuple[int, ...],
+        act: Decide,
+        reading: Reading,
         *,
         deterministic: bool,
         check: Callable[[], None] = lambda: None,
@@ -119,7 +124,7 @@ class Evaluator:
 
         Args:
             act: the policy on raw observations and noise.
-            noise_shape: shape of one row's noise.
+            reading: what it reads at each decision.
             deterministic: zero noise instead of sampled noise.
             check: called before every decision; what it raises ends the evaluation.
             watch: called with an episode's number and each chunk [act_steps, A] that it plays.
@@ -128,18 +133,15 @@ class Evaluator:
         returns, lengths = np.zeros(n), np.zeros(n, dtype=np.int64)
         success = np.zeros(n, dtype=bool)
         done_rounds = np.zeros(n, dtype=np.int64)
-        noise = np.zeros((n, *noise_shape), dtype=np.float32)
-        streams = [self._stream(i, 0) for i in range(n)]
+        agent = Agent(act, n, reading, act_steps=act_steps, deterministic=deterministic)
+        agent.reset(seeds=[self._seed_of(i, 0) for i in range(n)])
         started = [time.perf_counter()] * n
         scores: dict[int, EpisodeScore] = {}
         self.envs.active[:] = True
         obs, _ = self.envs.reset(seed=self.seed)  # back to episode 0: always the same episodes
         while self.envs.active.any():
             check()
-            if not deterministic:
-                for i in np.flatnonzero(self.envs.active):
-                    noise[i] = streams[i].standard_normal(noise_shape, dtype=np.float32)
-            action = act(obs, noise)[:, :act_steps]
+            action = agent.act(obs, self.envs.active)
             if watch is not None:
                 for i in np.flatnonzero(self.envs.active):
                     watch(int(i * self.rounds + done_rounds[i]), action[i])
@@ -165,12 +167,11 @@ class Evaluator:
                 if done_rounds[i] == self.rounds:
                     self.envs.active[i] = False
                 else:
-                    streams[i] = self._stream(i, int(done_rounds[i]))
+                    agent.reset([i], [self._seed_of(i, int(done_rounds[i]))])
         return Scores(tuple(scores[episode] for episode in range(self.episodes)))
 
-    def _stream(self, index: int, episode: int) -> np.random.Generator:
-        seed = self.seed + index * self.rounds + episode
-        return np.random.Generator(np.random.Philox(seed))
+    def _seed_of(self, index: int, episode: int) -> int:
+        return int(self.seed + index * self.rounds + episode)
 
     def close(self) -> None:
         """Close the environments."""
@@ -179,10 +180,11 @@ class Evaluator:
 
 def _check_fits(policy: Policy, evaluator: Evaluator) -> None:
     envs, spec, task = evaluator.envs, policy.spec, evaluator.envs.env_spec
-    if (spec.obs_dim, spec.action_dim) != (task.obs_dim, task.action_dim):
+    asked = spec_of(task, 1, evaluator.observations)
+    if (spec.observed, spec.action_dim) != (asked.observed, task.action_dim):
         raise TrimtabError(
             f"the policy does not fit {envs.id}: observation and action lengths "
-            f"{(spec.obs_dim, spec.action_dim)} against {(task.obs_dim, task.action_dim)}; "
+            f"{(read_by(spec), spec.action_dim)} against {(read_by(asked), task.action_dim)}; "
             "judge it on a task with the same spaces"
         )
     if envs.act_steps > spec.horizon:
@@ -191,13 +193,14 @@ def _check_fits(policy: Policy, evaluator: Evaluator) -> None:
         )
 
 
-def torch_act(policy: Policy) -> Act:
+def torch_act(policy: Policy) -> Decide:
     """Return ``policy`` as a function of numpy arrays."""
     device = policy.normalizer.obs_shift.device
 
     @torch.no_grad()
-    def act(obs: FloatArray, noise: FloatArray) -> FloatArray:
-        action = policy(torch.as_tensor(obs, device=device), torch.as_tensor(noise, device=device))
+    def act(obs: ArrayObs, noise: FloatArray) -> FloatArray:
+        there = tree_map(lambda part: torch.as_tensor(part, device=device), obs)
+        action = policy(there, torch.as_tensor(noise, device=device))
         raw: FloatArray = action.cpu().numpy()
         return raw
 
@@ -234,11 +237,12 @@ def evaluate(
         seed=seed,
         act_steps=act_steps or policy.spec.horizon,
         options=options,
+        observations=way_of(policy.reading),
     )
     try:
         _check_fits(policy, evaluator)
         if deterministic is None:
             deterministic = policy.evaluate_deterministic
-        return evaluator.judge(torch_act(policy), policy.noise_shape, deterministic=deterministic)
+        return evaluator.judge(torch_act(policy), policy.reading, deterministic=deterministic)
     finally:
         evaluator.close()

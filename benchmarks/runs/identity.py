@@ -58,6 +58,7 @@ def document_of(
     policy: Policy,
     *,
     act_steps: int,
+    observations: str = "flat",
     dataset: Mapping[str, str] | None,
     base: str | None,
 ) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def document_of(
         env: its task.
         policy: the one that the method judges and exports, as it is made.
         act_steps: executed actions of a chunk, resolved.
+        observations: how they are given, ``flat`` or ``dict``.
         dataset: what the data is known by: ``{"recipe": …}`` or ``{"content": …}``.
         base: what the base is known by: a configuration hash, or a hash of its files.
 
@@ -94,6 +96,8 @@ def document_of(
         },
         "numerics": {"threads": config["threads"]},
     }
+    if observations != "flat":
+        document["task"]["observations"] = observations
     if config["stop_at_success"] is not None:
         document["evaluation"]["stop_at_success"] = float(config["stop_at_success"])
     if config["policy"] is not None:

@@ -104,7 +104,14 @@ class Run:
         self.done = [0] * len(self.phases)
         gathered = sum(phase.length for phase in self.phases if phase.unit == "steps")
         if gathered:
-            envs = make_vec(env.id, config["num_envs"], seed=seed, act_steps=steps, **env.options)
+            envs = make_vec(
+                env.id,
+                config["num_envs"],
+                seed=seed,
+                act_steps=steps,
+                observations=parts.observations,
+                **env.options,
+            )
             self.experience = make_experience(
                 config, parts, self.algorithm, self.dataset_source, gathered
             )
@@ -117,6 +124,7 @@ class Run:
             seed=config["eval_seed"],
             act_steps=steps,
             options=env.options,
+            observations=parts.observations,
         )
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
@@ -269,7 +277,7 @@ class Run:
         deterministic = is_deterministic(self.config, self.algorithm.policy)
         self.scores = self.evaluator.judge(
             torch_act(self.algorithm.policy),
-            self.algorithm.policy.noise_shape,
+            self.algorithm.policy.reading,
             deterministic=deterministic,
             check=self._check_stop,
         )

@@ -116,6 +116,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "weighting_temperature": positive,
         "base": optional(text),
         "device": text,
+        "observations": optional(name_of({"flat": 0, "dict": 0}, "way to give observations")),
         "suite_name": optional(text),
         "out": text,
         "eval_deterministic": flag_or_null,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -9,7 +10,8 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from trimtab.envs.core.dict_observations import space_of, split
-from trimtab.envs.engines.episodes import EpisodeVectorEnv
+from trimtab.envs.core.spec import EnvSpec
+from trimtab.envs.engines.episodes import Bools, EpisodeVectorEnv
 
 __all__ = ["DictVectorEnv"]
 
@@ -21,11 +23,33 @@ class DictVectorEnv(gymnasium.vector.VectorWrapper):
         env: the flat ones.
     """
 
+    env: EpisodeVectorEnv
+
     def __init__(self, env: EpisodeVectorEnv) -> None:
         super().__init__(env)
         self.parts = env.obs_parts
+        self.id, self.act_steps, self.horizon = env.id, env.act_steps, env.horizon
+        self.discount, self.success_key = env.discount, env.success_key
         self.single_observation_space = space_of(self.parts)
         self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+
+    @property
+    def active(self) -> Bools:
+        """Which copies go on, [N]; see :class:`EpisodeVectorEnv`."""
+        return self.env.active
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """What is known about the environment."""
+        return self.env.env_spec
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the exact state as arrays, as the flat environments do."""
+        return self.env.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go back to a state, as the flat environments do."""
+        self.env.load_state_dict(state)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

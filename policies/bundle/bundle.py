@@ -21,11 +21,13 @@ from typing import Any
 import numpy as np
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
 import trimtab
 from trimtab.files import atomic_directory, sha256_json
+from trimtab.observations import joined, tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import (
     CARD,
@@ -38,6 +40,7 @@ from trimtab.policies.bundle.files import (
     VERSION,
     Array,
     Contract,
+    inputs_of,
     read_files,
     read_golden,
     replay_error,
@@ -45,6 +48,7 @@ from trimtab.policies.bundle.files import (
 )
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.features import observations
 from trimtab.policies.normalizer import Normalizer
 from trimtab.policies.registry import build_policy
 from trimtab.policies.runtime import PolicyRunner
@@ -146,9 +150,9 @@ def check_bundle(folder: str | Path) -> dict[str, float]:
     """
     folder = Path(folder)
     bundle, files, golden = _open(folder)
-    errors = {"torch": _replay(bundle.policy, golden, str(folder))}
+    contract = Contract.parse(bundle.config, str(folder))
+    errors = {"torch": _replay(bundle.policy, golden, contract, str(folder))}
     if ONNX in files:
-        contract = Contract.parse(bundle.config, str(folder))
         errors["onnx"] = PolicyRunner(contract, files[ONNX], f"bundle {folder}").check(golden)
     return errors
 
@@ -166,7 +170,7 @@ def bundle_hash(folder: str | Path) -> str:
     return sha256_json({"policy": config.get("policy"), "model": weights})
 
 
-def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, Array]]:
+def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, NDArray[Any]]]:
     config, files = read_files(folder)
     contract = Contract.parse(config, str(folder / CONFIG))
     golden = read_golden(files[GOLDEN], contract, str(folder / GOLDEN))
@@ -174,7 +178,7 @@ def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, Array]]:
     _check_fit(policy, contract, str(folder / CONFIG))
     _load_state(policy, files[MODEL], str(folder / MODEL))
     policy.evaluate_deterministic = bool(config["evaluate_deterministic"])
-    _replay(policy, golden, str(folder))
+    _replay(policy, golden, contract, str(folder))
     return Bundle(policy, config, folder), files, golden
 
 
@@ -230,9 +234,12 @@ def _load_state(policy: Policy, data: bytes, where: str) -> None:
     policy.load_state_dict(state)
 
 
-def _replay(policy: Policy, golden: Mapping[str, Array], where: str) -> float:
+def _replay(
+    policy: Policy, golden: Mapping[str, NDArray[Any]], contract: Contract, where: str
+) -> float:
     # torch refuses to promise anything about read-only arrays, so it gets copies.
-    obs, noise = torch.tensor(golden["obs"]), torch.tensor(golden["noise"])
+    given, drawn = inputs_of(golden, contract)
+    obs, noise = tree_map(torch.tensor, given), torch.tensor(drawn)
     with torch.no_grad():
         action = policy(obs, noise).numpy()
     return replay_error(action, golden["action"], f"bundle {where}", "torch")
@@ -253,15 +260,18 @@ def _golden(policy: Policy) -> dict[str, Tensor]:
     unit = generator.uniform(-1.0, 1.0, (_ROWS, policy.spec.obs_dim)).astype(np.float32)
     noise = generator.standard_normal((_ROWS, *policy.noise_shape), dtype=np.float32)
     noise[: _ROWS // 4] = 0.0
-    rows = {"obs": torch.from_numpy(shift + scale * unit), "noise": torch.from_numpy(noise)}
+    obs = observations(torch.from_numpy(shift + scale * unit), policy.spec)
+    drawn = torch.from_numpy(noise)
     device = policy.normalizer.obs_shift.device
     training = policy.training
     try:
         with torch.no_grad():
-            action = policy.eval()(rows["obs"].to(device), rows["noise"].to(device))
+            there = tree_map(lambda part: part.to(device), obs)
+            action = policy.eval()(there, drawn.to(device))
     finally:
         policy.train(training)
-    return {**rows, "action": action.cpu().contiguous()}
+    parts = {name: part.contiguous() for name, part in joined(obs).items()}
+    return {**parts, "noise": drawn, "action": action.cpu().contiguous()}
 
 
 def _obs_range(policy: Policy) -> tuple[Array, Array]:
@@ -298,12 +308,7 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
         "version": VERSION,
         "policy": policy.config(),
         "inputs": {
-            "obs": {
-                "dtype": "float32",
-                "shape": ["batch", spec.obs_dim],
-                "units": units,
-                "order": _order(given.get("obs_names"), spec.obs_dim, "obs_names"),
-            },
+            **_observed(policy, units, given.get("obs_names")),
             "noise": {
                 "dtype": "float32",
                 "shape": ["batch", *policy.noise_shape],
@@ -322,6 +327,7 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
                 "high": list(spec.action_high),
             }
         },
+        **({"history": spec.history} if spec.history > 1 else {}),
         "control_rate": given["control_rate"],
         "chunking": {"horizon": spec.horizon, "act_steps": given["act_steps"]},
         "evaluate_deterministic": policy.evaluate_deterministic,
@@ -340,6 +346,22 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
         raise TrimtabError(f"bundle contract: cannot be written as JSON ({error})") from error
     Contract.parse(plain, "bundle contract")
     return plain
+
+
+def _observed(policy: Policy, units: str, names: Any) -> dict[str, Any]:
+    """Return what the contract says of each part of an observation; a flat one is one part."""
+    spec, found = policy.spec, {}
+    for name, part in spec.layout.items():
+        past = [spec.history] if spec.history > 1 and part.given is None else []
+        flat = not spec.parts
+        found[name] = {
+            "dtype": part.dtype,
+            "shape": ["batch", *past, *part.shape],
+            "units": units if part.given is None else "chosen by the user",
+            "order": _order(names, part.size, "obs_names") if flat else "index",
+            **({} if part.given is None else {"given": part.given}),
+        }
+    return found
 
 
 def _order(names: Any, count: int, what: str) -> list[str] | str:

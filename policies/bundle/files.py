@@ -12,7 +12,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT, Part
+from trimtab.policies.agent import Reading
 
 Array = NDArray[np.float32]
 
@@ -37,6 +39,9 @@ TOLERANCE = 1e-4
 GOLDEN_ROWS = 16
 """The fewest golden rows that a bundle may have."""
 
+_TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "U8": np.dtype("u1")}
+"""Types of tensors that a bundle's files may hold."""
+
 _AGAIN = "export the bundle again or fetch a fresh copy"
 _MALFORMED = (
     struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
@@ -49,7 +54,7 @@ class Contract:
     """The part of ``config.json`` that a loader acts on.
 
     Attributes:
-        obs_dim: length O of an observation.
+        obs_dim: how many numbers the policy reads: the length O of a flat observation.
         horizon: length H of a predicted chunk.
         act_steps: how many actions of a chunk are played before the next prediction.
         action_dim: length A of an action.
@@ -58,6 +63,8 @@ class Contract:
         action_high: upper limits ``[A]``, raw units.
         control_rate: actions a second in Hz, or None where the task has no clock.
         evaluate_deterministic: whether this policy is judged with zero noise.
+        parts: the parts of an observation by name; empty where it is one flat vector.
+        history: observations that the policy reads, those of the last decisions.
     """
 
     obs_dim: int
@@ -69,6 +76,8 @@ class Contract:
     action_high: tuple[float, ...]
     control_rate: float | None
     evaluate_deterministic: bool
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    history: int = 1
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], where: str) -> Contract:
@@ -78,11 +87,16 @@ class Contract:
             TrimtabError: if an entry is missing or contradicts another; ``where`` names the file.
         """
         try:
-            obs, noise = config["inputs"]["obs"]["shape"], config["inputs"]["noise"]["shape"]
+            noise, history = config["inputs"]["noise"]["shape"], int(config.get("history", 1))
             action, rate = config["outputs"]["action"], config["control_rate"]
-            (_, obs_dim), (_, horizon, action_dim) = obs, action["shape"]
+            _, horizon, action_dim = action["shape"]
+            parts = _parts(config["inputs"], history)
+            observed = sum(part.size for part in parts.values() if part.given is None)
+            given = sum(part.size for part in parts.values() if part.given is not None)
             contract = cls(
-                obs_dim=int(obs_dim),
+                obs_dim=history * observed + given,
+                parts={} if list(parts) == [FLAT] else parts,
+                history=history,
                 horizon=int(horizon),
                 act_steps=int(config["chunking"]["act_steps"]),
                 action_dim=int(action_dim),
@@ -94,16 +108,42 @@ class Contract:
             )
         except KeyError as error:
             raise TrimtabError(f"{where}: has no entry {error}; {_AGAIN}") from error
-        except _MALFORMED as error:
+        except (*_MALFORMED, TrimtabError) as error:
             raise TrimtabError(f"{where}: shapes or limits are malformed; {_AGAIN}") from error
         contract._check(where)
         return contract
+
+    @property
+    def reading(self) -> Reading:
+        """What the policy reads at each decision."""
+        return Reading(self.noise_shape, self.parts, self.history)
+
+    @property
+    def input_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one row of each input of the policy, by its name in the graph."""
+        if not self.parts:
+            past = (self.history,) if self.history > 1 else ()
+            return {FLAT: (*past, self.obs_dim // self.history), "noise": self.noise_shape}
+        shapes = {
+            name: ((self.history,) if self.history > 1 and part.given is None else ()) + part.shape
+            for name, part in self.parts.items()
+        }
+        return {**shapes, "noise": self.noise_shape}
+
+    @property
+    def input_types(self) -> dict[str, str]:
+        """Type of each input of the policy."""
+        return {name: "float32" for name in self.input_shapes} | {
+            name: part.dtype for name, part in self.parts.items()
+        }
 
     def _check(self, where: str) -> None:
         rate = 1.0 if self.control_rate is None else self.control_rate
         limits = (*self.action_low, *self.action_high)
         wrong = {
-            "sizes must be at least 1": min(self.obs_dim, self.horizon, self.action_dim) < 1,
+            "sizes must be at least 1": (
+                min(self.obs_dim, self.horizon, self.action_dim, self.history) < 1
+            ),
             "noise sizes must not be negative": min(self.noise_shape, default=0) < 0,
             f"act_steps must be from 1 to the horizon {self.horizon}, got {self.act_steps}": not (
                 1 <= self.act_steps <= self.horizon
@@ -120,6 +160,24 @@ class Contract:
         for message, applies in wrong.items():
             if applies:
                 raise TrimtabError(f"{where}: {message}")
+
+
+def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
+    """Return what each input but the noise is, from a bundle's config."""
+    found = {}
+    if set(inputs) <= {"noise"}:
+        raise KeyError(FLAT)
+    for name, entry in inputs.items():
+        if name != "noise":
+            shape = tuple(entry["shape"][1:])
+            given = entry.get("given")
+            if history > 1 and given is None:
+                past, *row = shape
+                if past != history:
+                    raise ValueError(f"{name} has {past} observations, the history is {history}")
+                shape = tuple(row)
+            found[name] = Part(shape, entry["dtype"], given)
+    return found
 
 
 def sealed(config: Mapping[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
@@ -162,33 +220,37 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     return config, files
 
 
-def read_golden(data: bytes, contract: Contract, where: str) -> dict[str, Array]:
-    """Return the golden rows: ``obs [R, O]``, ``noise [R, *noise_shape]``, ``action [R, H, A]``.
+def read_golden(data: bytes, contract: Contract, where: str) -> dict[str, NDArray[Any]]:
+    """Return the golden rows: each input ``[R, ...]`` by name, and ``action [R, H, A]``.
 
     Raises:
-        TrimtabError: if a tensor is missing, has another shape or is not finite.
+        TrimtabError: if a tensor is missing, has another shape or type, or is not finite.
     """
     tensors = read_safetensors(data, where)
-    rows = len(tensors["obs"]) if "obs" in tensors and tensors["obs"].ndim else 0
-    shapes = {
-        "obs": (rows, contract.obs_dim),
-        "noise": (rows, *contract.noise_shape),
-        "action": (rows, contract.horizon, contract.action_dim),
-    }
+    rows = min((len(tensor) if tensor.ndim else 0 for tensor in tensors.values()), default=0)
+    shapes = {**contract.input_shapes, "action": (contract.horizon, contract.action_dim)}
+    types = {**contract.input_types, "action": "float32"}
     if set(tensors) != set(shapes) or rows < GOLDEN_ROWS:
+        *names, last = shapes
         raise TrimtabError(
-            f"{where}: needs the tensors obs, noise and action with at least {GOLDEN_ROWS} rows, "
-            f"has {', '.join(sorted(tensors)) or 'none'} with {rows} rows; {_AGAIN}"
+            f"{where}: needs the tensors {', '.join(names)} and {last} with at least {GOLDEN_ROWS} "
+            f"rows, has {', '.join(sorted(tensors)) or 'none'} with {rows} rows; {_AGAIN}"
         )
     for name, shape in shapes.items():
-        if tensors[name].shape != shape:
+        if tensors[name].shape != (rows, *shape) or tensors[name].dtype != types[name]:
             raise TrimtabError(
-                f"{where}: {name} has shape {tensors[name].shape}, the contract says {shape}; "
-                f"{_AGAIN}"
+                f"{where}: {name} has shape {tensors[name].shape}, the contract says "
+                f"{(rows, *shape)} of {types[name]}; {_AGAIN}"
             )
         if not np.isfinite(tensors[name]).all():
             raise TrimtabError(f"{where}: {name} has values that are not finite; {_AGAIN}")
     return tensors
+
+
+def inputs_of(golden: Mapping[str, NDArray[Any]], contract: Contract) -> tuple[Any, Array]:
+    """Return the observation, flat or of parts, and the noise of golden rows."""
+    obs = {name: golden[name] for name in contract.parts} if contract.parts else golden[FLAT]
+    return obs, golden["noise"]
 
 
 def replay_error(replayed: NDArray[Any], golden: Array, where: str, backend: str) -> float:
@@ -211,8 +273,8 @@ def replay_error(replayed: NDArray[Any], golden: Array, where: str, backend: str
     return error
 
 
-def read_safetensors(data: bytes, where: str) -> dict[str, Array]:
-    """Read float32 tensors from the bytes of a safetensors file.
+def read_safetensors(data: bytes, where: str) -> dict[str, NDArray[Any]]:
+    """Read tensors of float32 numbers or bytes from the bytes of a safetensors file.
 
     The layout is an 8-byte little-endian length, a JSON header of that length, then the tensors'
     bytes; the header must account for every byte exactly once.
@@ -228,12 +290,13 @@ def read_safetensors(data: bytes, where: str) -> dict[str, Array]:
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
             begin, end = entry["data_offsets"]
             shape = tuple(entry["shape"])
-            if entry["dtype"] != "F32" or any(type(n) is not int or n < 0 for n in shape):
+            if entry["dtype"] not in _TYPES or any(type(n) is not int or n < 0 for n in shape):
                 raise ValueError(f"tensor {name} is not float32 or has no valid shape")
-            if begin != position or end - begin != 4 * math.prod(shape):
+            dtype = _TYPES[entry["dtype"]]
+            if begin != position or end - begin != dtype.itemsize * math.prod(shape):
                 raise ValueError(f"tensor {name} does not fill its place")
             tensors[name] = np.frombuffer(
-                data, dtype="<f4", count=math.prod(shape), offset=start + begin
+                data, dtype=dtype, count=math.prod(shape), offset=start + begin
             ).reshape(shape)
             position = end
         if start + position != len(data):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor, nn
 
+from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
+from trimtab.policies.features import observations
 from trimtab.types import TrimtabError
 
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
@@ -19,8 +22,9 @@ _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     """Return ``policy`` as an ONNX model with its weights inside.
 
-    Inputs are ``obs [batch, O]`` and ``noise [batch, *noise_shape]``, the output is
-    ``action [batch, H, A]``, all float32 and in raw units.
+    Inputs are ``obs [batch, O]``, or each part of an observation by its name, and ``noise [batch,
+    *noise_shape]``; the output is ``action [batch, H, A]``. All are in raw units, and float32 but
+    for parts of bytes.
 
     Args:
         policy: any policy; it is left as it is.
@@ -32,19 +36,23 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     # A copy, because exporting sets modes and devices that a policy in training must keep.
     frozen = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
     # Two rows, because a batch of one would be traced as a fixed size.
-    example = (torch.zeros(2, policy.spec.obs_dim), torch.zeros(2, *policy.noise_shape))
+    obs = observations(torch.zeros(2, policy.spec.obs_dim), policy.spec)
+    parts = dict(obs) if isinstance(obs, Mapping) else {FLAT: obs}
+    example = (*parts.values(), torch.zeros(2, *policy.noise_shape))
+    graph_of = frozen if isinstance(obs, Tensor) else _Positional(frozen, tuple(parts))
     batch = torch.export.Dim("batch")
+    sizes = {"obs": {0: batch}, "noise": {0: batch}}
     try:
         with _quiet():
             program = torch.onnx.export(
-                frozen,
+                graph_of,
                 example,
                 dynamo=True,
                 verbose=False,
                 external_data=False,
-                input_names=["obs", "noise"],
+                input_names=[*parts, "noise"],
                 output_names=["action"],
-                dynamic_shapes={"obs": {0: batch}, "noise": {0: batch}},
+                dynamic_shapes=sizes if graph_of is frozen else (({0: batch},) * len(example),),
             )
     except Exception as error:  # the exporter raises many unrelated types
         raise TrimtabError(f"export: a {policy.kind} policy cannot become ONNX: {error}") from error
@@ -64,6 +72,25 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
         model.metadata_props.add(key=key, value=value)
     data: bytes = model.SerializeToString(deterministic=True)
     return data
+
+
+class _Positional(nn.Module):
+    """A policy whose inputs are tensors one after another, as a graph has them.
+
+    Args:
+        policy: any.
+        names: of the parts of its observation, in order; the noise comes last.
+    """
+
+    def __init__(self, policy: Policy, names: tuple[str, ...]) -> None:
+        super().__init__()
+        self.policy, self.names = policy, names
+
+    def forward(self, *tensors: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        *parts, noise = tensors
+        action: Tensor = self.policy(dict(zip(self.names, parts, strict=True)), noise)
+        return action
 
 
 @contextmanager

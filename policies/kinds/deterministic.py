@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, PolicySpec
+from trimtab.types import Batch, Obs, PolicySpec
 
 
 class DeterministicPolicy(Policy):
@@ -43,12 +43,12 @@ class DeterministicPolicy(Policy):
             layer_norm=layer_norm, activation=activation,
         )  # fmt: skip
 
-    def squashed(self, obs: Tensor) -> Tensor:
+    def squashed(self, obs: Obs) -> Tensor:
         """Return actions scaled to [-1, 1], ``[B, H, A]``, for raw ``obs`` ``[B, O]``."""
         action = torch.tanh(self.network(self.normalizer.obs(obs)))
         return action.reshape(-1, self.spec.horizon, self.spec.action_dim)
 
-    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``; ``noise`` ``[B, 0]`` is empty."""
         # The empty noise is added up so that an exported graph still has it as an input.
         return self.normalizer.raw_action(self.squashed(obs) + noise.sum())

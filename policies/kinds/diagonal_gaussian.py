@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.types import PolicySpec
+from trimtab.types import Obs, PolicySpec
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 
@@ -63,15 +63,15 @@ class DiagonalGaussianPolicy(Policy):
         mean: Tensor = self.network(normalized_obs)
         return mean.reshape(-1, *self.noise_shape)
 
-    def mean(self, obs: Tensor) -> Tensor:
+    def mean(self, obs: Obs) -> Tensor:
         """Return normalised means ``[B, H, A]`` for raw ``obs`` ``[B, O]``."""
         return self.head(self.normalizer.obs(obs))
 
-    def unclipped(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def unclipped(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return normalised actions ``[B, H, A]`` before they are clipped."""
         return torch.addcmul(self.mean(obs), self.log_std.exp(), noise)
 
-    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         return self.normalizer.raw_action(self.unclipped(obs, noise))
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.policies.networks.samplers import cosine_schedule
-from trimtab.types import Batch, PolicySpec
+from trimtab.types import Batch, Obs, PolicySpec
 
 
 class DiffusionPolicy(Policy):
@@ -54,7 +54,7 @@ class DiffusionPolicy(Policy):
 
     alpha: Tensor
 
-    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         condition = self.network.condition(self.normalizer.obs(obs))
         action = self.sampler(lambda x, time: self.network(x, time, condition), noise)

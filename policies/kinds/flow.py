@@ -10,7 +10,7 @@ from torch import Tensor
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.policies.networks.samplers import Euler
-from trimtab.types import Batch, PolicySpec
+from trimtab.types import Batch, Obs, PolicySpec
 
 
 class FlowPolicy(Policy):
@@ -42,7 +42,7 @@ class FlowPolicy(Policy):
         )
         self.network = DenoisingNetwork(spec.obs_dim, shape, hidden, time_dim)
 
-    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         condition = self.network.condition(self.normalizer.obs(obs))
         action = self.sampler(lambda x, time: self.network(x, time, condition), noise)

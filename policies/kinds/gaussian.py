@@ -8,7 +8,7 @@ from torch import Tensor
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, PolicySpec
+from trimtab.types import Batch, Obs, PolicySpec
 
 
 class GaussianPolicy(Policy):
@@ -33,12 +33,12 @@ class GaussianPolicy(Policy):
         self.std = std
         self.network = mlp(spec.obs_dim, hidden, spec.horizon * spec.action_dim)
 
-    def mean(self, obs: Tensor) -> Tensor:
+    def mean(self, obs: Obs) -> Tensor:
         """Return the normalised mean chunk ``[B, H, A]`` for raw ``obs`` ``[B, O]``."""
         mean: Tensor = self.network(self.normalizer.obs(obs))
         return mean.reshape(-1, *self.noise_shape)
 
-    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         return self.normalizer.raw_action(self.mean(obs) + self.std * noise)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from trimtab.policies.base import Policy
-from trimtab.types import PolicySpec, TrimtabError
+from trimtab.types import Obs, PolicySpec, TrimtabError
 
 
 def latent_spec(base: Policy, magnitude: float) -> PolicySpec:
@@ -59,12 +59,12 @@ class LatentPolicy(Policy):
         self.base.eval()
         return self
 
-    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         action: Tensor = self.base(obs, self.actor(obs, noise))
         return action
 
-    def decode(self, obs: Tensor, latent: Tensor) -> Tensor:
+    def decode(self, obs: Obs, latent: Tensor) -> Tensor:
         """Return the base's raw actions ``[B, H, A]`` for given latents, without gradients."""
         with torch.no_grad():
             action: Tensor = self.base(obs, latent)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import mlp
 from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
-from trimtab.types import PolicySpec
+from trimtab.types import Obs, PolicySpec
 
 
 class TanhGaussianPolicy(Policy):
@@ -78,18 +78,18 @@ class TanhGaussianPolicy(Policy):
         self.normalizer.obs_shift.copy_(normalizer.obs_shift)
         self.normalizer.obs_scale.copy_(normalizer.obs_scale)
 
-    def distribution(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def distribution(self, obs: Obs) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
         mean, log_std = self.network(self.normalizer.obs(obs)).chunk(2, dim=-1)
         log_std = log_std.clamp(*self.log_std_range)
         return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
 
-    def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         mean, log_std = self.distribution(obs)
         return self.normalizer.raw_action(torch.tanh(mean + log_std.exp() * noise))
 
-    def sample_with_log_prob(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def sample_with_log_prob(self, obs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions scaled to [-1, 1] ``[B, H, A]``, and their log-density ``[B]``.
 
         The density is that of the scaled action, as in the published code.

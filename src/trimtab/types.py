@@ -8,7 +8,7 @@ part of a policy and of nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -229,6 +229,11 @@ class PolicySpec:
         """The parts by name; a flat observation is one part, ``obs``."""
         return self.parts or {FLAT: Part((self.obs_dim // self.history,))}
 
+    @property
+    def observed(self) -> Mapping[str, Part]:
+        """Those of the parts that the environment gives."""
+        return {name: part for name, part in self.layout.items() if part.given is None}
+
     def with_history(self, length: int) -> PolicySpec:
         """Return the spec of a policy that reads ``length`` observations in place of one."""
         given = sum(part.size for part in self.parts.values() if part.given is not None)
@@ -279,6 +284,16 @@ class Statistics:
     obs_max: Tensor  # [O]
     action_min: Tensor  # [A]
     action_max: Tensor  # [A]
+
+    def of_parts(self, entries: Mapping[str, Sequence[int]]) -> Statistics:
+        """Return those of observations that are split into parts, one after another.
+
+        Args:
+            entries: which numbers of the flat observation each part has.
+        """
+        order = [entry for part in entries.values() for entry in part]
+        names = ("obs_mean", "obs_std", "obs_min", "obs_max")
+        return replace(self, **{name: getattr(self, name)[order] for name in names})
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

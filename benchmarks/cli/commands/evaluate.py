@@ -18,12 +18,13 @@ from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import FILMED
 from trimtab.benchmarks.runs import base
-from trimtab.benchmarks.runs.evaluate import Act, Evaluator, Scores, torch_act
+from trimtab.benchmarks.runs.evaluate import Evaluator, Scores, torch_act
+from trimtab.benchmarks.runs.shapes import spec_of, way_of
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
+from trimtab.policies.agent import Decide
 from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.runtime import load_policy
-from trimtab.types import PolicySpec
 
 __all__ = ["evaluate"]
 
@@ -65,12 +66,9 @@ def evaluate(
         films.prepare(film_at, task)  # before a simulator is imported
     spec = get_spec(task, **options)
     act_steps = int(bundle.config["chunking"]["act_steps"])
-    base.check_base_fits(
-        bundle,
-        PolicySpec(spec.obs_dim, act_steps, spec.action_dim, spec.action_low, spec.action_high),
-        spec,
-        called="policy",
-    )
+    observations = way_of(bundle.policy.reading)
+    asked = spec_of(spec, act_steps, observations)
+    base.check_base_fits(bundle, asked, spec, called="policy")
     if spec.fingerprint != trained.get("fingerprint") and task == trained["id"]:
         logger.warning(
             "%s has another physics fingerprint (%s) here than where the policy was trained (%s)",
@@ -79,10 +77,15 @@ def evaluate(
     zero_noise = bundle.config["evaluate_deterministic"]
     if deterministic:
         zero_noise = deterministic == "true"
-    act: Act = BACKENDS[backend](bundle)
+    act: Decide = BACKENDS[backend](bundle)
     with contextlib.ExitStack() as opened:
         evaluator = Evaluator(
-            task, episodes=episodes, seed=seed, act_steps=act_steps, options=options
+            task,
+            episodes=episodes,
+            seed=seed,
+            act_steps=act_steps,
+            options=options,
+            observations=observations,
         )
         opened.callback(evaluator.close)
         film = None
@@ -90,7 +93,7 @@ def evaluate(
             film = films.Film(task, episodes=video_episodes, act_steps=act_steps, options=options)
             opened.callback(film.close)
         scores = evaluator.judge(
-            act, bundle.policy.noise_shape, deterministic=zero_noise,
+            act, bundle.policy.reading, deterministic=zero_noise,
             watch=None if film is None else film.watch,
         )  # fmt: skip
         facts = {
@@ -140,14 +143,14 @@ def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None
     Console().print(table)
 
 
-def _on_torch(bundle: Bundle) -> Act:
+def _on_torch(bundle: Bundle) -> Decide:
     return torch_act(bundle.policy)
 
 
-def _on_onnx(bundle: Bundle) -> Act:
+def _on_onnx(bundle: Bundle) -> Decide:
     runner = load_policy(bundle.folder)
     return lambda obs, noise: runner.predict(obs, noise)
 
 
-BACKENDS: dict[str, Callable[[Bundle], Act]] = {"torch": _on_torch, "onnx": _on_onnx}
+BACKENDS: dict[str, Callable[[Bundle], Decide]] = {"torch": _on_torch, "onnx": _on_onnx}
 """What can run a bundle's policy."""

@@ -20,6 +20,7 @@ from trimtab.benchmarks.cli.main import run
 from trimtab.benchmarks.runs.evaluate import Evaluator, Scores
 from trimtab.envs.registry import list_tasks, make
 from trimtab.errors import TrimtabError
+from trimtab.policies.agent import Reading
 
 MAZE = "robotics/PointMaze-TwoRoutes-v0"
 CHEETAH = "gym/HalfCheetah-v5"  # has a vector environment of its own
@@ -52,7 +53,7 @@ def judge(env: str, film: video.Film | None) -> Scores:
     watch = None if film is None else film.watch
     try:
         return evaluator.judge(
-            lambda obs, noise: np.tanh(noise), shape, deterministic=False, watch=watch
+            lambda obs, noise: np.tanh(noise), Reading(shape), deterministic=False, watch=watch
         )
     finally:
         evaluator.close()
