@@ -181,13 +181,11 @@ class PPO(Algorithm):
         cuts = data.cuts
         last = normalize(tree_map(lambda part: part[-1], data.next_obs))
         at_cuts = normalize(tree_map(lambda part: part.flatten(0, 1)[cuts], data.next_obs))
-        bootstrap = (
-            self.critic(torch.cat([last, at_cuts])).squeeze(-1).split([len(last), len(at_cuts)])
-        )
+        values = self.critic(torch.cat([last, at_cuts])).squeeze(-1)
         reward = data.reward
         if self.reward_scale is not None:
             reward = self.reward_scale(reward, data.cut)
-        following = next_values(value, cuts, *bootstrap)
+        following = next_values(value, cuts, *values.split([len(last), len(at_cuts)]))
         advantage = generalized_advantage(
             reward, value, following, data.discount, data.cut, self.gae_decay
         )

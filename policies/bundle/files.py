@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.observations import FLAT, Part
+from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import Reading
 
 Array = NDArray[np.float32]
@@ -164,19 +164,18 @@ class Contract:
 
 def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
     """Return what each input but the noise is, from a bundle's config."""
-    found = {}
-    if set(inputs) <= {"noise"}:
+    observed = {name: entry for name, entry in inputs.items() if name not in RESERVED}
+    if not observed:
         raise KeyError(FLAT)
-    for name, entry in inputs.items():
-        if name != "noise":
-            shape = tuple(entry["shape"][1:])
-            given = entry.get("given")
-            if history > 1 and given is None:
-                past, *row = shape
-                if past != history:
-                    raise ValueError(f"{name} has {past} observations, the history is {history}")
-                shape = tuple(row)
-            found[name] = Part(shape, entry["dtype"], given)
+    found = {}
+    for name, entry in observed.items():
+        shape, given = tuple(entry["shape"][1:]), entry.get("given")
+        if history > 1 and given is None:
+            past, *row = shape
+            if past != history:
+                raise ValueError(f"{name} has {past} observations, the history is {history}")
+            shape = tuple(row)
+        found[name] = Part(shape, entry["dtype"], given)
     return found
 
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trimtab.observations import FLAT
+
 
 def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> str:
     """Return the text of a bundle's ``README.md``.
@@ -60,13 +62,12 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
 def _contract(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return what goes into the policy and comes out of it, by the words of the card."""
     env = config["env"]
-    obs, noise, action = (
-        config["inputs"]["obs"], config["inputs"]["noise"], config["outputs"]["action"],
-    )  # fmt: skip
+    inputs, action = dict(config["inputs"]), config["outputs"]["action"]
+    noise = inputs.pop("noise")
     chunking, rate = config["chunking"], config["control_rate"]
     return {
-        "observation": f"{_shape(obs)} {obs['dtype']}, {obs['units']}",
-        "observation order": _order(obs["order"]),
+        **{row: text for name, port in inputs.items() for row, text in _read(name, port).items()},
+        "history": f"{config['history']} observations" if "history" in config else "",
         "noise": f"{_shape(noise)} {noise['dtype']}, {noise['distribution']}; "
         f"{noise['deterministic']} for deterministic actions",
         "action": f"{_shape(action)} {action['dtype']}, {action['units']}",
@@ -80,6 +81,15 @@ def _contract(config: Mapping[str, Any]) -> dict[str, Any]:
         "episode": f"{env['horizon']} steps" if env["horizon"] else "",
         "physics fingerprint": env["fingerprint"],
     }
+
+
+def _read(name: str, port: Mapping[str, Any]) -> dict[str, str]:
+    """Return the rows about one thing that the policy reads, by what the card calls it."""
+    kind = f"{_shape(port)} {port['dtype']}, {port['units']}"
+    if "given" in port:
+        return {f"input {name}": f"{kind}; {port['given']:g} unless it is chosen"}
+    called = "observation" if name == FLAT else f"observation part {name}"
+    return {called: kind, f"{called} order": _order(port["order"])}
 
 
 def _shape(port: Mapping[str, Any]) -> str:

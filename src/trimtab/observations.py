@@ -16,10 +16,13 @@ from typing import Any
 
 from trimtab.errors import TrimtabError
 
-__all__ = ["FLAT", "Part", "count", "first_leaf", "joined", "tree_map"]
+__all__ = ["FLAT", "RESERVED", "Part", "count", "first_leaf", "joined", "tree_map"]
 
 FLAT = "obs"
 """Name of a flat observation where other parts stand beside it."""
+
+RESERVED = frozenset({"noise", "action"})
+"""Names that no part may have: they stand beside the parts in a bundle."""
 
 DTYPES = ("float32", "uint8")
 """What a part may consist of: numbers in raw units, or bytes of a picture."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
-from trimtab.observations import FLAT, Part
+from trimtab.observations import FLAT, RESERVED, Part
 
 __all__ = [
     "Batch", "BatchSpec", "Metrics", "Obs", "Part", "PolicySpec", "Rollout", "Sequences", "Source",
@@ -210,6 +210,8 @@ class PolicySpec:
                 )
 
     def _check_parts(self) -> None:
+        for name in RESERVED & self.parts.keys():
+            raise TrimtabError(f"policy spec: a part cannot be called {name!r}; rename it")
         if self.parts:
             observed = [part.size for part in self.parts.values() if part.given is None]
             given = [part.size for part in self.parts.values() if part.given is not None]
@@ -251,7 +253,7 @@ class PolicySpec:
         Raises:
             TrimtabError: if there is a part of this name.
         """
-        if name in self.layout or name in ("noise", "action"):
+        if name in self.layout:
             raise TrimtabError(
                 f"policy spec: there is a part {name!r} already; choose another name"
             )

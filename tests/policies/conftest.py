@@ -16,6 +16,7 @@ import torch
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.bundle.files import CONFIG, Array, sealed
+from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
@@ -53,6 +54,9 @@ def _steered() -> Policy:
 # Kinds made of other policies cannot be built from a spec, so they stand here.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
+    "best_of": lambda: BestOfPolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
+    ),
     "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
                                             train_steps=4)),
     "gaussian": lambda: _fitted(GaussianPolicy(SPEC, **SMALL)),

@@ -50,13 +50,7 @@ def evaluate(
     trained = bundle.config["env"]
     task = env or trained["id"]
     if env_options:
-        try:
-            options = yaml.safe_load(env_options)
-        except yaml.YAMLError as error:
-            raise TrimtabError(f"evaluate: env_options={env_options}: not YAML") from error
-        if not isinstance(options, dict):
-            raise TrimtabError("evaluate: env_options: such as {reward: sparse, horizon: 150}")
-        options = checked_names(options)
+        options = _options(env_options)
     else:
         options = trained["options"] if task == trained["id"] else {}
     film_at = films.film_path(video, policy, task)
@@ -106,6 +100,17 @@ def evaluate(
                 film.write(film_at, scores, tell)
             Console(stderr=True, soft_wrap=True, highlight=False).print(f"video: {film_at}")
     return 0
+
+
+def _options(text: str) -> dict[str, Any]:
+    """Return what the task is to be made with, from the words of the command line."""
+    try:
+        options = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise TrimtabError(f"evaluate: env_options={text}: not YAML") from error
+    if not isinstance(options, dict):
+        raise TrimtabError("evaluate: env_options: such as {reward: sparse, horizon: 150}")
+    return dict(checked_names(options))
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
