@@ -70,16 +70,16 @@ class Algorithm(ABC):
     Attributes:
         revision: raised by one whenever the method's mathematics change, on the class that they
             change in; results of different revisions never share a table or a run's folder.
-        neutral: keywords that a class got after results were published, with the values with which
-            it computes what it did before; runs with these values keep their names.
-        uses: what it cannot do without, of ``policy``, ``dataset`` and ``base``; the harness says
-            so in one line when it is missing.
+        neutral: keywords that a class got after results were published, with the values that leave
+            its results unchanged; runs with these values keep their names.
+        uses: which of ``policy``, ``dataset`` and ``base`` it needs; the harness says in one line
+            which is missing.
         without: settings of a parent that have no effect on it; the harness refuses them.
         bootstraps: whether it looks at next observations. A method that does not is also given
             the steps of a dataset whose next observation was not recorded.
         statistics_of_transitions: whether ``setup.statistics`` counts the observations of
             transitions alone, as loaders of transitions do, and not the last one of each episode.
-        wants: what its batches have beside the usual; a keyword of its constructor may decide it.
+        wants: extra fields of its batches; a keyword of its constructor may decide it.
         aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
         batch_size: transitions in one gradient step.
         warmup_steps: environment steps gathered before the first online update.
@@ -87,9 +87,9 @@ class Algorithm(ABC):
         rollout_steps: decisions of every environment in one ``Rollout``; each is learned from once,
             at once. 0 means that ``update`` takes batches from a replay buffer or dataset.
         updates: calls of ``update`` so far, for schedules; a method that has one counts them.
-        kept_metrics: metrics of a part that is not updated every time, from its last update.
+        kept_metrics: the last metrics of a part that is not updated in every update.
         policy: what is evaluated and exported.
-        faithful: whether it does what its paper or the paper's code does, but for what its
+        faithful: whether it follows its paper or the paper's code, except for what its
             docstring lists as deviations; False for an adaptation, which says there why.
     """
 
@@ -130,8 +130,8 @@ class Algorithm(ABC):
     def continued_action(self, data: Batch) -> Tensor:
         """Return a batch's action chunks ``[B, H, A]``, continued where their episode cut them.
 
-        What stands after the last executed action has no effect, so a chunk with any actions there
-        is as true a decision. A critic is asked about whole plans of its actor, and learns their
+        What stands after the last executed action has no effect, so any actions there describe
+        the same decision. A critic is asked about whole plans of its actor, and learns their
         worth only if it sees such plans: gathered and recorded chunks alike go on as the learner
         would act now. Any other rule (such as repeating the last action) leaves the values of the
         actor's own plans near an episode's end to chance.
@@ -145,8 +145,8 @@ class Algorithm(ABC):
         """Return what a run of this method goes through, one after another.
 
         By default: ``update`` on the dataset for ``offline_steps`` updates, then ``update`` on what
-        is gathered for ``online_steps`` environment steps. It is asked for once a run, when the
-        method has been made, and again where a run is resumed; the answer must be the same.
+        is gathered for ``online_steps`` environment steps. The harness calls this once a run, after it
+        has made the method, and again where a run is resumed; the answer must be the same.
 
         Args:
             budget: what the run may spend.
@@ -175,7 +175,7 @@ class Algorithm(ABC):
         return {**parts, "updates": self.updates, "kept_metrics": dict(self.kept_metrics)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where ``state`` was taken."""
+        """Restore ``state``, so that learning continues exactly from it."""
         for name, part in self.state().items():
             part.load_state_dict(state[name])
         self.updates = int(state["updates"])

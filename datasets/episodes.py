@@ -1,8 +1,8 @@
 """The one in-memory schema of offline data: episodes of T steps with T+1 observations.
 
-Every reader ends here and every consumer starts here. Units are raw (nothing is normalised),
-termination and truncation are kept apart, and the true last observation is stored; an episode whose
-file lacks it says so.
+Every reader of a file format returns this schema, and every learner reads it. Units are raw:
+nothing is normalised. Termination and truncation are kept apart. The true last observation is
+stored; if a file does not have it, ``Episode.last_observed`` says so.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Episode:
     """One episode of T steps. Arrays are converted to these types and made read-only.
 
     Attributes:
-        observations: ``[T+1, O]`` float32, the last one being the true final observation.
+        observations: ``[T+1, O]`` float32, raw units; the last one is the true final observation.
         actions: ``[T, A]`` float32, raw units.
         rewards: ``[T]`` float32.
         terminations: ``[T]`` bool, true where the task itself ended (value 0 afterwards).
         truncations: ``[T]`` bool, true where only the clock ran out.
         infos: further arrays ``[T, ...]`` by name, for example ``success`` (bool).
         seed: seed that the episode's reset was given, or None where unknown.
-        last_observed: whether the last observation was recorded. Where it was not, and the task did
-            not end, the one before stands in its place: the last step serves cloning, and no
-            value can be bootstrapped from it.
+        last_observed: whether the last observation was recorded. If it was not, and the task did
+            not end there, the observation before stands in its place. The last step can then be
+            cloned, but no value can be bootstrapped from its next observation.
     """
 
     observations: npt.NDArray[np.float32]
@@ -81,7 +81,7 @@ class Episode:
 
     @property
     def num_transitions(self) -> int:
-        """Number of steps whose next observation was recorded: T or, where it lacks, T - 1."""
+        """Number of steps with a known next observation: T, or T - 1 without ``last_observed``."""
         return len(self) - (not self.last_observed)
 
     @property
@@ -110,14 +110,14 @@ class Episode:
 
 
 class ContentHash:
-    """A dataset's content hash, gathered an episode at a time.
+    """Computes a dataset's content hash, one episode after another.
 
     Args:
-        id: as the dataset's.
-        env: as the dataset's.
-        env_options: as the dataset's.
-        action_low: as the dataset's.
-        action_high: as the dataset's.
+        id: id of the dataset.
+        env: id of its environment.
+        env_options: options of its environment.
+        action_low: lower limits of its actions.
+        action_high: upper limits of its actions.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class ContentHash:
         self._digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
 
     def add(self, episode: Episode) -> None:
-        """Take the next episode in."""
+        """Add the next episode to the hash."""
         self._digest.update(f"episode seed {episode.seed}".encode())
         if not episode.last_observed:
             self._digest.update(b"last observation not recorded")
@@ -151,7 +151,7 @@ class EpisodesOnAccess(Sequence[Episode], ABC):
 
     @abstractmethod
     def episode(self, number: int) -> Episode:
-        """Return the episode ``number``, from 0 on and less than the length."""
+        """Return the episode with this number, from 0 to the length less 1."""
 
     @overload
     def __getitem__(self, index: int) -> Episode: ...
@@ -174,10 +174,11 @@ class Dataset:
         id: name of the form ``namespace/name-v0``.
         env: id of the environment.
         env_options: non-default options that the environment was made with (JSON values).
-        episodes: the data; a list becomes a tuple, any other sequence may read on access.
+        episodes: the data. A list becomes a tuple; any other sequence may read an episode when it
+            is asked for.
         action_low: lower limit of each action dimension, raw units, length A.
         action_high: upper limit of each action dimension, raw units, length A.
-        control_rate: actions a second (Hz), or None where unknown.
+        control_rate: actions per second (Hz), or None where unknown.
         recipe: how the dataset was made (JSON values).
         fingerprint: physics fingerprint of the environment, or None where unknown.
     """
@@ -218,7 +219,7 @@ class Dataset:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 over names, seeds and arrays in order, whatever file they are stored in."""
+        """SHA-256 over names, seeds and arrays in order; the file format does not change it."""
         digest = ContentHash(self.id, self.env, self.env_options, self.action_low, self.action_high)
         for episode in self.episodes:
             digest.add(episode)
@@ -227,17 +228,17 @@ class Dataset:
     def statistics(self, *, transitions_only: bool = False) -> Statistics:
         """Return per-dimension statistics over every recorded observation and every action.
 
-        Args:
-            transitions_only: count the observations of transitions alone: without the last one of
-                each episode, which no transition begins with.
+        Means and deviations are accumulated in float64 and returned as float32. The deviation is
+        the population's (divided by the count), and 0 for a dimension that never changes.
 
-        Means and deviations are accumulated in float64 and returned as float32; the deviation is
-        the population's (divided by the count) and 0 for a dimension that never changes.
+        Args:
+            transitions_only: count only observations that a transition begins with, and so leave
+                out the last one of each episode.
 
         Raises:
             TrimtabError: if the data holds NaN or infinity, or no observation is left to count.
         """
-        # Not at the top: processes that read strangers' files have episodes and no torch.
+        # Not at the top: the processes that read external files use this module without torch.
         import torch
 
         from trimtab.types import Statistics
@@ -271,11 +272,16 @@ class Dataset:
 
 
 def validate(dataset: Dataset, where: str) -> None:
-    """Check shapes and finiteness of everything; ``where`` (a path or name) opens the message.
+    """Check that a dataset has episodes, right shapes, finite values and fitting action limits.
+
+    Args:
+        dataset: what is checked.
+        where: path or name of the dataset; the error message begins with it.
 
     Raises:
-        TrimtabError: no episodes, an empty episode, a wrong or inconsistent shape, NaN or infinity,
-            or action limits that do not fit; it names the episode and the key.
+        TrimtabError: if there is no episode, an episode is empty, a shape is wrong or differs
+            between episodes, a value is NaN or infinite, or the action limits do not fit. The
+            message names the episode and the key.
     """
     if not dataset.episodes:
         raise TrimtabError(f"{where}: the dataset has no episodes; {_ADVICE}")
@@ -291,11 +297,12 @@ def check_episode(episode: Episode, place: str, dims: tuple[int, int] | None) ->
 
     Args:
         episode: what is checked.
-        place: opens the message.
+        place: text that the error message begins with.
         dims: (O, A) of the episodes before, or None for the first.
 
     Raises:
-        TrimtabError: naming the key.
+        TrimtabError: if a shape is wrong or a value is not a finite number. The message names the
+            key.
     """
     steps = episode.actions.shape[0] if episode.actions.ndim == 2 else -1
     if steps < 1 or episode.actions.shape[1] < 1:
@@ -334,8 +341,15 @@ def check_episode(episode: Episode, place: str, dims: tuple[int, int] | None) ->
 def check_limits(low: Sequence[float], high: Sequence[float], action_dim: int, where: str) -> None:
     """Check action limits against the length A of an action.
 
+    Args:
+        low: lower limits, raw units.
+        high: upper limits, raw units.
+        action_dim: length A of an action.
+        where: path or name of the dataset; the error message begins with it.
+
     Raises:
-        TrimtabError: if their number is not A, one is NaN or a low one exceeds its high one.
+        TrimtabError: if their number is not A, a limit is NaN, or a lower limit exceeds its upper
+            limit.
     """
     if not len(low) == len(high) == action_dim:
         raise TrimtabError(

@@ -1,4 +1,4 @@
-"""Many environments in step, the only way for the rest of the suite to get environments."""
+"""Make copies of a task that are stepped together; the rest of the suite gets them only here."""
 
 from __future__ import annotations
 
@@ -55,27 +55,31 @@ def make_vec(
 ) -> EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv:
     """Make ``num_envs`` copies of a task, stepped together.
 
-    A family's own vector environment is taken where there is one that knows the options: the same
-    trajectories to the last bit, sooner.
+    If the family has a vector environment of its own that knows the options, it is used. It gives
+    the same trajectories to the last bit, and is faster.
 
     Args:
         id: ``family/task``.
         num_envs: number of copies N.
-        seed: decides every episode: the seed of episode e of copy i is drawn from
+        seed: seed of all episodes: the seed of episode e of copy i is drawn from
             ``SeedSequence([seed, i, e])``.
         act_steps: actions per step; actions are always [N, act_steps, A].
-        discount: factor per environment step inside a chunk.
-        device: where the simulator runs: ``"cpu"``, or ``"cuda"`` where the family knows a GPU;
-            then torch tensors on the GPU take the place of arrays.
-        episode_seed: replaces the rule for seeds: ``episode_seed(i, e) -> int``.
-        threads: how many threads step the simulators, where the family's own vector environment has
-            threads; None for its own number. No result depends on it.
+        discount: discount of the rewards for each environment step inside a chunk.
+        device: where the simulator runs: ``"cpu"``, or ``"cuda"`` if the family can run on a GPU.
+            With ``"cuda"``, torch tensors on the GPU take the place of arrays.
+        episode_seed: function that gives the seeds instead: ``episode_seed(i, e) -> int``.
+        threads: number of threads that step the simulators, if the family's own vector environment
+            has threads; with None it chooses the number. No result depends on it.
         observations: ``"flat"`` for [N, O], ``"dict"`` for a dictionary of the parts that
             ``EnvSpec.obs_parts`` names, such as goals.
-        options: as :func:`trimtab.envs.registry.make`.
+        options: options of the environment, as in :func:`trimtab.envs.registry.make`.
+
+    Returns:
+        An ``EpisodeVectorEnv``; with ``device="cuda"`` a ``TorchVectorEnv``; with
+        ``observations="dict"`` a ``DictVectorEnv``.
 
     Raises:
-        TrimtabError: if anything of this is out of range, unknown or not installed.
+        TrimtabError: if an argument is out of range or unknown, or a package is not installed.
     """
     own = own_vector(id, **options)
     devices = ("cpu",) if own is None else own.devices

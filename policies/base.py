@@ -27,8 +27,8 @@ class Policy(nn.Module, ABC):
         spec: shapes and limits.
         noise_shape: shape of the noise of one row, all of it standard normal.
         normalizer: the only place where units change.
-        revision: raised by one whenever a policy with equal weights and noise acts otherwise, or is
-            cloned by another loss.
+        revision: raised by one whenever a policy with equal weights and noise acts differently, or is
+            cloned with another loss.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
@@ -58,7 +58,7 @@ class Policy(nn.Module, ABC):
 
         Args:
             obs: raw observations ``[B, O]``, or parts.
-            deterministic: noise zero instead of sampled noise.
+            deterministic: use zero noise instead of sampled noise.
         """
         noise = self.sample_noise(count(obs))
         action: Tensor = self(obs, torch.zeros_like(noise) if deterministic else noise)
@@ -94,7 +94,7 @@ class Policy(nn.Module, ABC):
         return self.kind
 
     def config(self) -> dict[str, Any]:
-        """Return JSON from which ``trimtab.policies.registry.build_policy`` builds its equal."""
+        """Return JSON from which ``trimtab.policies.registry.build_policy`` builds an equal policy."""
         return {"kind": self.kind, "spec": self.spec.to_json(), **self._keywords}
 
     def masked_mean(self, error: Tensor, valid: Tensor) -> Tensor:

@@ -4,9 +4,8 @@
     runner.reset()
     action = runner.step(obs)  # once a control tick
 
-A bundle proves itself before it is used: its files' hashes are checked and its golden rows are
-replayed. At run time an observation that is not what the policy was trained on raises; it never
-becomes a number that a motor would follow.
+Before a bundle is used, the hashes of its files are checked and its golden rows are replayed. At run
+time an observation that is not what the policy was trained on raises; it never becomes an action.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def load_policy(
     Args:
         folder: the bundle's folder.
         seed: seed of the noise.
-        deterministic: zero noise if True, sampled if False; None takes what the policy is judged
-            with (``evaluate_deterministic`` in its contract).
+        deterministic: zero noise if True, sampled if False; None takes the
+            setting with which the policy is judged (``evaluate_deterministic`` in its contract).
 
     Raises:
         TrimtabError: if a file is missing or was changed, or if onnxruntime does not give the
@@ -151,7 +150,7 @@ class PolicyRunner:
         Observations have their history, ``[B, K, ...]``, and all inputs, where there are any.
 
         Raises:
-            TrimtabError: as :meth:`step`, for the noise too.
+            TrimtabError: as :meth:`step`; the noise is checked in the same way.
         """
         shapes, types = self.contract.input_shapes, self.contract.input_types
         names = list(self.contract.parts) or [FLAT]

@@ -137,10 +137,10 @@ def _families() -> list[Finding]:
 
 
 def drawing(trials: Sequence[Trial]) -> Finding:
-    """Return what ``trimtab evaluate video=true`` will draw with, from what was tried, in order.
+    """Return what ``trimtab evaluate video=true`` will draw with: the first trial that works.
 
-    Only videos need it, so that nothing works is a note; but a user's own ``MUJOCO_GL`` that does
-    not work is a warning.
+    Only videos need drawing. If nothing works, that is a note. If the user has set ``MUJOCO_GL``
+    and it does not work, that is a warning.
     """
     works = [trial.renderer for trial in trials if trial.works]
     failed = [f"{trial.renderer} fails ({trial.reason})" for trial in trials if not trial.works]

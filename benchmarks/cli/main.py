@@ -20,8 +20,8 @@ from trimtab.benchmarks.core.signals import sigterm_as_exit
 from trimtab.errors import TrimtabError
 
 HEADER = """\
-Trimtab: a benchmark suite in which small policies steer, fine-tune and are measured against large
-generative ones.
+Trimtab: a benchmark suite for robot control. In it, small policies steer large generative policies,
+fine-tune them and are measured against them.
 
 usage: trimtab <command> key=value ...        trimtab <command> --help explains one command
 """
@@ -111,7 +111,7 @@ def explain(name: str, command: Command, words: Sequence[str] = ()) -> str:
     """Return what ``trimtab <command> --help`` prints; ``words`` stand beside ``--help``.
 
     Raises:
-        TrimtabError: if a word names a method or a policy that there is not.
+        TrimtabError: if a word names a method or a policy that does not exist.
     """
     lines = [f"trimtab {name}: {command.summary}", "", "examples:"]
     lines += [f"  {example}" for example in command.examples]

@@ -1,4 +1,4 @@
-"""What commands show: tables, JSON, and how far something is."""
+"""What commands show: tables, JSON and progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _WIDEST = 1000
 
 @contextmanager
 def progress_bar(description: str) -> Iterator[Callable[[float, str], None]]:
-    """Yield what is told the share that is done and a few words, and shows both as a bar."""
+    """Show a progress bar, and yield the function that updates it.
+
+    The function takes the share that is done, from 0 to 1, and a few words.
+    """
     from rich.progress import (
         BarColumn,
         Progress,
@@ -47,7 +50,7 @@ def progress_bar(description: str) -> Iterator[Callable[[float, str], None]]:
 
 
 def print_result(folder: Path, summary: Mapping[str, Any], *, already_done: bool) -> None:
-    """Print where a run is and what its last evaluation found."""
+    """Print the folder of a run and the result of its last evaluation."""
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"{'already done' if already_done else 'done'}: {folder}")
     success = summary["success"]
@@ -64,7 +67,10 @@ def print_json(value: Any) -> None:
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows as a table, a column a key of the first; names, in the first one, stay whole."""
+    """Print rows as a table with one column for each key of the first row.
+
+    The first column has names, which are shown whole.
+    """
     table = Table()
     keys = list(rows[0]) if rows else ["nothing"]
     longest = max((len(str(row[keys[0]])) for row in rows), default=0)

@@ -10,14 +10,14 @@ from trimtab.benchmarks.cli.words import Command, Setting
 __all__ = ["COMMANDS", "FILMED"]
 
 FILMED = 3
-"""Episodes that a film shows unless it is told."""
+"""Number of episodes that a video shows by default."""
 
-FORMAT = Setting("table", "table, or json alone on standard output", ("table", "json"))
+FORMAT = Setting("table", "a table, or only JSON on standard output", ("table", "json"))
 
 COMMANDS: dict[str, Command] = {
     "train": Command(
         "trimtab.benchmarks.cli.commands.train:train",
-        "one run: train, evaluate, save; started again, it goes on or says that it is done",
+        "one run: train, evaluate, save; the same command again continues it, or says it is done",
         (
             "trimtab train env=robotics/PointMaze-TwoRoutes-v0 algorithm=bc policy=flow "
             "dataset=two_routes act_steps=8",
@@ -29,24 +29,24 @@ COMMANDS: dict[str, Command] = {
     ),
     "bench": Command(
         "trimtab.benchmarks.cli.commands.bench:bench",
-        "a suite's whole grid, in parallel over the cores, then its leaderboard",
+        "all runs of a suite, in parallel on all cores, then its leaderboard",
         ("trimtab bench suite=quickstart", "trimtab bench suite=quickstart workers=1"),
         {
             "suite": Setting(
                 ..., "name of a suite, as trimtab list suite shows it, or a YAML file of your own"
             ),
             "runs": Setting("runs", "folder of the runs; finished ones are not run again"),
-            "out": Setting("", "folder of the leaderboard; default <runs>/suites/<suite>"),
-            "workers": Setting(0, "runs side by side; 0 for one a core"),
-            "launcher": Setting("local", "what carries the runs out"),
-            "scale": Setting("", "one of the suite's scales, such as ci; default its first"),
-            "seeds": Setting("", "such as 0,1,2 instead of the suite's own seeds"),
+            "out": Setting("", "folder of the leaderboard; default: <runs>/suites/<suite>"),
+            "workers": Setting(0, "number of runs side by side; 0: one for each core"),
+            "launcher": Setting("local", "name of the launcher that carries out the runs"),
+            "scale": Setting("", "one of the suite's scales, such as ci; default: the first"),
+            "seeds": Setting("", "seeds to use instead of the suite's own, such as 0,1,2"),
             "format": FORMAT,
         },
     ),
     "evaluate": Command(
         "trimtab.benchmarks.cli.commands.evaluate:evaluate",
-        "judge a policy on fixed seeds, with intervals",
+        "evaluate a policy on fixed seeds, with intervals",
         (
             "trimtab evaluate policy=<a run or bundle> episodes=100 seed=7",
             "trimtab evaluate policy=<bundle> env=metaworld/push-v3 episodes=50 backend=onnx",
@@ -54,16 +54,20 @@ COMMANDS: dict[str, Command] = {
         ),
         {
             "policy": Setting(..., "folder of a run or a bundle"),
-            "env": Setting("", "task; default the one that the policy was trained for"),
+            "env": Setting("", "task; default: the task that the policy was trained for"),
             "episodes": Setting(50, "number of evaluation episodes"),
             "seed": Setting(0, "seed of the first episode; episode i has seed + i"),
             "backend": Setting("torch", "what runs the policy", ("torch", "onnx")),
-            "deterministic": Setting("", "true or false; default as the policy's kind is judged"),
-            "env_options": Setting("", "such as {reward: sparse}; default the policy's own"),
+            "deterministic": Setting(
+                "", "true: zero noise, false: sampled noise; default: what the policy's bundle says"
+            ),
+            "env_options": Setting(
+                "", "options of the task, such as {reward: sparse}; default: the policy's own"
+            ),
             "video": Setting(
                 "",
-                "a file.mp4 to show episodes in, where there is none but an earlier film; "
-                "true: <policy's folder>-<env>.mp4 here",
+                "file.mp4 to write a video to; it replaces no file but an earlier video; "
+                "true: <policy's folder>-<env>.mp4 in the current folder",
             ),
             "video_episodes": Setting(FILMED, "how many of the first episodes the video shows"),
             "format": FORMAT,
@@ -80,7 +84,7 @@ COMMANDS: dict[str, Command] = {
             "metric": Setting("", "default: success where a task has it", ("success", "return")),
             "intervals": Setting(
                 "student_t",
-                "made for few seeds; bootstrap: the field's, too narrow with few",
+                "student_t: made for few seeds; bootstrap: common, but too narrow with few seeds",
                 ("student_t", "bootstrap"),
             ),
             "format": FORMAT,
@@ -88,7 +92,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "export": Command(
         "trimtab.benchmarks.cli.commands.export:export",
-        "write a bundle for a robot, with ONNX, and check that it replays",
+        "write a bundle for a robot, with ONNX, and check that it gives the same actions",
         (
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
@@ -96,7 +100,7 @@ COMMANDS: dict[str, Command] = {
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
             "out": Setting(..., "folder of the bundle to write"),
-            "env": Setting("", "task of a .zip of Stable-Baselines3, which does not name it"),
+            "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
         },
     ),
     "dataset": Command(
@@ -111,21 +115,23 @@ COMMANDS: dict[str, Command] = {
         ),
         {
             "action": Setting("list", "what to do", ("list", "make", "check", "info", "convert")),
-            "dataset": Setting("", "a recipe or others' dataset, as list shows them"),
+            "dataset": Setting(
+                "", "name of a recipe or of an external dataset, as action=list shows them"
+            ),
             "path": Setting("", "file or folder of a dataset, in any format"),
             "from": Setting("", "convert: file or folder to read; its format is recognised"),
             "to": Setting("", "convert: file or folder to write"),
-            "as": Setting("", "convert: format to write, where to= could be several"),
-            "env": Setting("", "environment of the data, where its file does not say"),
-            "id": Setting("", "id of the data, such as my/lift-v0, where its file does not say"),
+            "as": Setting("", "convert: format to write, if to= fits several formats"),
+            "env": Setting("", "environment of the data, if its file does not name it"),
+            "id": Setting("", "id of the data, such as my/lift-v0, if its file has none"),
             "mask": Setting("", "only the episodes under this mask, such as train"),
             "horizon": Setting(0, "steps of a whole episode, for D4RL files without timeouts"),
-            "keys": Setting("", "observation keys after commas, in the order that is wanted"),
+            "keys": Setting("", "observation keys to take, in this order, separated by commas"),
             "frames": Setting(
-                "", "LeRobot: cameras after commas, or all, whose frames are decoded"
+                "", "LeRobot: cameras whose frames are decoded, separated by commas; or all"
             ),
             "figure": Setting(
-                "", "info: a file.png to draw, where there is none but an earlier one"
+                "", "info: file.png to draw to; it replaces no file but an earlier figure"
             ),
             "out": Setting("runs", "datasets are made below <out>/datasets"),
             "format": FORMAT,
@@ -134,7 +140,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "list": Command(
         "trimtab.benchmarks.cli.commands.listing:list_things",
-        "what there is: env, family, algorithm, policy, dataset or suite",
+        "show what there is: env, family, algorithm, policy, dataset or suite",
         (
             "trimtab list algorithm",
             "trimtab list env tag=goal,sparse",
@@ -143,10 +149,12 @@ COMMANDS: dict[str, Command] = {
         {
             "what": Setting(
                 ...,
-                "env, algorithm, policy, dataset or suite; family: simulators of tasks",
+                "what to list: env, algorithm, policy, dataset, suite; family: simulators of tasks",
                 ("env", "family", "algorithm", "policy", "dataset", "suite"),
             ),
-            "tag": Setting("", "only tasks with all of these, such as goal,sparse or metaworld"),
+            "tag": Setting(
+                "", "only tasks with all of these tags, such as goal,sparse or metaworld"
+            ),
             "format": FORMAT,
         },
     ),
@@ -163,7 +171,7 @@ COMMANDS: dict[str, Command] = {
                 "", "groups or rows: environments, replay, updates, training, latency, growth, …"
             ),
             "rounds": Setting(5, "turns of each side; a row has their medians"),
-            "scale": Setting("1.0", "factor to the amount of work of a turn"),
+            "scale": Setting("1.0", "factor that multiplies the work of a turn"),
             "out": Setting("", "folder for the rows, the machine, and the growth with its figure"),
             "format": Setting(
                 "table", "table, or json or markdown alone", ("table", "json", "markdown")
@@ -172,7 +180,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "doctor": Command(
         "trimtab.benchmarks.cli.commands.doctor:doctor",
-        "what is wrong with this machine or installation",
+        "look for problems of this machine and of this installation",
         ("trimtab doctor", "trimtab doctor out=/data/runs"),
         {
             "out": Setting("runs", "folder that runs will be written to"),

@@ -1,4 +1,4 @@
-"""Words of the command line: ``key=value``, what a command takes, and what is said of wrong ones.
+"""Words of the command line: ``key=value``, what a command takes, and errors for wrong words.
 
 Nothing heavy is imported here, so that ``trimtab --help`` answers at once.
 """
@@ -15,7 +15,7 @@ from trimtab.errors import TrimtabError
 __all__ = ["MOST", "Command", "Setting", "near", "parse"]
 
 MOST = 2**32 - 1
-"""The most that a whole number may be: seeds beyond it are none to NumPy's older generators."""
+"""The largest whole number of a setting: NumPy's older generators take no larger seed."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Command:
 
 
 def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """Return a hint that names the nearest right word, or all of them."""
+    """Return a hint that names the nearest right word, or all right words if none is near."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
 

@@ -42,7 +42,7 @@ def with_task_limits(dataset: Dataset) -> Dataset:
 def not_replayed(dataset: Dataset) -> str:
     """Return why no episode of ``dataset`` can be played again, in a few words; or nothing."""
     if dataset.env not in list_envs():
-        return f"its environment {dataset.env} is none of these; env= says which it is"
+        return f"its environment {dataset.env} is no task of Trimtab; name its task with env="
     if dataset.fingerprint is None or all(e.seed is None for e in dataset.episodes):
         return "it has no seeds, or does not say in which physics they were played"
     return ""

@@ -81,7 +81,7 @@ def file_hints(path: Path, recipe: Mapping[str, Any]) -> Hints:
         for name in given:
             if name not in format.hints:
                 raise TrimtabError(
-                    f"dataset.{name}={given[name]}: says nothing that {format.name} data lacks"
+                    f"dataset.{name}={given[name]}: does not apply to {format.name} data"
                 )
     hints: Hints = {}
     hints.update(given)  # type: ignore[typeddict-item]

@@ -1,6 +1,6 @@
 """How fast Trimtab is beside its peers: pairs of one job, run in turns, and their rows.
 
-What is measured stands in ``trimtab.benchmarks.speed_cases``, one module a group, whose ``PAIRS``
+What is measured stands in ``trimtab.benchmarks.speed.cases``, one module a group, whose ``PAIRS``
 are the rows; a new row is a new :class:`Pair` there. How it is measured stands here:
 
     warm-up of every side, then rounds of   ours peer   ours peer   ours peer ...

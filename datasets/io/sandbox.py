@@ -1,7 +1,7 @@
 """Reading in a process apart: a damaged file can crash or hang a C library, but not the caller.
 
 The caller is never forked, for it may have threads (torch's, JAX's): a small server, started in a
-fresh interpreter when the first file is read, forks for each reading (``reading_server.py``). It
+fresh interpreter when the first file is read, forks for each reading (``sandbox_server.py``). It
 is told what to read by the name of a module's function and by JSON. The reader hands its arrays
 over in shared memory, so that nothing is copied twice, or in a file where they are too large for
 that; beside them only JSON passes, and nothing is unpickled.

@@ -34,7 +34,7 @@ With a history of K observations each has one more axis, ``[B, K, ...]``, the ne
 Metrics = dict[str, float | Tensor]
 """Named scalars of one update, in the order in which they were computed.
 
-Tensors, of no dimension, stay where they are until they are logged: an update waits for no device.
+Scalar tensors stay on their device until they are logged, so that an update waits for no device.
 """
 
 _EMPTY: Mapping[str, Tensor] = MappingProxyType({})
@@ -42,7 +42,7 @@ _EMPTY: Mapping[str, Tensor] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Batch:
-    """Transitions as a learner sees them; n-step, chunks and time limits are already in it.
+    """Transitions as a learner sees them; n-step sums, chunks and time limits are accounted for.
 
     ``reward`` is the discounted sum over the k rows of the window that were really taken, and
     ``discount`` is ``gamma**k``, or 0 after a true termination (never after a time limit), so that
@@ -102,11 +102,11 @@ class Rollout:
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
     """What ``Algorithm.explore`` asked to have back, by name, each ``[T, N, ...]``."""
     cut_rows: Tensor | None = None
-    """Where ``cut`` is true, ``[K]`` indices of ``cut.flatten()``, so that nobody has to look."""
+    """Where ``cut`` is true, ``[K]`` indices of ``cut.flatten()``, so that no code has to search it."""
 
     @property
     def cuts(self) -> Tensor:
-        """``cut_rows``; told from ``cut`` where they were not given, which waits for its device."""
+        """``cut_rows``, or where they were not given those of ``cut``, which waits for its device."""
         return self.cut.flatten().nonzero()[:, 0] if self.cut_rows is None else self.cut_rows
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class BatchSpec:
-    """What a method wants of its batches beside the usual.
+    """Extra fields that a method needs in its batches.
 
     A decision is an action chunk of ``act_steps`` steps, or a single action.
 
@@ -123,12 +123,12 @@ class BatchSpec:
         n_step: decisions whose rewards are summed before the bootstrap; ``next_obs`` lies behind
             the last of them, ``discount`` counts each of them.
         next_action: fill ``Batch.next_action`` with what was done at ``next_obs``. Decisions whose
-            successor was cut off (a time limit, the end of a recording, the newest one that is
-            stored) are then not drawn; after a true end the last action stands there, which no
+            successor was cut off (a time limit, the end of a recording, the newest stored
+            decision) are then not drawn; after a true end the last action stands there, which no
             target counts, as ``discount`` is 0.
         mc_return: fill ``Batch.mc_return`` with what is collected from ``obs`` to its episode's
-            end, each decision discounted, with nothing bootstrapped. Of what is gathered, decisions
-            are drawn once their episode has ended.
+            end, each decision discounted, with nothing bootstrapped. A gathered decision is
+            drawn only after its episode has ended.
         history: observations K that a policy reads: those of this decision and of the K - 1 before
             it in its episode, whose first one stands for those that there were not.
         sequence: decisions L of ``Batch.sequence``; 0: none.

@@ -58,9 +58,12 @@ def bench(
 def _publish(
     suite: Suite, outcome: Outcome, folder: Path, runs: Path, command: str, console: Console
 ) -> tuple[Leaderboard, dict[str, Path]]:
-    """Write what follows from a suite's runs; return its leaderboard, and what was written where.
+    """Write the leaderboard, the figure and the bundle of a suite's runs.
 
-    A figure and a bundle that are there already stay, where no run was carried out.
+    If no run was carried out, a figure and a bundle that exist already are kept.
+
+    Returns:
+        The leaderboard, and the path of each thing that was written, by its name.
     """
     console.print("computing the leaderboard", highlight=False)
     table = collect_files([path / FILE_NAME for path in outcome.folders.values()], runs)

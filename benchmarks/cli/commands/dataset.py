@@ -1,4 +1,4 @@
-"""What ``trimtab dataset`` does: offline data listed, made, checked, described and converted."""
+"""``trimtab dataset``: list, make, check, describe and convert offline data."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
 
 
 def _refuse_unused(action: str, out: str, words: dict[str, Any]) -> None:
-    """Refuse words that are another action's and would change nothing here.
+    """Refuse words that belong to another action and would have no effect on this one.
 
     Raises:
-        TrimtabError: naming the first of them.
+        TrimtabError: if there is such a word; the message names the first.
     """
     if action == "list":
         given = [f"{name}=" for name in ("dataset", "path", *_HINTS) if words[name]]
@@ -82,14 +82,15 @@ def _refuse_unused(action: str, out: str, words: dict[str, Any]) -> None:
     elif action == "convert":
         for word in words["overrides"]:
             raise TrimtabError(
-                f"dataset: {word} is a recipe's; action=convert takes a file as it is: make it "
-                "with action=make first"
+                f"dataset: {word} is a recipe's setting, and action=convert takes a file as it is; "
+                "make the dataset with action=make first"
             )
     if not out:
         raise TrimtabError("dataset: out= is empty; name a folder, or leave it out")
     if out != _MADE_BELOW and (action == "convert" or words["path"]):
         raise TrimtabError(
-            f"dataset: out={out} is where datasets are made; action={action} of files makes none"
+            f"dataset: out={out} is where datasets are made, and action={action} of a file makes "
+            "none; leave it out"
         )
 
 
@@ -122,16 +123,19 @@ def _list(out: str, format: str) -> int:
         print_rows(f"on disk below {out}/datasets", here)
         shown = ("id", "path", "on disk")
         short = [{key: entry[key] for key in shown} for entry in others]
-        print_rows("of others, used where their files are on disk", short)
+        print_rows("external datasets, used if their files are on disk", short)
     return 0
 
 
 def _published(place: Path, loaded: Dataset | None = None) -> str | None:
-    """Return how a dataset stands to the published one of its recipe; None where there is none.
+    """Compare a dataset with the published dataset of its recipe.
 
     Args:
-        place: its folder; a recipe's dataset lies in ``<identity>/<id>``.
-        loaded: it; None to read it only where its metadata do not tell.
+        place: the dataset's folder; a recipe's dataset lies in ``<identity>/<id>``.
+        loaded: the dataset. With None it is read, but only if its metadata do not give the answer.
+
+    Returns:
+        The result in words, or None if there is no published dataset.
     """
     names = (published_name(part) for part in place.parts)
     name = next((name for name in names if name is not None), None)
@@ -152,10 +156,12 @@ def _published(place: Path, loaded: Dataset | None = None) -> str | None:
 
 
 def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, str]:
-    """Return where the dataset lies that a recipe or a path names, it, and its format."""
+    """Return the place, the content and the format of the dataset that the words name."""
     name, path = words["dataset"], words["path"]
     if words["overrides"] and not name:
-        raise TrimtabError(f"dataset: {words['overrides'][0]} is a recipe's; add dataset=<recipe>")
+        raise TrimtabError(
+            f"dataset: {words['overrides'][0]} is a recipe's setting; add dataset=<recipe>"
+        )
     if bool(name) == bool(path):
         raise TrimtabError(
             f"dataset: action={action} takes either dataset=<recipe> or path=<file or folder>"
@@ -167,12 +173,16 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
         return Path(path), _load(found, Path(path), _hints(found, words)), found.name
     given = [hint for hint in _HINTS if words[hint]]
     if given:
-        raise TrimtabError(f"dataset: {given[0]}= says what a file does not; give path=")
+        raise TrimtabError(f"dataset: {given[0]}= describes a file; give path=<file>")
     if name in catalog.external_datasets():
         if action == "make":
-            raise TrimtabError(f"dataset={name}: it is others' and cannot be made here")
+            raise TrimtabError(
+                f"dataset={name}: an external dataset cannot be made; use action=info"
+            )
         for word in words["overrides"]:
-            raise TrimtabError(f"dataset={name}: it is others' as it is; leave {word} out")
+            raise TrimtabError(
+                f"dataset={name}: an external dataset is used as it is; leave {word} out"
+            )
         path = catalog.external_datasets()[name].path
         return path, catalog.load_external(name), recognise(path).name
     recipes = _recipes()
@@ -189,7 +199,9 @@ def _hints(format: Format, words: dict[str, Any]) -> Hints:
     given = {name: words[name] for name in _HINTS if words[name]}
     other = sorted(given.keys() - format.hints)
     if other:
-        raise TrimtabError(f"dataset: {other[0]}= says nothing that {format.name} data lacks")
+        raise TrimtabError(
+            f"dataset: {other[0]}= does not apply to {format.name} data; leave it out"
+        )
     if "id" in given:
         check_id(given["id"])
     hints: Hints = {}
@@ -198,10 +210,10 @@ def _hints(format: Format, words: dict[str, Any]) -> Hints:
 
 
 def _load(format: Format, path: Path, hints: Hints) -> Dataset:
-    """Read a file with what the user says of it.
+    """Read a file, with the hints that the user gives about it.
 
     Raises:
-        TrimtabError: if ``env`` names another task than the one that the file is of.
+        TrimtabError: if ``env`` and the file name different tasks.
     """
     env = hints.pop("env", None)
     if env is not None and "task" in format.hints:
@@ -260,15 +272,15 @@ def _convert(words: dict[str, Any], format: str) -> int:
 
 
 def _left_out(loaded: Dataset) -> list[str]:
-    """Return the names of what was not read of the strangers' file that the data comes from."""
+    """Return the names of what was not read from the external file that the data comes from."""
     names = loaded.recipe.get("left_out")
     return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def _left_out_lines(loaded: Dataset) -> list[str]:
-    source = loaded.recipe.get("imported", "first")  # it may have been converted since
+    source = loaded.recipe.get("imported", "original")  # it may have been converted since
     return [
-        f"left out: {name}: not read of the {source} data, the schema holds vectors"
+        f"left out: {name} of the {source} data, because Trimtab reads vectors only"
         for name in _left_out(loaded)
     ]
 
@@ -304,6 +316,6 @@ def _per_dimension(summary: dict[str, Any], *keys: str) -> list[dict[str, Any]]:
 
 
 def _recipes() -> dict[str, dict[str, Any]]:
-    """Return the datasets that can be made here: the files that say how."""
+    """Return the recipes, by name: the files that say how a dataset is made."""
     names = groups.group_options("dataset")
     return {name: groups.load_group("dataset", name) for name in names if is_recipe(name)}

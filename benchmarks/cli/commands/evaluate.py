@@ -1,4 +1,4 @@
-"""``trimtab evaluate``: a policy, judged on fixed seeds."""
+"""``trimtab evaluate``: evaluate a policy on fixed seeds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def evaluate(
     video_episodes: int,
     format: str,
 ) -> int:
-    """Judge a policy and print its scores with intervals; show episodes if a film is wanted."""
+    """Evaluate a policy, print its scores with intervals, and write a video if ``video`` is set."""
     if deterministic not in ("", "true", "false"):
         raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
     bundle = base.load_base(policy)
@@ -109,14 +109,14 @@ def _options(text: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise TrimtabError(f"evaluate: env_options={text}: not YAML") from error
     if not isinstance(options, dict):
-        raise TrimtabError("evaluate: env_options: such as {reward: sparse, horizon: 150}")
+        raise TrimtabError("evaluate: env_options must be like {reward: sparse, horizon: 150}")
     return dict(checked_names(options))
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
-    """Print scores with their intervals, and as JSON also every episode.
+    """Print scores with their intervals; as JSON, print every episode too.
 
-    Returns that are all equal, or the one of a single episode, have no interval.
+    If all returns are equal, or there is only one episode, the return has no interval.
     """
     returns = [episode.return_ for episode in scores.episodes]
     interval = mean_interval([np.asarray(returns)])

@@ -16,7 +16,7 @@ def export(run: str, out: str, env: str) -> int:
     """Write a bundle with ONNX and check it."""
     source = Path(run)
     if env and source.is_dir():
-        raise TrimtabError(f"export: env={env}: {run} says itself what it is for; leave it out")
+        raise TrimtabError(f"export: env={env}: {run} names its task itself; leave env= out")
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
     errors = export_sb3(source, env, Path(out)) if env else export_bundle(source, Path(out))

@@ -16,7 +16,7 @@ __all__ = ["list_things"]
 
 
 def list_things(what: str, tag: str, format: str) -> int:
-    """Print what there is of one kind."""
+    """Print everything of one kind, such as all tasks."""
     rows = LISTINGS[what](what, tag)
     if format == "json":
         print_json(rows)
@@ -96,4 +96,4 @@ LISTINGS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
 """How ``trimtab list`` finds what there is: (group, tag) -> rows."""
 
 EXPLAINED_BY = {"env": "family"}
-"""Listings that say something about another one; as a table, they follow it."""
+"""Listings that explain another listing: as tables, they are printed after it."""

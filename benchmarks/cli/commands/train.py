@@ -38,10 +38,10 @@ def train(words: Sequence[str]) -> int:
 
 
 def _refuse_repeated(words: Sequence[str]) -> None:
-    """Refuse a word that is given twice; only suites, which compose words, let the later one win.
+    """Refuse a setting that is given twice; only in suites the later word wins.
 
     Raises:
-        TrimtabError: naming it.
+        TrimtabError: if a setting is given twice; the message names it.
     """
     seen = set()
     for word in words:
@@ -69,10 +69,11 @@ def explain_run(words: Sequence[str] = ()) -> list[str]:
     """Return the lines of help on the settings of a run: those of ``conf/config.yaml``.
 
     Args:
-        words: of the command line; the keywords of a method and a policy that they name are told.
+        words: words of the command line; if they name a method or a policy, the lines also explain
+            its keywords.
 
     Raises:
-        TrimtabError: if there is no such method or policy.
+        TrimtabError: if a word names a method or a policy that does not exist.
     """
     lines = [f"  {line}" for line in groups.settings_help()]
     for group in ("algorithm", "policy", "dataset"):
@@ -81,7 +82,7 @@ def explain_run(words: Sequence[str] = ()) -> list[str]:
         "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy;",
         "      trimtab train --help algorithm=dsrl_na policy=flow shows those of these two",
         "  -m: a sweep over comma-separated values, such as -m seed=0,1,2, in parallel;",
-        "      workers=2 runs two side by side, launcher=… says what carries them out",
+        "      workers=2 runs two side by side, launcher=… chooses what carries them out",
     ]
     for word in words:
         group, _, names = word.partition("=")

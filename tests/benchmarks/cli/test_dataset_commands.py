@@ -100,7 +100,7 @@ def test_camera_frames_by_the_command_line(
     assert "there are observation.images.top" in answer(
         capfd, "info", f"path={folder}", "frames=side", code=2
     )
-    assert "frames= says nothing that minari data lacks" in answer(
+    assert "frames= does not apply to minari data" in answer(
         capfd, "info", f"path={tmp_path / 'a'}", "frames=all", code=2
     )
 
@@ -142,7 +142,7 @@ def test_what_a_strangers_file_lost_is_told_on_the_whole_way(
         **{f"{name}_min": -np.ones(size) for name, size in limits.items()},
         **{f"{name}_max": np.ones(size) for name, size in limits.items()},
     )
-    line = "left out: images: not read of the dppo data, the schema holds vectors"
+    line = "left out: images of the dppo data, because Trimtab reads vectors only"
     for words in (
         ["convert", f"from={source}", f"to={ours}", "as=robomimic"],
         ["convert", f"from={ours}", f"to={again}"],
@@ -181,7 +181,7 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
         (["convert", here, f"to={folder}/y.npz"], "lies in from="),
         (["convert", here, thesis, "as=d4rl"], "in its place"),
         (["convert", here, other, "as=robomimic"], "in its place"),
-        (["convert", here, to, "horizon=3"], "horizon= says"),
+        (["convert", here, to, "horizon=3"], "horizon= does not apply"),
         (["convert", here, to, "env=gym/Hopper-v5"],
          f"the file says that it is of {recorded.env}; leave env= out"),
         (["info", f"path={tmp_path / 'd.hdf5'}", "env=gym/Hopper-v5"], "leave env= out"),
@@ -284,7 +284,7 @@ def test_a_strangers_actions_are_compared_with_the_limits_of_its_task(
     assert "no seeds" in known["not_replayed"]
     unknown = answer(capfd, "check", path)
     assert all(f["level"] == "warning" for f in unknown["findings"])
-    assert "env= says which" in unknown["not_replayed"]
+    assert "name its task with env=" in unknown["not_replayed"]
     with pytest.raises(SystemExit):
         main(["dataset", "check", path])
     assert "no episode was played again: its environment unknown" in capfd.readouterr().out

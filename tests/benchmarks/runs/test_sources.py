@@ -457,7 +457,7 @@ def test_what_a_file_does_not_say_is_said_by_the_run(tiny: Any, tmp_path: Path) 
     (episode,) = turned.episodes
     assert episode.observations[0].tolist() == [1, 1, 0, 0, 0, 0]
     for word, message in (
-        ("dataset.keys=a", "dataset.keys=a: says nothing that d4rl data lacks"),
+        ("dataset.keys=a", "dataset.keys=a: does not apply to d4rl data"),
         ("dataset.horizon=0", "must be a whole number of at least 1"),
         ("dataset.keys=[a]", "must be text"),
         ("dataset.nothing=1", "folder has no such setting"),
