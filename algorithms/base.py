@@ -145,8 +145,8 @@ class Algorithm(ABC):
         """Return what a run of this method goes through, one after another.
 
         By default: ``update`` on the dataset for ``offline_steps`` updates, then ``update`` on what
-        is gathered for ``online_steps`` environment steps. The harness calls this once a run, after it
-        has made the method, and again where a run is resumed; the answer must be the same.
+        is gathered for ``online_steps`` environment steps. The harness calls this once a run, after
+        it has made the method, and again where a run is resumed; the answer must be the same.
 
         Args:
             budget: what the run may spend.

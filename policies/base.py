@@ -27,8 +27,8 @@ class Policy(nn.Module, ABC):
         spec: shapes and limits.
         noise_shape: shape of the noise of one row, all of it standard normal.
         normalizer: the only place where units change.
-        revision: raised by one whenever a policy with equal weights and noise acts differently, or is
-            cloned with another loss.
+        revision: raised by one whenever a policy with equal weights and noise acts differently, or
+            is cloned with another loss.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
@@ -94,7 +94,7 @@ class Policy(nn.Module, ABC):
         return self.kind
 
     def config(self) -> dict[str, Any]:
-        """Return JSON from which ``trimtab.policies.registry.build_policy`` builds an equal policy."""
+        """Return JSON from which ``trimtab.policies.registry.build_policy`` builds an equal one."""
         return {"kind": self.kind, "spec": self.spec.to_json(), **self._keywords}
 
     def masked_mean(self, error: Tensor, valid: Tensor) -> Tensor:

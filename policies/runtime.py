@@ -4,8 +4,9 @@
     runner.reset()
     action = runner.step(obs)  # once a control tick
 
-Before a bundle is used, the hashes of its files are checked and its golden rows are replayed. At run
-time an observation that is not what the policy was trained on raises; it never becomes an action.
+Before a bundle is used, the hashes of its files are checked and its golden rows are replayed. At
+run time an observation that is not what the policy was trained on raises; it never becomes an
+action.
 """
 
 from __future__ import annotations

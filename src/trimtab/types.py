@@ -102,11 +102,11 @@ class Rollout:
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
     """What ``Algorithm.explore`` asked to have back, by name, each ``[T, N, ...]``."""
     cut_rows: Tensor | None = None
-    """Where ``cut`` is true, ``[K]`` indices of ``cut.flatten()``, so that no code has to search it."""
+    """Where ``cut`` is true, ``[K]`` indices of ``cut.flatten()``, so that nobody searches it."""
 
     @property
     def cuts(self) -> Tensor:
-        """``cut_rows``, or where they were not given those of ``cut``, which waits for its device."""
+        """``cut_rows``; computed from ``cut``, which waits for its device, if not given."""
         return self.cut.flatten().nonzero()[:, 0] if self.cut_rows is None else self.cut_rows
 
     def __len__(self) -> int:
