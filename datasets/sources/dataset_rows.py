@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from trimtab.datasets.sources.rows import RowArrays, Storage
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.steps import step_flags, step_returns
 from trimtab.errors import TrimtabError
+from trimtab.observations import Part
 
 __all__ = ["DatasetRows", "rows_in_memory"]
 
@@ -24,11 +26,14 @@ class DatasetRows:
         storage: where they lie, in one column.
         starts: which of them are drawn.
         content_hash: the dataset's.
+        parts: entries of the flat observation by the name of the part that batches have; None:
+            they have it flat.
     """
 
     storage: Storage
     starts: Starts
     content_hash: str
+    parts: Mapping[str, tuple[int, ...]] | None = None
 
 
 def rows_in_memory(
@@ -38,6 +43,7 @@ def rows_in_memory(
     *,
     weights: npt.ArrayLike | None,
     successors: bool,
+    parts: Mapping[str, tuple[int, ...]] | None = None,
 ) -> DatasetRows:
     """Return a dataset's steps as rows, episodes one after another, and how they are drawn.
 
@@ -47,6 +53,7 @@ def rows_in_memory(
         rows: of ``mc_return``; see ``steps.step_returns``.
         weights: ``[E]`` with which each step of an episode is drawn; None: all alike.
         successors: a last step whose next observation was not recorded is never drawn.
+        parts: see ``DatasetRows``.
 
     Raises:
         TrimtabError: if the dataset has no steps, none of them can be drawn, or the weights do not
@@ -60,12 +67,13 @@ def rows_in_memory(
         _filled(dataset, discount, rows),
         Starts.of_episodes(lengths, whole, weights, dataset.id),
         dataset.content_hash,
+        parts,
     )
 
 
 def _filled(dataset: Dataset, discount: float, rows: int) -> RowArrays:
-    obs, action = (dataset.obs_dim,), (1, dataset.action_dim)
-    values = {"obs": obs, "action": action, "reward": (), "next_obs": obs}
+    obs, action = Part((dataset.obs_dim,)), Part((1, dataset.action_dim))
+    values = {"obs": obs, "action": action, "reward": Part(()), "next_obs": obs}
     stored = RowArrays(dataset.num_steps, 1, values, returns=True)
     columns = {name: array[:, 0] for name, array in stored.arrays.items()}
     first = 0

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from trimtab.types import Batch, Source, Tensor, TrimtabError
+from trimtab.observations import tree_map
+from trimtab.types import Batch, Sequences, Source, TrimtabError
 
 __all__ = ["Mixture"]
 
@@ -67,30 +68,19 @@ class Mixture:
         if len(parts) == 1:
             return parts[0]
 
-        def joined(name: str) -> Tensor:
-            try:
-                return torch.cat([getattr(part, name) for part in parts])
-            except RuntimeError as error:
-                shapes = [tuple(getattr(part, name).shape) for part in parts]
-                raise TrimtabError(
-                    f"mixture: '{name}' has shapes {shapes}; give every source the same spaces and "
-                    "window"
-                ) from error
-
-        def joined_if_all(name: str) -> Tensor | None:
-            return None if any(getattr(part, name) is None for part in parts) else joined(name)
-
         common = [name for name in parts[0].aux if all(name in part.aux for part in parts)]
         return Batch(
-            obs=joined("obs"),
-            action=joined("action"),
-            reward=joined("reward"),
-            next_obs=joined("next_obs"),
-            discount=joined("discount"),
-            valid=joined("valid"),
+            obs=_joined(parts, "obs"),
+            action=_joined(parts, "action"),
+            reward=_joined(parts, "reward"),
+            next_obs=_joined(parts, "next_obs"),
+            discount=_joined(parts, "discount"),
+            valid=_joined(parts, "valid"),
             whole=all(part.whole for part in parts),
-            next_action=joined_if_all("next_action"),
-            mc_return=joined_if_all("mc_return"),
+            next_action=_joined_if_all(parts, "next_action"),
+            mc_return=_joined_if_all(parts, "mc_return"),
+            goal=_joined_if_all(parts, "goal"),
+            sequence=_joined_sequences([part.sequence for part in parts]),
             aux={name: torch.cat([part.aux[name] for part in parts]) for name in common},
         )
 
@@ -116,3 +106,36 @@ class Mixture:
             )
         for index, source in stateful.items():
             source.load_state_dict(state[index])
+
+
+def _joined(parts: Sequence[Any], name: str) -> Any:
+    """Return the rows that all have of a field, which may be an observation with parts."""
+    values = [getattr(part, name) for part in parts]
+    try:
+        kinds = {tuple(sorted(v)) if isinstance(v, Mapping) else None for v in values}
+        if len(kinds) > 1:
+            raise RuntimeError("different parts")
+        return tree_map(lambda *tensors: torch.cat(tensors), *values)
+    except RuntimeError as error:
+        shapes = [tree_map(lambda tensor: tuple(tensor.shape), value) for value in values]
+        raise TrimtabError(
+            f"mixture: '{name}' has shapes {shapes}; give every source the same spaces and window"
+        ) from error
+
+
+def _joined_if_all(parts: Sequence[Any], name: str) -> Any:
+    return None if any(getattr(part, name) is None for part in parts) else _joined(parts, name)
+
+
+def _joined_sequences(found: Sequence[Sequences | None]) -> Sequences | None:
+    parts = [sequence for sequence in found if sequence is not None]
+    if len(parts) < len(found):
+        return None
+    return Sequences(
+        obs=_joined(parts, "obs"),
+        action=_joined(parts, "action"),
+        reward=_joined(parts, "reward"),
+        valid=_joined(parts, "valid"),
+        step=_joined(parts, "step"),
+        mc_return=_joined_if_all(parts, "mc_return"),
+    )

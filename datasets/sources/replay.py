@@ -16,18 +16,19 @@ import torch
 
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.dataset_rows import DatasetRows, rows_in_memory
+from trimtab.datasets.sources.drawing import usable_starts
+from trimtab.datasets.sources.observed import NEXT, ObsForm, saved_obs
 from trimtab.datasets.sources.random_state import generator_state, generator_words
 from trimtab.datasets.sources.returns import FinishedReturns
-from trimtab.datasets.sources.rows import AUX, RowArrays, Storage
+from trimtab.datasets.sources.rows import AUX, RowArrays, Storage, row_values
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.steps import episodes_of_rows
 from trimtab.datasets.sources.windows import View, WindowRule
-from trimtab.types import Batch, BatchSpec, Tensor, TrimtabError
+from trimtab.types import Batch, BatchSpec, Obs, Part, Tensor, TrimtabError
 
 __all__ = ["ReplayBuffer"]
 
 _USUAL = BatchSpec()
-_MOST_DRAWS = 1000
 
 
 class ReplayBuffer:
@@ -39,7 +40,7 @@ class ReplayBuffer:
 
     Args:
         capacity: transitions kept, over all columns; rounded down to a multiple of ``num_envs``.
-        obs_dim: length O of a flat observation.
+        obs: length O of a flat observation, or its parts by name, each stored as its own type.
         action_shape: ``(h, A)``: one row holds a chunk of h actions (1 for single steps).
         num_envs: number of columns, one for each environment that is stepped together.
         window: most rows in a sampled window; the batch's horizon is ``window * h``.
@@ -60,7 +61,7 @@ class ReplayBuffer:
     def __init__(
         self,
         capacity: int,
-        obs_dim: int,
+        obs: int | Mapping[str, Part],
         action_shape: tuple[int, int],
         *,
         num_envs: int = 1,
@@ -74,9 +75,10 @@ class ReplayBuffer:
         held: DatasetRows | None = None,
     ) -> None:
         chunk, action_dim = action_shape
-        if min(obs_dim, chunk, action_dim, num_envs, window) < 1 or capacity < num_envs:
+        least = min(obs if isinstance(obs, int) else 1, chunk, action_dim, num_envs, window)
+        if least < 1 or capacity < num_envs:
             raise TrimtabError(
-                f"replay buffer: capacity {capacity}, obs_dim {obs_dim}, action_shape "
+                f"replay buffer: capacity {capacity}, obs {obs}, action_shape "
                 f"{tuple(action_shape)}, num_envs {num_envs}, window {window}: sizes must be at "
                 "least 1 and capacity at least num_envs"
             )
@@ -87,6 +89,7 @@ class ReplayBuffer:
         self.device = torch.device(device)
         self._rule = WindowRule(window, float(discount), chunked, wants.n_step)
         self._wants = wants
+        self._form = ObsForm.of(obs)
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._position = 0  # the row that is written next
         self._aux_names = tuple(aux or ())
@@ -94,13 +97,7 @@ class ReplayBuffer:
         self._returns: FinishedReturns | None = None  # of what is added, where they are wanted
         self._storage: Storage
         if held is None:
-            values: dict[str, tuple[int, ...]] = {
-                "obs": (obs_dim,),
-                "action": (chunk, action_dim),
-                "reward": (),
-                "next_obs": (obs_dim,),
-                **{AUX + name: tuple(shape) for name, shape in (aux or {}).items()},
-            }
+            values = row_values(self._form, action_shape, aux or {})
             self._ring = RowArrays(self.rows, num_envs, values, returns=wants.mc_return)
             if wants.mc_return:
                 self._returns = FinishedReturns(self._ring, float(discount))
@@ -109,6 +106,7 @@ class ReplayBuffer:
             self._size = 0  # filled rows
             self._dataset_hash: str | None = None
         else:
+            self._form = self._form.split(held.parts)
             self._storage = held.storage
             self._starts = held.starts
             self._size = self.rows
@@ -126,6 +124,7 @@ class ReplayBuffer:
         device: str | torch.device = "cpu",
         weights: npt.ArrayLike | None = None,
         successors: bool = True,
+        parts: Mapping[str, tuple[int, ...]] | None = None,
         wants: BatchSpec = _USUAL,
     ) -> ReplayBuffer:
         """Return a full, read-only buffer of a dataset's steps, episodes one after another.
@@ -136,11 +135,12 @@ class ReplayBuffer:
         ``weights`` holds a weight for each episode, with which each of its steps is drawn as a
         start; None: all alike. ``successors`` says that ``next_obs`` is made use of: a last step
         whose next observation was not recorded is then in no window, and windows end before it.
-        Cloning, which looks at no ``next_obs``, sets it false and has every step.
+        Cloning, which looks at no ``next_obs``, sets it false and has every step. ``parts`` names
+        entries of an observation (``EnvSpec.obs_parts``); batches then have these parts.
 
         Raises:
             TrimtabError: if the dataset has no steps, or none with a next observation where that is
-                wanted, or the weights do not fit.
+                wanted, the weights do not fit, or a part has other entries than an observation.
         """
         return cls(
             dataset.num_steps,
@@ -153,7 +153,12 @@ class ReplayBuffer:
             device=device,
             wants=wants,
             held=rows_in_memory(
-                dataset, discount, window if chunked else 1, weights=weights, successors=successors
+                dataset,
+                discount,
+                window if chunked else 1,
+                weights=weights,
+                successors=successors,
+                parts=parts,
             ),
         )
 
@@ -172,7 +177,7 @@ class ReplayBuffer:
         shapes = {name: tuple(shape[1:]) for name, shape in layout["shapes"].items()}
         buffer = cls(
             layout["rows"] * columns,
-            shapes["obs"][0],
+            saved_obs(shapes, layout.get("types", {})),
             shapes["action"],
             num_envs=columns,
             window=layout["window"],
@@ -191,8 +196,12 @@ class ReplayBuffer:
 
         Raises:
             TrimtabError: if a row holds a chunk of several actions, whose observations in between
-                are not stored.
+                are not stored, or observations have parts.
         """
+        if not self._form.is_flat:
+            raise TrimtabError(
+                "replay buffer: its observations have parts, a dataset's are flat; take another run"
+            )
         chunk = self._storage.shapes["action"][0]
         if chunk != 1:
             raise TrimtabError(
@@ -222,10 +231,10 @@ class ReplayBuffer:
 
     def add(
         self,
-        obs: npt.ArrayLike | Tensor,
+        obs: npt.ArrayLike | Obs,
         action: npt.ArrayLike | Tensor,
         reward: npt.ArrayLike | Tensor,
-        next_obs: npt.ArrayLike | Tensor,
+        next_obs: npt.ArrayLike | Obs,
         terminated: npt.ArrayLike | Tensor,
         truncated: npt.ArrayLike | Tensor,
         aux: Mapping[str, npt.ArrayLike | Tensor] | None = None,
@@ -234,10 +243,10 @@ class ReplayBuffer:
         """Store one row of every column, over the oldest one once the ring is full.
 
         Args:
-            obs: ``[N, O]`` observations acted upon.
+            obs: ``[N, O]`` observations acted upon, or a mapping of their parts, each ``[N, ...]``.
             action: ``[N, h, A]`` action chunks, raw units.
             reward: ``[N]`` reward of the chunk.
-            next_obs: ``[N, O]`` true next observations (never those after a reset).
+            next_obs: true next observations, as ``obs`` (never those after a reset).
             terminated: ``[N]`` bool, the task ended.
             truncated: ``[N]`` bool, the episode was cut.
             aux: the declared further values by name, each ``[N, ...]``.
@@ -246,8 +255,8 @@ class ReplayBuffer:
                 taken is repeated.
 
         Raises:
-            TrimtabError: on a wrong shape, a missing or unknown ``aux`` name, or a buffer that was
-                made from a dataset.
+            TrimtabError: on a wrong shape or type, a missing or unknown part or ``aux`` name, or a
+                buffer that was made from a dataset.
         """
         if self._ring is None:
             raise TrimtabError(
@@ -259,10 +268,9 @@ class ReplayBuffer:
                 f"replay buffer: aux has {sorted(given)}, declared were {sorted(self._aux_names)}"
             )
         values = {
-            "obs": obs,
-            "action": action,
-            "reward": reward,
-            "next_obs": next_obs,
+            **self._form.named("", obs, "replay buffer"),
+            **self._form.named(NEXT, next_obs, "replay buffer"),
+            **{"action": action, "reward": reward},
             **{AUX + name: given[name] for name in self._aux_names},
         }
         self._ring.write(self._position, values, terminated, truncated, steps)
@@ -277,7 +285,7 @@ class ReplayBuffer:
         return self._size > 0 and (self._returns is None or self._returns.known > 0)
 
     def sample(self, batch_size: int) -> Batch:
-        """Return ``batch_size`` windows with float32 tensors on the buffer's device.
+        """Return ``batch_size`` windows as tensors on the buffer's device.
 
         ``action`` is ``[B, window * h, A]``: after the window's end its last real action is
         repeated and ``valid`` is false. ``obs``, ``aux`` and ``mc_return`` are those of the first
@@ -290,42 +298,25 @@ class ReplayBuffer:
             raise TrimtabError(
                 f"replay buffer: cannot draw {batch_size} of {len(self)} stored transitions"
             )
-        # Ages count from the oldest row, so that the write head is always at the end of the range.
-        age = self._starts.draw(self._generator, len(self), batch_size)
         view = View(
             self._storage,
+            self._form,
             self._rule,
             oldest=(self._position - self._size) % self.rows,
             size=self._size,
             successors=self._starts.some_left_out,
         )
-        if self._wants.next_action or self._returns is not None:
-            age = self._usable(view, age)
+        # Ages count from the oldest row, so that the write head is always at the end of the range.
+        age = usable_starts(
+            view,
+            lambda count: self._starts.draw(self._generator, len(self), count),
+            batch_size,
+            next_action=self._wants.next_action,
+            finished=self._returns is not None,
+        )
         windows = view.windows(age)
         following = view.following(windows, age)[0] if self._wants.next_action else None
         return view.batch(windows, self._aux_names, self.device, following)
-
-    def _usable(self, view: View, age: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return ages of starts that have all that is wanted; those without are drawn again.
-
-        Raises:
-            TrimtabError: if hardly any start has it.
-        """
-        for _ in range(_MOST_DRAWS):
-            windows = view.windows(age)
-            there = np.ones(len(age), np.bool_)
-            if self._wants.next_action:
-                there &= view.following(windows, age)[1]
-            if self._returns is not None:
-                there &= ~np.isnan(self._storage.take("mc_return", windows.first))
-            missing = np.flatnonzero(~there)
-            if not len(missing):
-                return age
-            age[missing] = self._starts.draw(self._generator, len(self), len(missing))
-        raise TrimtabError(
-            f"replay buffer: hardly any of its {len(self)} transitions has a next action or a "
-            "finished return; gather more before learning"
-        )
 
     def _layout(self) -> dict[str, Any]:
         return {
@@ -338,6 +329,7 @@ class ReplayBuffer:
             },
             "dataset": self._dataset_hash,
             **self._starts.identity,
+            **({} if self._form.is_flat else {"types": self._form.types}),
             **({} if self._wants == _USUAL else {"wants": dataclasses.asdict(self._wants)}),
         }
 
@@ -362,7 +354,6 @@ class ReplayBuffer:
         Raises:
             TrimtabError: if the state is of a buffer of another layout or dataset, or damaged.
         """
-        kept = self._kept()
         try:
             if dict(state["layout"]) != self._layout():
                 raise TrimtabError(
@@ -377,10 +368,8 @@ class ReplayBuffer:
                 and (size == self.rows or position == size)
             ):
                 raise ValueError(f"size {size} and position {position} in {self.rows} rows")
-            for name, array in kept.items():
-                part = arrays[name]
-                if part.shape != (size, *array.shape[1:]) or part.dtype != array.dtype:
-                    raise ValueError(f"'{name}' has shape {part.shape} and type {part.dtype}")
+            if self._ring is not None:
+                self._ring.check(arrays, size)
             self._generator.bit_generator.state = words
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, TrimtabError):
@@ -388,7 +377,7 @@ class ReplayBuffer:
             raise TrimtabError(
                 f"replay buffer: the saved state is damaged ({error}); resume from another one"
             ) from error
-        for name, array in kept.items():
+        for name, array in self._kept().items():
             array[:size] = arrays[name]
         self._size, self._position = size, position
         if self._returns is not None:

@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trimtab.types import Rollout, Tensor, TrimtabError
+from trimtab.datasets.sources.observed import NEXT, OBS, ObsForm, as_array
+from trimtab.datasets.sources.rows import AUX, row_values
+from trimtab.types import Obs, Part, Rollout, Tensor, TrimtabError
 
 __all__ = ["RolloutBuffer"]
 
@@ -20,7 +22,8 @@ class RolloutBuffer:
     Args:
         steps: rows T of one rollout.
         num_envs: columns N, one for each environment that is stepped together.
-        obs_dim: length O of a flat observation.
+        obs: length O of a flat observation, or its shape where it has more axes (``(K, O)`` with a
+            history), or its parts by name, each stored as its own type.
         action_shape: ``(H, A)``: one row holds a chunk of H actions.
         discount: discount for each row.
         device: where a rollout's tensors are put.
@@ -34,16 +37,17 @@ class RolloutBuffer:
         self,
         steps: int,
         num_envs: int,
-        obs_dim: int,
+        obs: int | tuple[int, ...] | Mapping[str, Part],
         action_shape: tuple[int, int],
         *,
         discount: float = 0.99,
         device: str | torch.device = "cpu",
         aux: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        if min(steps, num_envs, obs_dim, *action_shape) < 1:
+        least = min(steps, num_envs, obs if isinstance(obs, int) else 1, *action_shape)
+        if least < 1:
             raise TrimtabError(
-                f"rollout buffer: steps {steps}, num_envs {num_envs}, obs_dim {obs_dim}, "
+                f"rollout buffer: steps {steps}, num_envs {num_envs}, obs {obs}, "
                 f"action_shape {tuple(action_shape)}: sizes must be at least 1"
             )
         if not 0.0 <= discount <= 1.0:
@@ -51,16 +55,11 @@ class RolloutBuffer:
         self.discount = float(discount)
         self.device = torch.device(device)
         self._aux_names = tuple(aux or ())
-        shapes: dict[str, tuple[int, ...]] = {
-            "obs": (obs_dim,),
-            "action": action_shape,
-            "reward": (),
-            "next_obs": (obs_dim,),
-            **{f"aux/{name}": tuple(shape) for name, shape in (aux or {}).items()},
-        }
+        self._form = ObsForm.of(obs)
+        values = row_values(self._form, action_shape, aux or {})
         lead = (steps, num_envs)
         self._arrays: dict[str, npt.NDArray[Any]] = {
-            name: np.zeros(lead + shape, dtype=np.float32) for name, shape in shapes.items()
+            name: np.zeros(lead + value.shape, dtype=value.dtype) for name, value in values.items()
         }
         self._arrays["terminated"] = np.zeros(lead, dtype=np.bool_)
         self._arrays["cut"] = np.zeros(lead, dtype=np.bool_)
@@ -76,10 +75,10 @@ class RolloutBuffer:
 
     def add(
         self,
-        obs: npt.NDArray[Any],
+        obs: Any,
         action: npt.NDArray[Any],
         reward: npt.NDArray[Any],
-        next_obs: npt.NDArray[Any],
+        next_obs: Any,
         terminated: npt.NDArray[Any],
         truncated: npt.NDArray[Any],
         aux: Mapping[str, Tensor] | None = None,
@@ -91,7 +90,8 @@ class RolloutBuffer:
         their likelihood is that of the chunk as it was planned.
 
         Raises:
-            TrimtabError: on a wrong shape, other ``aux`` names than declared, or a full buffer.
+            TrimtabError: on a wrong shape or type, other parts or ``aux`` names than declared, or a
+                full buffer.
         """
         given = aux or {}
         if set(given) != set(self._aux_names):
@@ -101,21 +101,22 @@ class RolloutBuffer:
         if self.full:
             raise TrimtabError("rollout buffer: it is full; take the rollout first")
         values = {
-            "obs": obs,
+            **self._form.named("", obs, "rollout buffer"),
             "action": action,
             "reward": reward,
-            "next_obs": next_obs,
-            "terminated": terminated,
+            **self._form.named(NEXT, next_obs, "rollout buffer"),
+            "terminated": np.asarray(terminated, np.bool_),
             "cut": np.logical_or(terminated, truncated),
-            **{f"aux/{name}": given[name].detach().cpu().numpy() for name in self._aux_names},
+            **{AUX + name: given[name] for name in self._aux_names},
         }
         for name, value in values.items():
             row = self._arrays[name][self._size]
-            if np.shape(value) != row.shape:
+            array = as_array(value, row.dtype, f"rollout buffer: '{name}'")
+            if array.shape != row.shape:
                 raise TrimtabError(
-                    f"rollout buffer: '{name}' has shape {np.shape(value)}, expected {row.shape}"
+                    f"rollout buffer: '{name}' has shape {array.shape}, expected {row.shape}"
                 )
-            row[...] = value
+            row[...] = array
         self._size += 1
 
     def take(self) -> Rollout:
@@ -131,15 +132,21 @@ class RolloutBuffer:
         self._size = 0
         discount = self.discount * ~self._arrays["terminated"]
         return Rollout(
-            obs=self._tensor("obs"),
+            obs=self._obs(""),
             action=self._tensor("action"),
             reward=self._tensor("reward"),
-            next_obs=self._tensor("next_obs"),
+            next_obs=self._obs(NEXT),
             discount=torch.from_numpy(discount.astype(np.float32)).to(self.device),
             cut=self._tensor("cut"),
-            aux={name: self._tensor(f"aux/{name}") for name in self._aux_names},
+            aux={name: self._tensor(AUX + name) for name in self._aux_names},
             cut_rows=torch.from_numpy(np.flatnonzero(self._arrays["cut"])).to(self.device),
         )
+
+    def _obs(self, prefix: str) -> Obs:
+        if self._form.is_flat:
+            return self._tensor(prefix + OBS)
+        names = self._form.stored
+        return {name.removeprefix(f"{OBS}/"): self._tensor(prefix + name) for name in names}
 
     def _tensor(self, name: str) -> Tensor:
         return torch.tensor(self._arrays[name], device=self.device)  # a copy: rows are used again

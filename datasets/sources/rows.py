@@ -8,14 +8,34 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.sources.observed import NEXT, ObsForm, as_array
 from trimtab.datasets.sources.steps import EPISODE_END, TERMINATED
 from trimtab.errors import TrimtabError
+from trimtab.observations import Part
 from trimtab.types import Tensor
 
-__all__ = ["AUX", "RowArrays", "Storage"]
+__all__ = ["AUX", "RowArrays", "Storage", "row_values"]
 
 AUX = "aux/"
 """Begins the names of the further values that a batch has in ``aux``."""
+
+
+def row_values(
+    form: ObsForm, action_shape: tuple[int, int], aux: Mapping[str, tuple[int, ...]]
+) -> dict[str, Part]:
+    """Return shape and type of each value that a row of gathered decisions has.
+
+    Args:
+        form: of its observations.
+        action_shape: ``(h, A)`` of its action chunk.
+        aux: shapes of further values by name.
+    """
+    return {
+        **form.stored,
+        **{NEXT + name: part for name, part in form.stored.items()},
+        **{"action": Part(action_shape), "reward": Part(())},
+        **{AUX + name: Part(tuple(shape)) for name, shape in aux.items()},
+    }
 
 
 class Storage(Protocol):
@@ -48,8 +68,8 @@ class Storage(Protocol):
 class RowArrays:
     """Arrays ``[rows, columns, ...]``; meets ``Storage``.
 
-    Besides the float32 values there are always ``flags``, how a row ends, and ``taken``, how many
-    actions of its chunk were taken.
+    Besides the values that are named there are always ``flags``, how a row ends, and ``taken``, how
+    many actions of its chunk were taken.
 
     Attributes:
         arrays: by name.
@@ -58,7 +78,7 @@ class RowArrays:
     Args:
         rows: number of rows of each column.
         columns: number of columns.
-        values: shape in a row of each float32 value; ``action`` is ``(h, A)``.
+        values: shape and type in a row of each value; ``action`` is ``(h, A)``.
         returns: whether there is a Monte-Carlo return, ``mc_return``, too.
     """
 
@@ -66,17 +86,17 @@ class RowArrays:
         self,
         rows: int,
         columns: int,
-        values: Mapping[str, tuple[int, ...]],
+        values: Mapping[str, Part],
         *,
         returns: bool = False,
     ) -> None:
         self.rows, self.columns = rows, columns
-        self._values = tuple(values)
+        self._values = dict(values)
         lead = (rows, columns)
         self.arrays: dict[str, npt.NDArray[Any]] = {
-            **{name: np.zeros(lead + shape, dtype=np.float32) for name, shape in values.items()},
+            **{name: np.zeros(lead + v.shape, dtype=v.dtype) for name, v in values.items()},
             "flags": np.zeros(lead, dtype=np.uint8),
-            "taken": np.full(lead, values["action"][0], dtype=np.uint16),
+            "taken": np.full(lead, values["action"].shape[0], dtype=np.uint16),
         }
         if returns:
             self.arrays["mc_return"] = np.zeros(lead, dtype=np.float32)
@@ -96,6 +116,17 @@ class RowArrays:
         """Return a value's numbers ``[*index.shape, ...]`` in the rows at flat indices."""
         return self._flat[name].take(index, axis=0)
 
+    def check(self, arrays: Mapping[str, npt.NDArray[Any]], size: int) -> None:
+        """Say whether saved arrays are the filled rows of such a storage.
+
+        Raises:
+            ValueError: naming the one that is not; a missing one is a KeyError.
+        """
+        for name, array in self.arrays.items():
+            part = arrays[name]
+            if part.shape != (size, *array.shape[1:]) or part.dtype != array.dtype:
+                raise ValueError(f"'{name}' has shape {part.shape} and type {part.dtype}")
+
     def write(
         self,
         row: int,
@@ -108,16 +139,19 @@ class RowArrays:
 
         Args:
             row: which one.
-            values: ``[columns, ...]`` of each float32 value.
+            values: ``[columns, ...]`` of each value.
             terminated: ``[columns]`` bool, the task ended.
             truncated: ``[columns]`` bool, the episode was cut.
             steps: ``[columns]`` how many actions of each chunk were taken; None: all, which is what
                 a row has where nothing else was ever written.
 
         Raises:
-            TrimtabError: on a wrong shape.
+            TrimtabError: on a wrong shape or type.
         """
-        arrays = {name: _array(values[name], np.float32) for name in self._values}
+        arrays = {
+            name: as_array(values[name], value.dtype, f"replay buffer: '{name}'")
+            for name, value in self._values.items()
+        }
         if steps is not None:
             arrays["taken"] = _array(steps, np.uint16)
         ended = {

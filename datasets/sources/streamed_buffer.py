@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,6 @@ class _StoredRows:
             "flags": episodes.columns[FLAGS],
             "mc_return": returns,
         }
-        self._readers = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
         self._episode_of = _EpisodeOf(episodes.lengths)
         self._formed = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
         obs = self._observations.shape[1:]
@@ -111,6 +110,7 @@ class StreamedBuffer(ReplayBuffer):
         device: as the parent's.
         weights: as ``from_dataset``'s.
         successors: as ``from_dataset``'s.
+        parts: as ``from_dataset``'s.
         wants: as the parent's.
         progress: called with the share of the Monte-Carlo returns that is computed, the first time.
 
@@ -129,6 +129,7 @@ class StreamedBuffer(ReplayBuffer):
         device: str | torch.device = "cpu",
         weights: npt.ArrayLike | None = None,
         successors: bool = True,
+        parts: Mapping[str, tuple[int, ...]] | None = None,
         wants: BatchSpec | None = None,
         progress: Progress = lambda share: None,
     ) -> None:
@@ -149,6 +150,7 @@ class StreamedBuffer(ReplayBuffer):
                 _StoredRows(dataset.stored, returns),
                 Starts.of_episodes(dataset.stored.lengths, whole, weights, dataset.id),
                 dataset.content_hash,
+                parts,
             ),
         )
 

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trimtab.datasets.sources.observed import NEXT, ObsForm
 from trimtab.datasets.sources.rows import AUX, Storage
 from trimtab.datasets.sources.steps import EPISODE_END, NO_SUCCESSOR, TERMINATED
+from trimtab.observations import tree_map
 from trimtab.types import Batch, Tensor
 
 __all__ = ["View", "WindowRule", "Windows"]
@@ -74,6 +76,7 @@ class View:
 
     Attributes:
         storage: where the rows lie.
+        form: what a batch gets of their observations.
         rule: how many there are in a window.
         oldest: number of the oldest row.
         size: how many rows of each column are stored.
@@ -82,6 +85,7 @@ class View:
     """
 
     storage: Storage
+    form: ObsForm
     rule: WindowRule
     oldest: int
     size: int
@@ -148,7 +152,7 @@ class View:
         device: torch.device,
         following: Windows | None = None,
     ) -> Batch:
-        """Return what a learner gets of some windows, as float32 tensors on ``device``.
+        """Return what a learner gets of some windows, as tensors on ``device``.
 
         The return is the n-step return of Sutton and Barto (2018), equation 7.1, with the bootstrap
         left to ``Batch.discount``. After a window's end its last real action is repeated and
@@ -174,10 +178,10 @@ class View:
             return torch.from_numpy(array).to(device)
 
         return Batch(
-            obs=tensor(take("obs", first)),
+            obs=tree_map(tensor, self.form.read(storage, "", first)),
             action=tensor(self._actions(windows)),
             reward=tensor(reward.astype(np.float32)),
-            next_obs=tensor(take("next_obs", last)),
+            next_obs=tree_map(tensor, self.form.read(storage, NEXT, last)),
             discount=tensor(discount.astype(np.float32)),
             valid=tensor(valid.reshape(size, -1)),
             whole=bool(valid.all()),
