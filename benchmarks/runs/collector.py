@@ -47,6 +47,9 @@ class Collector:
             act_steps=envs.act_steps,
             deterministic=True,  # an algorithm draws its own noise
         )
+        # A replay buffer forms histories when it is sampled; a rollout is learned from as it is.
+        self._whole = bool(algorithm.rollout_steps) and algorithm.wants.history > 1
+        self._seen: ArrayObs = self.obs
         self._warmup = False
         self._aux: dict[str, Tensor] = {}
         self.episodes = 0
@@ -73,11 +76,18 @@ class Collector:
             raise TrimtabError(f"{self.envs.id} gave an observation that is not finite")
         if not np.isfinite(reward).all():
             raise TrimtabError(f"{self.envs.id} gave a reward that is not finite")
+        before, after = self.obs, reached
+        if self._whole:
+
+            def shifted(seen: Array, last: Array) -> Array:
+                return np.concatenate([seen[:, 1:], last[:, None]], axis=1)
+
+            before, after = self._seen, tree_map(shifted, self._seen, reached)
         self.buffer.add(
-            self.obs,
+            before,
             chunk,
             reward,
-            reached,
+            after,
             terminated,
             truncated,
             {name: value.cpu() for name, value in self._aux.items()},
@@ -95,6 +105,7 @@ class Collector:
     @torch.no_grad()
     def _explore(self, obs: ArrayObs, noise: Array) -> Array:
         """Return what the learner wants to try, and keep what it wants to be stored."""
+        self._seen = obs
         there = tree_map(lambda part: torch.as_tensor(part, device=self.device), obs)
         action, aux = self.algorithm.explore(there, warmup=self._warmup)
         self._aux = dict(aux)

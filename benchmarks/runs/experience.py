@@ -10,12 +10,13 @@ import numpy as np
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.data.offline_data import open_source
 from trimtab.benchmarks.runs.build import Components
+from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
-from trimtab.types import Batch, Rollout, Source
+from trimtab.types import Batch, Part, PolicySpec, Rollout, Source
 
 
 class Experience(Protocol):
@@ -139,6 +140,7 @@ def make_dataset_source(
         weights=by and episode_weights(dataset, by, config["weighting_temperature"]),
         successors=algorithm.bootstraps,
         wants=algorithm.wants,
+        parts=parts.env.obs_parts if parts.observations != "flat" else None,
     )
 
 
@@ -158,13 +160,14 @@ def make_experience(
         dataset: offline data that may share the batches, or None.
         steps: environment steps that the run gathers.
     """
-    env, action_shape = parts.env, (parts.act_steps, parts.env.action_dim)
+    action_shape = (parts.act_steps, parts.env.action_dim)
+    observed = spec_of(parts.env, parts.act_steps, parts.observations)
     if algorithm.rollout_steps:
         return RolloutExperience(
             RolloutBuffer(
                 algorithm.rollout_steps,
                 config["num_envs"],
-                env.obs_dim,
+                _rows_of(observed, algorithm.wants.history),
                 action_shape,
                 discount=config["discount"],
                 device=config["device"],
@@ -179,7 +182,7 @@ def make_experience(
     capacity = min(config["buffer_size"], steps + config["num_envs"])
     buffer = ReplayBuffer(
         max(capacity, config["num_envs"]),
-        env.obs_dim,
+        observed.parts or observed.obs_dim,
         action_shape,
         num_envs=config["num_envs"],
         discount=config["discount"],
@@ -190,3 +193,11 @@ def make_experience(
         wants=algorithm.wants,
     )
     return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"])
+
+
+def _rows_of(observed: PolicySpec, history: int) -> tuple[int, ...] | Mapping[str, Part]:
+    """Return what a rollout holds of an observation: all that the learner sees of it, at once."""
+    past = (history,) if history > 1 else ()
+    if not observed.parts:
+        return (*past, observed.obs_dim)
+    return {name: Part((*past, *p.shape), p.dtype) for name, p in observed.parts.items()}

@@ -231,10 +231,10 @@ class ReplayBuffer:
 
     def add(
         self,
-        obs: npt.ArrayLike | Obs,
+        obs: npt.ArrayLike | Obs | Mapping[str, npt.ArrayLike],
         action: npt.ArrayLike | Tensor,
         reward: npt.ArrayLike | Tensor,
-        next_obs: npt.ArrayLike | Obs,
+        next_obs: npt.ArrayLike | Obs | Mapping[str, npt.ArrayLike],
         terminated: npt.ArrayLike | Tensor,
         truncated: npt.ArrayLike | Tensor,
         aux: Mapping[str, npt.ArrayLike | Tensor] | None = None,
