@@ -87,6 +87,15 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
         TrimtabError: naming what differs.
     """
     have = base.policy.spec
+    if spec.observed.keys() != have.observed.keys():
+        raise TrimtabError(
+            f"{called} {base.folder} reads {read_by(have)} of {env.id}, and observations are "
+            f"given as {read_by(spec)}; leave observations= out"
+        )
+    if spec.history != have.history:
+        raise TrimtabError(
+            f"history={spec.history}: {called} {base.folder} reads {have.history}; leave it out"
+        )
     for what, ours, theirs in (
         ("observation length", read_by(spec), read_by(have)),
         ("action length", spec.action_dim, have.action_dim),

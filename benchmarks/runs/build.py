@@ -24,6 +24,7 @@ from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.datasets.episodes import Dataset
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import checked_names, get_spec
+from trimtab.policies.agent import Reading
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle
 from trimtab.types import PolicySpec, Statistics, TrimtabError
@@ -80,10 +81,10 @@ def components(
             raise TrimtabError(f"{given}={config[given]}: {_missing(config, 'dataset')}")
     bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
     act_steps = config["act_steps"] or bases_steps
-    observations = config["observations"]
-    if observations is None:  # as the base reads them
-        observations = "flat" if base is None else way_of(base.policy.reading)
-    spec = spec_of(env, act_steps, observations)
+    reading = Reading() if base is None else base.policy.reading
+    observations = config["observations"] or way_of(reading)
+    history = config["history"] or reading.history
+    spec = spec_of(env, act_steps, observations).with_history(history)
     if base is not None:
         _check_base(base, spec, env)
     policy = _policy_maker(config)
@@ -123,6 +124,7 @@ def components(
             policy,
             act_steps=act_steps,
             observations=observations,
+            history=history,
             dataset=data_identity(config, dataset) if dataset is not None else None,
             base=base_identity(config, base) if base is not None else None,
         ),

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.runs.experience import wants_of
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.dict_vector import DictVectorEnv
@@ -43,12 +44,12 @@ class Collector:
         self.agent = Agent(
             self._explore,
             envs.num_envs,
-            Reading(history=algorithm.wants.history),
+            Reading(history=wants_of(algorithm).history),
             act_steps=envs.act_steps,
             deterministic=True,  # an algorithm draws its own noise
         )
         # A replay buffer forms histories when it is sampled; a rollout is learned from as it is.
-        self._whole = bool(algorithm.rollout_steps) and algorithm.wants.history > 1
+        self._whole = bool(algorithm.rollout_steps) and wants_of(algorithm).history > 1
         self._seen: ArrayObs = self.obs
         self._warmup = False
         self._aux: dict[str, Tensor] = {}

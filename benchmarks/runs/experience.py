@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
-from trimtab.types import Batch, Part, PolicySpec, Rollout, Source
+from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
 
 
 class Experience(Protocol):
@@ -112,6 +113,13 @@ class RolloutExperience:
         self.buffer.load_state_dict(state["buffer"])
 
 
+def wants_of(algorithm: Algorithm) -> BatchSpec:
+    """Return what a method's batches have: what it says, and the history that its policy reads."""
+    if algorithm.wants.history > 1:
+        return algorithm.wants
+    return replace(algorithm.wants, history=algorithm.policy.spec.history)
+
+
 def make_dataset_source(
     config: RunConfig,
     parts: Components,
@@ -139,7 +147,7 @@ def make_dataset_source(
         device=config["device"],
         weights=by and episode_weights(dataset, by, config["weighting_temperature"]),
         successors=algorithm.bootstraps,
-        wants=algorithm.wants,
+        wants=wants_of(algorithm),
         parts=parts.env.obs_parts if parts.observations != "flat" else None,
     )
 
@@ -167,7 +175,7 @@ def make_experience(
             RolloutBuffer(
                 algorithm.rollout_steps,
                 config["num_envs"],
-                _rows_of(observed, algorithm.wants.history),
+                _rows_of(observed, wants_of(algorithm).history),
                 action_shape,
                 discount=config["discount"],
                 device=config["device"],
@@ -190,7 +198,7 @@ def make_experience(
         seed=seed,
         device=config["device"],
         aux=algorithm.aux_shapes,
-        wants=algorithm.wants,
+        wants=wants_of(algorithm),
     )
     return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"])
 

@@ -59,6 +59,7 @@ def document_of(
     *,
     act_steps: int,
     observations: str = "flat",
+    history: int = 1,
     dataset: Mapping[str, str] | None,
     base: str | None,
 ) -> dict[str, Any]:
@@ -70,6 +71,7 @@ def document_of(
         policy: the one that the method judges and exports, as it is made.
         act_steps: executed actions of a chunk, resolved.
         observations: how they are given, ``flat`` or ``dict``.
+        history: observations that the policy reads.
         dataset: what the data is known by: ``{"recipe": …}`` or ``{"content": …}``.
         base: what the base is known by: a configuration hash, or a hash of its files.
 
@@ -98,6 +100,8 @@ def document_of(
     }
     if observations != "flat":
         document["task"]["observations"] = observations
+    if history > 1:
+        document["task"]["history"] = history
     if config["stop_at_success"] is not None:
         document["evaluation"]["stop_at_success"] = float(config["stop_at_success"])
     if config["policy"] is not None:

@@ -19,6 +19,7 @@ __all__ = ["MOST_SEED", "check_device", "check_values"]
 MOST_SEED = 2**32 - 1
 """The largest seed: NumPy's older generators take no more."""
 _MOST_COUNT = 2**31 - 1
+_MOST_HISTORY = 10_000
 _MOST_THREADS = 256  # more torch threads than this exhaust a machine rather than speed it up
 
 Rule = Callable[[Any], str | None]
@@ -116,6 +117,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "weighting_temperature": positive,
         "base": optional(text),
         "device": text,
+        "history": optional(whole(1, _MOST_HISTORY)),
         "observations": optional(name_of({"flat": 0, "dict": 0}, "way to give observations")),
         "suite_name": optional(text),
         "out": text,

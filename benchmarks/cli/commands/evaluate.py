@@ -61,7 +61,7 @@ def evaluate(
     spec = get_spec(task, **options)
     act_steps = int(bundle.config["chunking"]["act_steps"])
     observations = way_of(bundle.policy.reading)
-    asked = spec_of(spec, act_steps, observations)
+    asked = spec_of(spec, act_steps, observations).with_history(bundle.policy.spec.history)
     base.check_base_fits(bundle, asked, spec, called="policy")
     if spec.fingerprint != trained.get("fingerprint") and task == trained["id"]:
         logger.warning(
