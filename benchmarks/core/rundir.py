@@ -1,18 +1,25 @@
-"""The folder of a run: who may write in it, and its log of metrics."""
+"""The folder of a run: who may write in it, and what a killed process leaves there."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trimtab.benchmarks.core.lockfile import hold
 from trimtab.types import TrimtabError
 
 LOCK = "run.lock"
+LOCK_FILE = "run.lock.held"
+"""There while a folder is locked whose file system knows no locks."""
+LOCKS = "TRIMTAB_LOCKS"
+"""Environment variable: ``files`` for a file system whose locks other machines do not see."""
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
 @contextmanager
@@ -30,7 +37,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """
     missing = not folder.exists()
     top = _first_missing(folder)
-    lock = _lock(folder, wait=wait)
+    release = _lock(folder, wait=wait)
     try:
         yield
     except BaseException:
@@ -38,37 +45,64 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
             _remove_empty(folder, top)
         raise
     finally:
-        os.close(lock)
+        release()
 
 
-def _lock(folder: Path, *, wait: bool) -> int:
-    """Return the descriptor of the folder's lock, which is held."""
+def _lock(folder: Path, *, wait: bool) -> Callable[[], None]:
+    """Lock a folder; return what lets go of it."""
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT, 0o644)
         except OSError as error:
-            raise TrimtabError(
-                f"cannot write {folder}: {error.strerror}; choose a writable folder with out=…"
-            ) from error
+            raise _unwritable(folder, error) from error
         try:
+            if os.environ.get(LOCKS) == "files":
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
             os.close(lock)
-            raise TrimtabError(
-                f"{folder} is in use by another process; wait for it or choose another out="
-            ) from error
+            raise _in_use(folder) from error
         except OSError as error:
             os.close(lock)
-            raise TrimtabError(
-                f"cannot lock {folder}: {error.strerror}; choose a local folder with out=…"
-            ) from error
+            if error.errno not in _NO_LOCKS:
+                raise TrimtabError(
+                    f"cannot lock {folder}: {error.strerror}; choose a local folder with out=…"
+                ) from error
+            if (release := _lock_by_file(folder, wait=wait)) is not None:
+                return release
+            continue
         except BaseException:  # interrupted while it waits
             os.close(lock)
             raise
         if _is_still(folder / LOCK, lock):
-            return lock
+            return lambda: os.close(lock)
         os.close(lock)  # who held it has removed the folder; make it again
+
+
+def _lock_by_file(folder: Path, *, wait: bool) -> Callable[[], None] | None:
+    """Lock a folder whose file system knows no locks; None if it is gone in the meantime."""
+    try:
+        release = hold(folder / LOCK_FILE, wait=wait)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    if release is None:
+        raise _in_use(folder)
+    return release
+
+
+def _in_use(folder: Path) -> TrimtabError:
+    return TrimtabError(
+        f"{folder} is in use by another process; wait for it or choose another out="
+    )
+
+
+def _unwritable(folder: Path, error: OSError) -> TrimtabError:
+    return TrimtabError(
+        f"cannot write {folder}: {error.strerror}; choose a writable folder with out=…"
+    )
 
 
 def _is_still(path: Path, descriptor: int) -> bool:
@@ -93,7 +127,7 @@ def _remove_empty(folder: Path, top: Path) -> None:
         folder: goes with its lock and the empty folders in it.
         top: the highest folder above it that was made with it; those between go where empty.
     """
-    if any(path.name != LOCK for path in folder.rglob("*") if not path.is_dir()):
+    if any(path.name not in (LOCK, LOCK_FILE) for path in folder.rglob("*") if not path.is_dir()):
         return
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # another's in the meantime

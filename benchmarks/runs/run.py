@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from trimtab.algorithms.phases import Budget, Feed, Phase
-from trimtab.benchmarks.core.checkpoint import load_checkpoint, save_checkpoint
+from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.collector import Collector
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
@@ -126,6 +126,7 @@ class Run:
             options=env.options,
             observations=parts.observations,
         )
+        self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
         self.updates = 0
@@ -136,7 +137,7 @@ class Run:
 
     def carry_out(self) -> Result:
         """Go through the rest of the run and write its results."""
-        state = load_checkpoint(self.folder / "checkpoint")
+        state = self.checkpoints.load()
         if state is not None:
             try:
                 self._load(state)
@@ -256,7 +257,7 @@ class Run:
         every = self.config["checkpoint_every"]
         if now // every > before // every and now < self.end:
             self._settle()
-            save_checkpoint(self.folder / "checkpoint", now, self._state())
+            self.checkpoints.save(now, self._state())
         if now * 200 // self.end > before * 200 // self.end:
             self.progress(now / self.end, f"{now:,} of {self.end:,} steps")
         self._check_stop()
@@ -266,7 +267,7 @@ class Run:
         if not self.stop.is_set():
             return
         self._settle()
-        save_checkpoint(self.folder / "checkpoint", self.position, self._state())
+        self.checkpoints.save(self.position, self._state())
         raise Stopped(
             f"{self.folder}: stopped at step {self.position:,} of {self.end:,}; "
             "its state is saved, run the same command to go on"
@@ -304,7 +305,7 @@ class Run:
         # rows once.
         self._settle()
         if self._resumed_at != self.position:
-            save_checkpoint(self.folder / "checkpoint", self.position, self._state())
+            self.checkpoints.save(self.position, self._state())
         self._evaluate()
         self._log()
         seconds = time.perf_counter() - self._started

@@ -24,7 +24,7 @@ from trimtab.datasets.sources.rows import AUX, RowArrays, Storage, row_values
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.steps import episodes_of_rows
 from trimtab.datasets.sources.windows import View, WindowRule
-from trimtab.types import Batch, BatchSpec, Obs, Part, Tensor, TrimtabError
+from trimtab.types import Batch, BatchSpec, Obs, Part, RowLog, Tensor, TrimtabError
 
 __all__ = ["ReplayBuffer"]
 
@@ -91,7 +91,7 @@ class ReplayBuffer:
         self._wants = wants
         self._form = ObsForm.of(obs)
         self._generator = np.random.Generator(np.random.PCG64(seed))
-        self._position = 0  # the row that is written next
+        self._position = self._written = 0  # the row that is written next; rows ever written
         self._aux_names = tuple(aux or ())
         self._ring: RowArrays | None = None  # what rows are added to
         self._returns: FinishedReturns | None = None  # of what is added, where they are wanted
@@ -276,7 +276,8 @@ class ReplayBuffer:
         self._ring.write(self._position, values, terminated, truncated, steps)
         if self._returns is not None:
             self._returns.after(self._position)
-        self._position = (self._position + 1) % self.rows
+        self._written += 1
+        self._position = self._written % self.rows
         self._size = min(self._size + 1, self.rows)
 
     @property
@@ -334,16 +335,17 @@ class ReplayBuffer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of the filled rows and the generator's state, JSON scalars and arrays only.
+        """Return the filled rows, where they lie, and copies of all else: JSON scalars and arrays.
 
-        A buffer made from a dataset leaves its rows out: they are the dataset's, whose content hash
-        is kept and compared instead.
+        The rows are a ``RowLog`` and hold until the next ``add``. A buffer made from a dataset
+        leaves them out: they are the dataset's, whose content hash is kept and compared instead.
         """
+        settled = self._written - (0 if self._returns is None else self._returns.unknown)
         return {
             "layout": self._layout(),
             "position": self._position,
             "size": self._size,
-            "arrays": {name: array[: self._size].copy() for name, array in self._kept().items()},
+            "arrays": RowLog(self._kept(), self.rows, self._written, settled) if self._ring else {},
             "generator": generator_state(self._generator),
             "returns": None if self._returns is None else self._returns.state_dict(),
         }
@@ -362,11 +364,10 @@ class ReplayBuffer:
                 )
             arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
             words = generator_words(state["generator"])
-            if not (
-                0 <= size <= self.rows
-                and 0 <= position < self.rows
-                and (size == self.rows or position == size)
-            ):
+            # Arrays alone were saved by earlier versions; how often their ring went round is lost.
+            whole = size // self.rows * self.rows
+            written = arrays.written if isinstance(arrays, RowLog) else position + whole
+            if written % self.rows != position or min(written, self.rows) != size:
                 raise ValueError(f"size {size} and position {position} in {self.rows} rows")
             if self._ring is not None:
                 self._ring.check(arrays, size)
@@ -379,7 +380,7 @@ class ReplayBuffer:
             ) from error
         for name, array in self._kept().items():
             array[:size] = arrays[name]
-        self._size, self._position = size, position
+        self._size, self._position, self._written = size, position, written
         if self._returns is not None:
             self._returns.load_state_dict(state["returns"])
 

@@ -31,6 +31,11 @@ class FinishedReturns:
         self._begun = np.zeros(ring.columns, np.int64)  # stored rows of each column's episode
         self.known = 0
 
+    @property
+    def unknown(self) -> int:
+        """How many of the newest rows have returns that are not known yet."""
+        return int(self._begun.max())
+
     def after(self, row: int) -> None:
         """Write the returns of the episodes that end with a row that was just written."""
         arrays = self._ring.arrays

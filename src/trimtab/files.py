@@ -86,13 +86,18 @@ def atomic_file(path: str | Path) -> Iterator[Path]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             yield beside
-            _to_disk(beside)
+            to_disk(beside)
             os.replace(beside, path)
         finally:
             beside.unlink(missing_ok=True)
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk.
+
+    Raises:
+        OSError: if it is not there, or its file system does not do that.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -119,7 +124,7 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             yield beside
             for file in beside.rglob("*"):
                 if file.is_file():
-                    _to_disk(file)
+                    to_disk(file)
             if path.exists():
                 os.replace(path, old)
             try:

@@ -8,11 +8,13 @@ part of a policy and of nothing else.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -20,8 +22,8 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, RESERVED, Part
 
 __all__ = [
-    "Batch", "BatchSpec", "Metrics", "Obs", "Part", "PolicySpec", "Rollout", "Sequences", "Source",
-    "Statistics", "Tensor", "TrimtabError",
+    "Batch", "BatchSpec", "Metrics", "Obs", "Part", "PolicySpec", "Rollout", "RowLog", "Sequences",
+    "Source", "Statistics", "Tensor", "TrimtabError",
 ]  # fmt: skip
 
 Obs = Tensor | Mapping[str, Tensor]
@@ -163,6 +165,50 @@ class Source(Protocol):
     def sample(self, batch_size: int) -> Batch:
         """Return ``batch_size`` transitions."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class RowLog(Mapping[str, npt.NDArray[Any]]):
+    """The rows of a ring, numbered from the first that was ever written, for who saves what is new.
+
+    Row i lies at place ``i % rows`` of every array. As a mapping it gives each array's filled
+    places ``[size, ...]``. Nothing is copied: what is written into the ring later is seen here.
+
+    Attributes:
+        arrays: by name, ``[rows, ...]``, or ``[size, ...]`` where only ``size`` places are filled.
+        rows: places of the ring.
+        written: how many rows were ever written.
+        settled: rows with a lower number keep their values until they are written over.
+    """
+
+    arrays: Mapping[str, npt.NDArray[Any]]
+    rows: int
+    written: int
+    settled: int
+
+    @property
+    def size(self) -> int:
+        """How many rows are there."""
+        return min(self.written, self.rows)
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest row that is there."""
+        return self.written - self.size
+
+    def part(self, start: int, stop: int) -> dict[str, npt.NDArray[Any]]:
+        """Return the rows with numbers from ``start`` to below ``stop``, by name, oldest first."""
+        places = np.arange(start, stop) % self.rows
+        return {name: array[places] for name, array in self.arrays.items()}
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.arrays[name][: self.size]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.arrays)
 
 
 @dataclass(frozen=True)

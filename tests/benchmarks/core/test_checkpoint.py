@@ -14,13 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from trimtab.benchmarks.core.checkpoint import load_checkpoint, save_checkpoint
+from trimtab.benchmarks.core.checkpoint import Checkpoints, load_checkpoint
 from trimtab.types import TrimtabError
 
 TENSOR_TYPES = [
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
     torch.int16, torch.int8, torch.uint8, torch.bool, torch.complex64,
 ]  # fmt: skip
+
+
+def save_checkpoint(folder: Path, step: int, state: Any) -> None:
+    Checkpoints(folder).save(step, state)
 
 
 def round_trip(folder: Path, state: Any) -> Any:
@@ -137,6 +141,14 @@ def test_the_newest_is_kept_alone(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == [f"step-{step:012d}"]
 
 
+def test_a_step_may_be_saved_again(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    for number in range(3):
+        checkpoints.save(5, {"number": number})
+        assert load_checkpoint(tmp_path) == {"number": number}
+        assert [path.name for path in tmp_path.iterdir()] == ["step-000000000005"]
+
+
 def test_what_was_cut_in_the_middle_of_writing_is_not_used(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, {"step": 1})
     whole = tmp_path / "step-000000000001"
@@ -186,7 +198,7 @@ def test_the_older_one_stays_when_the_disk_is_full(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, numpy, trimtab.benchmarks.core.checkpoint as c\n"
         "from trimtab.types import TrimtabError\n"
-        "try: c.save_checkpoint(pathlib.Path(sys.argv[1]), 2, {'a': numpy.zeros(10_000)})\n"
+        "try: c.Checkpoints(pathlib.Path(sys.argv[1])).save(2, {'a': numpy.zeros(10_000)})\n"
         "except TrimtabError as error: sys.exit(str(error))\n"
     )
     child = subprocess.run(

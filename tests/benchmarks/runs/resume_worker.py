@@ -10,7 +10,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from trimtab.benchmarks.core import checkpoint
+from trimtab.benchmarks.core import checkpoint, segments
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -26,6 +26,7 @@ def work(words: list[str], where: str, ready: float, hold: float, said: Connecti
     ``hold`` the run waits for it, so that a slow parent cannot come too late.
     """
     loop.LOG_EVERY = LOG_EVERY
+    segments.SMALLEST, segments.FACTOR = 1024, 2  # so that a short run has some
     signalled = False
 
     def wait(*_: object, **__: object) -> Any:
@@ -48,6 +49,16 @@ def work(words: list[str], where: str, ready: float, hold: float, said: Connecti
             return str(wait()) if len(written) == 3 else whole(path)
 
         checkpoint.sha256_file = counted
+    if where == "behind a segment":
+        write, segments_written = segments.atomic_write_bytes, []
+
+        def followed(path: Any, data: bytes) -> None:
+            write(path, data)
+            segments_written.append(path)
+            if len(segments_written) == 5:
+                wait()
+
+        segments.atomic_write_bytes = followed
     if where == "writing the bundle":
         loop.save_bundle = wait  # type: ignore[assignment]
     if where == "writing the result":

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.core.checkpoint import load_checkpoint
+from trimtab.benchmarks.core import segments
+from trimtab.benchmarks.core.checkpoint import Checkpoints, load_checkpoint
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
@@ -30,6 +31,8 @@ HERE = Path(__file__).resolve().parent
 CONTEXT = multiprocessing.get_context("forkserver")
 NEVER = 9.0
 HOPPING = ("sac", "td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
+ROUND = "sac buffer_size=36"
+"""A run whose ring goes round more than twice."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,7 +90,8 @@ def run_folder(out: Path) -> Path:
 def outcome(folder: Path) -> dict[str, Any]:
     """Return all that must be the same: weights, last state, rows and log, without times."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    (last,) = (folder / "checkpoint").iterdir()
+    (last,) = (folder / "checkpoint").glob("step-*")
+    kept = sorted((folder / "checkpoint").glob("rows/*"))
     rows = read_episodes(folder / "episodes.parquet").to_pylist()
     summary = json.loads((folder / "result.json").read_text())
     return {
@@ -95,6 +99,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "weights": (folder / "policy" / "model.safetensors").read_bytes(),
         "golden": (folder / "policy" / "golden.safetensors").read_bytes(),
         "state": (last.name, (last / "arrays.safetensors").read_bytes()),
+        "segments": [(path.name, path.read_bytes()) for path in kept],
         "rows": [{k: v for k, v in row.items() if k != "seconds"} for row in rows],
         "log": [{k: v for k, v in json.loads(x).items() if k != "seconds"} for x in lines],
         "summary": {k: v for k, v in summary.items() if k != "seconds"},
@@ -103,9 +108,12 @@ def outcome(folder: Path) -> dict[str, Any]:
 
 
 def words_of(tiny: Any, method: str, out: Path) -> list[str]:
+    """Return the settings of a run; behind the method's name there may be more of them."""
+    method, *more = method.split()
     words: list[str] = tiny.cloning(out) if method == "bc" else tiny.online(out, method)
     if method in HOPPING:  # a simulator with contacts, whose episodes end by themselves
         words = [*words, "env=gym/Hopper-v5", "env_options.horizon=200"]
+    words += more
     return list({word.partition("=")[0]: word for word in words}.values())  # each given once
 
 
@@ -119,6 +127,8 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
             out = tmp_path_factory.mktemp(f"left-alone-{method}")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(loop, "LOG_EVERY", 20)
+                patch.setattr(segments, "SMALLEST", 1024)  # as the other processes have it
+                patch.setattr(segments, "FACTOR", 2)
                 known[method] = outcome(train(compose_run(words_of(tiny, method, out))).folder)
         return known[method]
 
@@ -126,7 +136,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("method", ["bc", "dsrl_sac", "dsrl_na", *HOPPING])
+@pytest.mark.parametrize("method", ["bc", "dsrl_sac", "dsrl_na", *HOPPING, ROUND])
 def test_killed_at_three_random_moments(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
@@ -218,6 +228,22 @@ def test_killed_in_the_middle_of_writing_a_checkpoint(
     assert outcome(folder) == left_alone("dsrl_sac")
 
 
+@pytest.mark.parametrize("method", ["sac", ROUND])
+def test_killed_between_a_segment_and_its_checkpoint(
+    method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
+) -> None:
+    words = words_of(tiny, method, tmp_path)
+    kill(words, "behind a segment")
+    folder = run_folder(tmp_path) / "checkpoint"
+    (state,) = folder.glob("step-*/state.json")
+    logs = json.loads(state.read_text())["logs"].values()
+    named = {segment["file"] for log in logs for segment in log["segments"]}
+    assert named < {path.name for path in folder.glob("rows/*.safetensors")}
+    finish(words)
+    ended = outcome(folder.parent)
+    assert ended["segments"] and ended == left_alone(method)
+
+
 @pytest.mark.parametrize("where", ["writing the bundle", "writing the result"])
 def test_killed_at_the_very_end(
     where: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
@@ -252,7 +278,7 @@ def test_a_checkpoint_of_another_version_is_named(tiny: Any, tmp_path: Path) -> 
     state = load_checkpoint(folder)
     assert state is not None
     del state["evaluation_due"]
-    loop.save_checkpoint(folder, 999, state)
+    Checkpoints(folder).save(999, state)
     with pytest.raises(TrimtabError, match=r"lacks 'evaluation_due': another version") as error:
         train(compose_run(words))
     assert "\n" not in str(error.value)
@@ -272,7 +298,7 @@ def test_the_global_generator_of_numpy_goes_on_too(
 ) -> None:
     """Some simulators draw from it."""
     words = compose_run([*tiny.cloning(tmp_path), "eval_every=1000"])
-    save, drawn = loop.save_checkpoint, []
+    save, drawn = Checkpoints.save, []
 
     def stop_after_saving(*args: Any) -> None:
         save(*args)
@@ -280,7 +306,7 @@ def test_the_global_generator_of_numpy_goes_on_too(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop, "save_checkpoint", stop_after_saving)
+        patch.setattr(Checkpoints, "save", stop_after_saving)
         train(words)
     np.random.seed(99)
     resumed = loop.Run._load

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.types import Batch, TrimtabError
+from trimtab.types import Batch, RowLog, TrimtabError
 
 GAMMA = 0.9
 
@@ -192,13 +192,31 @@ def test_state_restores_the_next_samples_exactly(steps: int) -> None:
         assert torch.equal(one.aux["pair"], two.aux["pair"])
 
 
-def test_state_is_a_copy() -> None:
+@pytest.mark.parametrize("steps", [0, 3, 4, 10])
+def test_rows_in_a_state_stay_where_they_lie_and_are_numbered(steps: int) -> None:
     buffer = make_buffer(4, 1, chunk=1, window=1)
-    fill(buffer, 4, chunk=1, seed=0)
-    state = buffer.state_dict()
-    before = state["arrays"]["reward"].copy()
-    fill(buffer, 3, chunk=1, seed=1)
-    np.testing.assert_array_equal(state["arrays"]["reward"], before)
+    columns = fill(buffer, steps, chunk=1, seed=0)
+    log = buffer.state_dict()["arrays"]
+    assert isinstance(log, RowLog)
+    assert (log.written, log.size, log.settled) == (steps, min(steps, 4), steps)
+    for name, array in buffer.state_dict()["arrays"].items():
+        assert len(array) == log.size and (not steps or np.shares_memory(array, log[name]))
+    rewards = [row.reward for row in columns[0]]
+    np.testing.assert_array_equal(log.part(log.oldest, steps)["reward"][:, 0], rewards)
+
+
+def test_a_state_of_arrays_alone_is_read() -> None:
+    """Earlier versions saved such ones."""
+    for steps in (3, 4, 9):
+        buffer = make_buffer(4, 1, chunk=1, window=1)
+        fill(buffer, steps, chunk=1, seed=0)
+        state = buffer.state_dict()
+        arrays = {name: array.copy() for name, array in state["arrays"].items()}
+        other = make_buffer(4, 1, chunk=1, window=1, seed=3)
+        other.load_state_dict({**state, "arrays": arrays})
+        fill(buffer, 2, chunk=1, seed=1)
+        fill(other, 2, chunk=1, seed=1)
+        assert torch.equal(buffer.sample(30).obs, other.sample(30).obs)
 
 
 def test_a_damaged_state_is_refused_and_changes_nothing() -> None:
