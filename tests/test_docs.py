@@ -35,6 +35,8 @@ def followed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert [name for name, _ in blocks] == [
         "algorithms/offline/filtered_bc.py",
         "conf/algorithm/filtered_bc.yaml",
+        "algorithms/offline/goal_best_of.py",
+        "conf/algorithm/goal_best_of.yaml",
     ]
     for name, text in blocks:
         assert not (copy / name).exists()

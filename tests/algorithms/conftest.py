@@ -107,6 +107,12 @@ def batch_of() -> Callable[..., Batch]:
             discount=0.99 * (uniform(count) < 0.8).float(),
             valid=valid,
             mc_return=uniform(count) if "dataset" in algorithm.uses else None,
+            next_action=(
+                low + (high - low) * uniform(count, SPEC.horizon, SPEC.action_dim)
+                if algorithm.wants.next_action
+                else None
+            ),
+            goal=uniform(count, 2) if algorithm.wants.goal is not None else None,
             aux={k: 2 * uniform(count, *v) - 1 for k, v in algorithm.aux_shapes.items()},
         )
 
