@@ -58,7 +58,10 @@ def draw(board: Leaderboard, path: Path) -> None:
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.25)
-        axis.legend(frameon=False, fontsize=9)
+        # Below the panel, where it hides no curve.
+        axis.legend(
+            frameon=False, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=3
+        )
     for axis in list(axes.flat)[len(board.tables) :]:
         axis.remove()
     picture = io.BytesIO()
