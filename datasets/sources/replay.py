@@ -344,6 +344,7 @@ class ReplayBuffer:
             "position": self._position,
             "size": self._size,
             "arrays": {name: array[: self._size].copy() for name, array in self._kept().items()},
+            "apart": {} if self._ring is None else self._ring.observed.apart(self._size),
             "generator": generator_state(self._generator),
             "returns": None if self._returns is None else self._returns.state_dict(),
         }
@@ -360,8 +361,10 @@ class ReplayBuffer:
                     "replay buffer: the saved state has another layout, window, discount or "
                     "dataset; resume with the settings of the saved run"
                 )
-            arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
+            size, position = int(state["size"]), int(state["position"])
             words = generator_words(state["generator"])
+            trial = np.random.Generator(np.random.PCG64())  # refuses before anything changes
+            trial.bit_generator.state = words
             if not (
                 0 <= size <= self.rows
                 and 0 <= position < self.rows
@@ -369,7 +372,7 @@ class ReplayBuffer:
             ):
                 raise ValueError(f"size {size} and position {position} in {self.rows} rows")
             if self._ring is not None:
-                self._ring.check(arrays, size)
+                self._ring.load(state["arrays"], state.get("apart"), size, position)
             self._generator.bit_generator.state = words
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, TrimtabError):
@@ -377,12 +380,10 @@ class ReplayBuffer:
             raise TrimtabError(
                 f"replay buffer: the saved state is damaged ({error}); resume from another one"
             ) from error
-        for name, array in self._kept().items():
-            array[:size] = arrays[name]
         self._size, self._position = size, position
         if self._returns is not None:
             self._returns.load_state_dict(state["returns"])
 
     def _kept(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays whose filled rows are part of the state."""
-        return {} if self._ring is None else self._ring.arrays
+        return {} if self._ring is None else self._ring.kept
