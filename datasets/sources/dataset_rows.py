@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.sources.observed import NEXT, OBS
 from trimtab.datasets.sources.rows import RowArrays, Storage
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.steps import step_flags, step_returns
@@ -73,17 +74,20 @@ def rows_in_memory(
 
 def _filled(dataset: Dataset, discount: float, rows: int) -> RowArrays:
     obs, action = Part((dataset.obs_dim,)), Part((1, dataset.action_dim))
-    values = {"obs": obs, "action": action, "reward": Part(()), "next_obs": obs}
+    values = {OBS: obs, NEXT + OBS: obs, "action": action, "reward": Part(())}
     stored = RowArrays(dataset.num_steps, 1, values, returns=True)
     columns = {name: array[:, 0] for name, array in stored.arrays.items()}
     first = 0
     for episode in dataset.episodes:
         part = slice(first, first + len(episode))
-        columns["obs"][part] = episode.observations[:-1]
-        columns["next_obs"][part] = episode.observations[1:]
+        columns[OBS][part] = episode.observations[:-1]
         columns["action"][part, 0] = episode.actions
         columns["reward"][part] = episode.rewards
         columns["flags"][part] = step_flags(episode)
         columns["mc_return"][part] = step_returns(episode, discount, rows)
         first = part.stop
+    lasts = np.zeros((dataset.num_steps, 1), np.bool_)
+    lasts[np.cumsum([len(episode) for episode in dataset.episodes]) - 1] = True
+    ends = np.stack([episode.observations[-1] for episode in dataset.episodes])
+    stored.observed.lay_apart(lasts, {OBS: ends}, newest=None)
     return stored

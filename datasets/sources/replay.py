@@ -340,12 +340,15 @@ class ReplayBuffer:
         The rows are a ``RowLog`` and hold until the next ``add``. A buffer made from a dataset
         leaves them out: they are the dataset's, whose content hash is kept and compared instead.
         """
-        settled = self._written - (0 if self._returns is None else self._returns.unknown)
+        # Of the newest row it is not yet known where what was observed next is going to lie.
+        unknown = 0 if self._returns is None else self._returns.unknown
+        settled = max(self._written - max(unknown, 1), 0)
         return {
             "layout": self._layout(),
             "position": self._position,
             "size": self._size,
             "arrays": RowLog(self._kept(), self.rows, self._written, settled) if self._ring else {},
+            "apart": {} if self._ring is None else self._ring.observed.apart(self._size),
             "generator": generator_state(self._generator),
             "returns": None if self._returns is None else self._returns.state_dict(),
         }
@@ -364,13 +367,15 @@ class ReplayBuffer:
                 )
             arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
             words = generator_words(state["generator"])
+            trial = np.random.Generator(np.random.PCG64())  # refuses before anything changes
+            trial.bit_generator.state = words
             # Arrays alone were saved by earlier versions; how often their ring went round is lost.
             whole = size // self.rows * self.rows
             written = arrays.written if isinstance(arrays, RowLog) else position + whole
             if written % self.rows != position or min(written, self.rows) != size:
                 raise ValueError(f"size {size} and position {position} in {self.rows} rows")
             if self._ring is not None:
-                self._ring.check(arrays, size)
+                self._ring.load(arrays, state.get("apart"), size, position)
             self._generator.bit_generator.state = words
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, TrimtabError):
@@ -378,12 +383,10 @@ class ReplayBuffer:
             raise TrimtabError(
                 f"replay buffer: the saved state is damaged ({error}); resume from another one"
             ) from error
-        for name, array in self._kept().items():
-            array[:size] = arrays[name]
         self._size, self._position, self._written = size, position, written
         if self._returns is not None:
             self._returns.load_state_dict(state["returns"])
 
     def _kept(self) -> dict[str, npt.NDArray[Any]]:
         """Return the arrays whose filled rows are part of the state."""
-        return {} if self._ring is None else self._ring.arrays
+        return {} if self._ring is None else self._ring.kept
