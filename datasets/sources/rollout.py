@@ -76,14 +76,14 @@ class RolloutBuffer:
 
     def add(
         self,
-        obs: npt.NDArray[Any],
-        action: npt.NDArray[Any],
-        reward: npt.NDArray[Any],
-        next_obs: npt.NDArray[Any],
-        terminated: npt.NDArray[Any],
-        truncated: npt.NDArray[Any],
-        aux: Mapping[str, Tensor] | None = None,
-        steps: npt.NDArray[Any] | None = None,
+        obs: npt.NDArray[Any] | Tensor,
+        action: npt.NDArray[Any] | Tensor,
+        reward: npt.NDArray[Any] | Tensor,
+        next_obs: npt.NDArray[Any] | Tensor,
+        terminated: npt.NDArray[Any] | Tensor,
+        truncated: npt.NDArray[Any] | Tensor,
+        aux: Mapping[str, npt.NDArray[Any] | Tensor] | None = None,
+        steps: npt.NDArray[Any] | Tensor | None = None,
     ) -> None:
         """Store one row of every column; arguments as ``ReplayBuffer.add``.
 
@@ -100,16 +100,17 @@ class RolloutBuffer:
             )
         if self.full:
             raise TrimtabError("rollout buffer: it is full; take the rollout first")
-        values = {
+        values: dict[str, npt.NDArray[Any] | Tensor] = {
             "obs": obs,
             "action": action,
             "reward": reward,
             "next_obs": next_obs,
             "terminated": terminated,
-            "cut": np.logical_or(terminated, truncated),
-            **{f"aux/{name}": given[name].detach().cpu().numpy() for name in self._aux_names},
+            "cut": np.logical_or(_array(terminated), _array(truncated)),
+            **{f"aux/{name}": given[name] for name in self._aux_names},
         }
-        for name, value in values.items():
+        for name, given_value in values.items():
+            value = _array(given_value)
             row = self._arrays[name][self._size]
             if np.shape(value) != row.shape:
                 raise TrimtabError(
@@ -168,3 +169,7 @@ class RolloutBuffer:
         for name, array in self._arrays.items():
             array[:size] = arrays[name]
         self._size = size
+
+
+def _array(value: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
