@@ -11,7 +11,22 @@ from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.registry import check_observations, own_vector
 from trimtab.errors import TrimtabError
 
-__all__ = ["make_vec"]
+__all__ = ["make_vec", "simulator_device"]
+
+
+def simulator_device(id: str, device: str, **options: Any) -> str:
+    """Return where the simulations of a run on ``device`` are: there too if they can, or ``"cpu"``.
+
+    Args:
+        id: ``family/task``.
+        device: torch's name of the run's device.
+        options: as :func:`trimtab.envs.registry.make`.
+
+    Raises:
+        TrimtabError: as :func:`trimtab.envs.registry.make`.
+    """
+    own = own_vector(id, **options)
+    return "cpu" if own is None else own.device_for(device)
 
 
 @overload
@@ -32,6 +47,10 @@ def make_vec(
 def make_vec(
     id: str, num_envs: int, *, seed: int, device: Literal["cuda"], **more: Any
 ) -> TorchVectorEnv: ...
+@overload
+def make_vec(
+    id: str, num_envs: int, *, seed: int, act_steps: int, device: str, **options: Any
+) -> EpisodeVectorEnv | TorchVectorEnv: ...
 @overload
 def make_vec(
     id: str, num_envs: int, *, seed: int, observations: Literal["dict"], **more: Any

@@ -3,6 +3,7 @@
 Rows up to some number are covered by spans of a few sizes, each a multiple of the one below, as
 digits make up a number. Which spans there are follows from how many rows were written and not from
 when checkpoints were made: a run that was killed and goes on ends with the files of one left alone.
+(Only a span whose first rows were written over before any checkpoint was made is without them.)
 A row is written at most once for each size. The rows behind the last span are the checkpoint's own.
 """
 

@@ -15,10 +15,12 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
+from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.observations import tree_map
-from trimtab.policies.agent import Agent, ArrayObs, Reading
+from trimtab.policies.agent import Agent, Reading
 from trimtab.types import Tensor, TrimtabError
 
+VectorEnv = EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv
 Array = NDArray[Any]
 
 
@@ -26,31 +28,39 @@ class Collector:
     """Steps the environments with what the learner wants to try, and stores what came of it.
 
     Args:
-        envs: the run's environments; they are reset here.
+        envs: the run's environments, in numpy arrays or torch tensors; they are reset here.
         algorithm: the learner.
         buffer: one row for each executed chunk of each environment.
         device: where observations are given to the learner.
+
+    Raises:
+        TrimtabError: if the learner reads a history, and the simulations are on a GPU.
     """
 
     def __init__(
         self,
-        envs: EpisodeVectorEnv | DictVectorEnv,
+        envs: VectorEnv,
         algorithm: Algorithm,
         buffer: ReplayBuffer | RolloutBuffer,
         device: str,
     ) -> None:
         self.envs, self.algorithm, self.buffer, self.device = envs, algorithm, buffer, device
-        self.obs: ArrayObs = envs.reset()[0]
+        self.obs: Any = envs.reset()[0]  # [N, O], an array or a tensor, or parts
+        self._tensors = isinstance(envs, TorchVectorEnv)
+        history = wants_of(algorithm).history
+        assert envs.single_action_space.shape is not None
+        if self._tensors and history > 1:
+            raise TrimtabError(f"history={history}: needs simulations on the CPU; use device=cpu")
         self.agent = Agent(
             self._explore,
             envs.num_envs,
-            Reading(history=wants_of(algorithm).history),
-            act_steps=envs.act_steps,
+            Reading(history=history),
+            act_steps=envs.single_action_space.shape[0],
             deterministic=True,  # an algorithm draws its own noise
         )
         # A replay buffer forms histories when it is sampled; a rollout is learned from as it is.
-        self._whole = bool(algorithm.rollout_steps) and wants_of(algorithm).history > 1
-        self._seen: ArrayObs = self.obs
+        self._whole = bool(algorithm.rollout_steps) and history > 1
+        self._seen: Any = self.obs
         self._warmup = False
         self._aux: dict[str, Tensor] = {}
         self.episodes = 0
@@ -64,26 +74,12 @@ class Collector:
             TrimtabError: if the simulator gives an observation or a reward that is not finite.
         """
         self._warmup = warmup
-        chunk = self.agent.act(self.obs)
+        chunk: Any = self.agent.act(self.obs)
         next_obs, reward, terminated, truncated, info = self.envs.step(chunk)
-        ended = terminated | truncated
-
-        def true_last(final: Array, following: Array) -> Array:
-            return np.where(ended.reshape(-1, *[1] * (final.ndim - 1)), final, following)
-
-        reached = tree_map(true_last, info["final_obs"], next_obs)
-        parts = reached.values() if isinstance(reached, Mapping) else (reached,)
-        if not all(np.isfinite(part).all() for part in parts):
-            raise TrimtabError(f"{self.envs.id} gave an observation that is not finite")
-        if not np.isfinite(reward).all():
-            raise TrimtabError(f"{self.envs.id} gave a reward that is not finite")
+        reached = self._reached(next_obs, info["final_obs"], terminated | truncated, reward)
         before, after = self.obs, reached
         if self._whole:
-
-            def shifted(seen: Array, last: Array) -> Array:
-                return np.concatenate([seen[:, 1:], last[:, None]], axis=1)
-
-            before, after = self._seen, tree_map(shifted, self._seen, reached)
+            before, after = self._seen, tree_map(_shifted, self._seen, reached)
         self.buffer.add(
             before,
             chunk,
@@ -95,23 +91,38 @@ class Collector:
             info["steps"],
         )
         self.obs = next_obs
+        ended = _array(terminated | truncated)
         if ended.any():
             self.agent.reset(np.flatnonzero(ended).tolist())
-            final = info["final_info"]
+            final = {name: _array(values) for name, values in info["final_info"].items()}
             self.episodes += int(ended.sum())
             self.last_return = float(final["return"][ended].mean())
             self.last_success = float(final["success"][ended].mean()) if "success" in final else 0.0
         return int(info["steps"].sum())
 
+    def _reached(self, next_obs: Any, final: Any, ended: Any, reward: Any) -> Any:
+        """Return what was really observed next: where an episode ended, its last observation."""
+        library: Any = torch if self._tensors else np
+
+        def chosen(last: Any, following: Any) -> Any:
+            return library.where(ended.reshape(-1, *[1] * (last.ndim - 1)), last, following)
+
+        reached = tree_map(chosen, final, next_obs)
+        parts = reached.values() if isinstance(reached, Mapping) else (reached,)
+        if not all(library.isfinite(part).all() for part in parts):
+            raise TrimtabError(f"{self.envs.id} gave an observation that is not finite")
+        if not library.isfinite(reward).all():
+            raise TrimtabError(f"{self.envs.id} gave a reward that is not finite")
+        return reached
+
     @torch.no_grad()
-    def _explore(self, obs: ArrayObs, noise: Array) -> Array:
+    def _explore(self, obs: Any, noise: Array) -> Any:
         """Return what the learner wants to try, and keep what it wants to be stored."""
         self._seen = obs
         there = tree_map(lambda part: torch.as_tensor(part, device=self.device), obs)
         action, aux = self.algorithm.explore(there, warmup=self._warmup)
         self._aux = dict(aux)
-        chosen: Array = action.cpu().numpy()
-        return chosen
+        return action if self._tensors else action.cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the environments' state and the books of finished episodes."""
@@ -132,3 +143,12 @@ class Collector:
         self.episodes = int(state["episodes"])
         self.last_return = float(state["last_return"])
         self.last_success = float(state["last_success"])
+
+
+def _shifted(seen: Array, last: Array) -> Array:
+    """Return a history ``[N, K, ...]`` with one more observation, without its oldest."""
+    return np.concatenate([seen[:, 1:], last[:, None]], axis=1)
+
+
+def _array(values: Array | Tensor) -> Array:
+    return values.cpu().numpy() if isinstance(values, Tensor) else values

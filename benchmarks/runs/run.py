@@ -23,6 +23,7 @@ import torch
 
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.benchmarks.core.checkpoint import Checkpoints
+from trimtab.benchmarks.core.device_random import device_random, set_device_random
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.collector import Collector
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
@@ -36,7 +37,7 @@ from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.settings.config import RunConfig
-from trimtab.envs.vector import make_vec
+from trimtab.envs.vector import make_vec, simulator_device
 from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json
 from trimtab.policies.bundle.bundle import save_bundle
@@ -104,11 +105,13 @@ class Run:
         self.done = [0] * len(self.phases)
         gathered = sum(phase.length for phase in self.phases if phase.unit == "steps")
         if gathered:
+            device = simulator_device(env.id, config["device"], **env.options)
             envs = make_vec(
                 env.id,
                 config["num_envs"],
                 seed=seed,
                 act_steps=steps,
+                device=device,
                 observations=parts.observations,
                 **env.options,
             )
@@ -335,6 +338,7 @@ class Run:
             "metrics": self.metrics.state_dict(),
             "rows": [row.to_row() for row in self.rows],
             "torch_random": torch.get_rng_state(),
+            **device_random(self.config["device"]),
             "numpy_random": np.random.get_state(legacy=True),
             "phases": list(self.done),
             "updates": self.updates,
@@ -354,6 +358,7 @@ class Run:
         self.metrics.load_state_dict(state["metrics"])
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
         torch.set_rng_state(state["torch_random"])
+        set_device_random(self.config["device"], state)
         np.random.set_state(tuple(state["numpy_random"]))
         self.done = [int(units) for units in state["phases"]]
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])

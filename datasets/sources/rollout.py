@@ -76,13 +76,13 @@ class RolloutBuffer:
     def add(
         self,
         obs: Any,
-        action: npt.NDArray[Any],
-        reward: npt.NDArray[Any],
+        action: npt.NDArray[Any] | Tensor,
+        reward: npt.NDArray[Any] | Tensor,
         next_obs: Any,
-        terminated: npt.NDArray[Any],
-        truncated: npt.NDArray[Any],
-        aux: Mapping[str, Tensor] | None = None,
-        steps: npt.NDArray[Any] | None = None,
+        terminated: npt.NDArray[Any] | Tensor,
+        truncated: npt.NDArray[Any] | Tensor,
+        aux: Mapping[str, npt.NDArray[Any] | Tensor] | None = None,
+        steps: npt.NDArray[Any] | Tensor | None = None,
     ) -> None:
         """Store one row of every column; arguments as ``ReplayBuffer.add``.
 
@@ -100,16 +100,17 @@ class RolloutBuffer:
             )
         if self.full:
             raise TrimtabError("rollout buffer: it is full; take the rollout first")
-        values = {
+        values: dict[str, Any] = {
             **self._form.named("", obs, "rollout buffer"),
             "action": action,
             "reward": reward,
             **self._form.named(NEXT, next_obs, "rollout buffer"),
-            "terminated": np.asarray(terminated, np.bool_),
-            "cut": np.logical_or(terminated, truncated),
+            "terminated": _array(terminated).astype(np.bool_),
+            "cut": np.logical_or(_array(terminated), _array(truncated)),
             **{AUX + name: given[name] for name in self._aux_names},
         }
-        for name, value in values.items():
+        for name, given_value in values.items():
+            value = _array(given_value)
             row = self._arrays[name][self._size]
             array = as_array(value, row.dtype, f"rollout buffer: '{name}'")
             if array.shape != row.shape:
@@ -175,3 +176,7 @@ class RolloutBuffer:
         for name, array in self._arrays.items():
             array[:size] = arrays[name]
         self._size = size
+
+
+def _array(value: npt.NDArray[Any] | Tensor) -> npt.NDArray[Any]:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value

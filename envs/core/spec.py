@@ -38,6 +38,10 @@ class Task:
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
 
+def _has_processor(device: str) -> bool:
+    return device == "cpu"
+
+
 @dataclass(frozen=True)
 class OwnVector:
     """A family's own vector environment, which plays what single environments would, faster.
@@ -51,12 +55,18 @@ class OwnVector:
             it is not ``"cpu"``. What it returns is a
             :class:`trimtab.envs.engines.episodes.EpisodeVectorEnv`, or such a one behind tensors.
         devices: where its simulations can be.
+        has_device: whether this machine has one of them for its simulations.
     """
 
     tasks: frozenset[str]
     options: frozenset[str]
     make: Callable[..., gymnasium.vector.VectorEnv[Any, Any, Any]]
     devices: tuple[str, ...] = ("cpu",)
+    has_device: Callable[[str], bool] = _has_processor
+
+    def device_for(self, device: str) -> str:
+        """Return ``device`` where the simulations can be there on this machine, else ``"cpu"``."""
+        return device if device in self.devices and self.has_device(device) else "cpu"
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,22 @@ def _device(jax: Any, kind: str) -> Any:
         ) from error
 
 
+def has_device(kind: str) -> bool:
+    """Whether JAX has a device of a kind here, ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        ImportError: if Playground, MJX or JAX is not installed.
+    """
+    load_suite()
+    import jax
+
+    try:
+        _device(jax, kind)
+    except TrimtabError:
+        return False
+    return True
+
+
 @functools.lru_cache(maxsize=4)  # of a task they take up to 0.2 GB
 def programs(task: str, device: str) -> Programs:
     """Return a task's functions on ``"cpu"`` or ``"cuda"``; those used last are kept.

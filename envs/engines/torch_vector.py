@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -36,11 +37,23 @@ class TorchVectorEnv(gymnasium.vector.VectorWrapper):
         import torch
 
         super().__init__(env)
-        self._envs = env
+        self._envs, self.id = env, env.id
         try:
             self.device = torch.empty(0, device=device).device
         except (AssertionError, ImportError, RuntimeError) as error:  # as torch was built
             raise TrimtabError(f"torch has no device {device!r} here; use device=cpu") from error
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the exact state as arrays, as the same environments without tensors do."""
+        return self._envs.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state.
+
+        Raises:
+            TrimtabError: as the same environments without tensors do.
+        """
+        self._envs.load_state_dict(state)
 
     def _tensors(self, value: Any) -> Any:
         import torch

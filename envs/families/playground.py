@@ -84,6 +84,12 @@ def _vector(id: str, num_envs: int, *, device: str = "cpu", **arguments: Any) ->
     return envs if device == "cpu" else TorchVectorEnv(envs, device)
 
 
+def _has_device(device: str) -> bool:
+    from trimtab.envs.engines.mjx_programs import has_device
+
+    return has_device(device)
+
+
 _CONTROL, _LOCOMOTION, _MANIPULATION = "control", "locomotion", "manipulation"
 _TAGS: dict[str, tuple[str, ...]] = {
     "AcrobotSwingup": (_CONTROL,),
@@ -125,6 +131,7 @@ FAMILY = Family(
         options=frozenset({"horizon"}),
         make=_vector,
         devices=("cpu", "cuda"),
+        has_device=_has_device,
     ),
     probe=PhysicsProbe,
 )

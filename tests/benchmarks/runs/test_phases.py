@@ -188,6 +188,63 @@ def test_a_phase_without_its_feed_is_refused_in_one_line(
         train(compose_run(words))
 
 
+UNITS = '''
+"""PPO whose rollouts would be learned from in a phase of their own, for a test.
+
+Nobody, "No such paper" (arXiv 0000.00000).
+"""
+
+from typing import Any
+
+from trimtab.algorithms.base import Setup
+from trimtab.algorithms.on_policy.ppo import PPO
+from trimtab.algorithms.phases import Budget, Feed, Phase
+
+
+class Units(PPO):
+    """PPO in two phases.
+
+    Args:
+        setup: as PPO's.
+        ppo: settings of PPO.
+    """
+
+    def __init__(self, setup: Setup, **ppo: Any) -> None:
+        super().__init__(setup, **ppo)
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        return (
+            Phase("gather", budget.online_steps, "steps", Feed.EXPERIENCE, None),
+            Phase("learn", 5, "updates", Feed.EXPERIENCE, self.update),
+        )
+'''
+
+
+def test_a_phase_that_updates_nothing_is_refused_in_one_line(
+    words: list[str], tmp_path: Path
+) -> None:
+    fit = '"updates", Feed.EXPERIENCE, self.fit'
+    assert fit in METHOD
+    (tmp_path / "idle.py").write_text(METHOD.replace(fit, '"updates", Feed.EXPERIENCE, None'))
+    words = [word.replace("staged.Staged", "idle.Staged") for word in words]
+    with pytest.raises(TrimtabError, match="its phase replay updates nothing") as error:
+        train(compose_run(words))
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_phase_that_would_learn_from_rollouts_again_is_refused_in_one_line(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "units.py").write_text(UNITS)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = [*tiny.online(tmp_path / "runs", "ppo"), "algorithm._target_=units.Units"]
+    with pytest.raises(TrimtabError, match="its phase learn counts updates, but roll") as error:
+        train(compose_run(words))
+    assert "let it count steps" in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_stops_at_the_success_that_is_enough(tiny: Any, tmp_path: Path) -> None:
     words = tiny.cloning(tmp_path)
     usual = train(compose_run(words))

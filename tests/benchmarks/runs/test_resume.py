@@ -124,7 +124,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
     def outcome_of(method: str) -> Any:
         if method not in known:
-            out = tmp_path_factory.mktemp(f"left-alone-{method}")
+            out = tmp_path_factory.mktemp(f"left-alone-{method.split()[0]}")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(loop, "LOG_EVERY", 20)
                 patch.setattr(segments, "SMALLEST", 1024)  # as the other processes have it

@@ -45,6 +45,21 @@ def test_gives_back_what_it_was_given() -> None:
         assert len(rollout) == 15 and len(buffer) == 0
 
 
+def test_takes_tensors_as_well() -> None:
+    arrays, tensors = made(), made()
+    for step in range(5):
+        generator = np.random.default_rng(step)
+        row = [generator.normal(size=size) for size in ((3, 4), (3, 2, 1), (3,), (3, 4))]
+        row += [generator.random(3) < 0.3, generator.random(3) < 0.3]
+        value = generator.normal(size=3)
+        arrays.add(*row, aux={"value": value})
+        tensors.add(*map(torch.from_numpy, row), aux={"value": torch.from_numpy(value)})
+    one, other = arrays.take(), tensors.take()
+    for name in ("obs", "action", "reward", "next_obs", "discount", "cut", "cut_rows"):
+        assert torch.equal(getattr(one, name), getattr(other, name))
+    assert torch.equal(one.aux["value"], other.aux["value"])
+
+
 def test_a_rollout_does_not_change_when_the_next_one_is_gathered() -> None:
     buffer = made()
     filled(5, buffer, 0)

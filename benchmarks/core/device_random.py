@@ -1,0 +1,44 @@
+"""The random state of a device beside the processor, as a part of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from trimtab.types import Tensor
+
+__all__ = ["device_random", "set_device_random"]
+
+_KEY = "device_random"
+_MODULES: Mapping[str, Any] = {"cuda": torch.cuda, "xpu": torch.xpu}
+
+
+def device_random(device: str) -> dict[str, Tensor]:
+    """Return a device's random state for a checkpoint; nothing for the processor.
+
+    The processor's own is in every checkpoint. Of other devices than CUDA's and XPU's none is kept.
+
+    Args:
+        device: torch's name of it.
+    """
+    module = _module(device)
+    return {} if module is None else {_KEY: module.get_rng_state(torch.device(device))}
+
+
+def set_device_random(device: str, state: Mapping[str, Any]) -> None:
+    """Go on with the random state in a checkpoint, where it has one: not if the processor wrote it.
+
+    Args:
+        device: torch's name of it.
+        state: that ``device_random`` is a part of.
+    """
+    module = _module(device)
+    if module is not None and _KEY in state:
+        module.set_rng_state(state[_KEY], torch.device(device))
+
+
+def _module(device: str) -> Any:
+    """Return torch's module of a device that keeps a random state, or None."""
+    return _MODULES.get(torch.device(device).type)
