@@ -15,7 +15,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import Part
 from trimtab.types import Tensor
 
-__all__ = ["AUX", "RowArrays", "Storage", "row_values"]
+__all__ = ["AUX", "RowArrays", "Storage", "filled", "row_values"]
 
 AUX = "aux/"
 """Begins the names of the further values that a batch has in ``aux``."""
@@ -41,6 +41,18 @@ def row_values(
         **{"action": Part(action_shape), "reward": Part(())},
         **{AUX + name: Part(tuple(shape)) for name, shape in aux.items()},
     }
+
+
+def filled(state: Mapping[str, Any], rows: int) -> tuple[int, int]:
+    """Return how many of a ring's rows a state has filled, and which one is written next.
+
+    Raises:
+        ValueError: if that cannot be.
+    """
+    size, position = int(state["size"]), int(state["position"])
+    if not (0 <= size <= rows and 0 <= position < rows and (size == rows or position == size)):
+        raise ValueError(f"size {size} and position {position} in {rows} rows")
+    return size, position
 
 
 class Storage(Protocol):
