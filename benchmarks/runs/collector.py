@@ -139,7 +139,8 @@ class Collector:
         """Go on exactly where ``state`` was taken."""
         self.envs.load_state_dict(state["envs"])
         self.obs = state["obs"]
-        self.agent.load_state_dict(state["agent"])
+        if "agent" in state:  # earlier versions knew no histories
+            self.agent.load_state_dict(state["agent"])
         self.episodes = int(state["episodes"])
         self.last_return = float(state["last_return"])
         self.last_success = float(state["last_success"])

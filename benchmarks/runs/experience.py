@@ -11,9 +11,11 @@ import numpy as np
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.data.offline_data import open_source
 from trimtab.benchmarks.runs.build import Components
+from trimtab.benchmarks.runs.goals import RelabelledData, goals_of
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.sources.mixture import Mixture
+from trimtab.datasets.sources.relabel import Relabelled
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
@@ -54,6 +56,7 @@ class ReplayedExperience:
         algorithm: says how large batches are and how many are due.
         dataset: offline data that shares the batches, or None.
         offline_share: share of every batch that comes from ``dataset`` (RLPD: a half).
+        relabelled: gives what is drawn of ``buffer`` other goals, where the method wants that.
     """
 
     def __init__(
@@ -62,11 +65,12 @@ class ReplayedExperience:
         algorithm: Algorithm,
         dataset: Source | None = None,
         offline_share: float = 0.0,
+        relabelled: Relabelled | None = None,
     ) -> None:
-        self.buffer, self.algorithm = buffer, algorithm
-        self.source: Source = buffer
+        self.buffer, self.algorithm, self.relabelled = buffer, algorithm, relabelled
+        self.source: Source = relabelled or buffer
         if dataset is not None and offline_share > 0:
-            self.source = Mixture([dataset, buffer], [offline_share, 1 - offline_share])
+            self.source = Mixture([dataset, self.source], [offline_share, 1 - offline_share])
         self.credit = 0.0
 
     def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
@@ -80,12 +84,15 @@ class ReplayedExperience:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ring and the updates that are owed."""
-        return {"buffer": self.buffer.state_dict(), "credit": self.credit}
+        goals = None if self.relabelled is None else self.relabelled.state_dict()
+        return {"buffer": self.buffer.state_dict(), "credit": self.credit, "goals": goals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where ``state`` was taken."""
         self.buffer.load_state_dict(state["buffer"])
         self.credit = float(state["credit"])
+        if self.relabelled is not None:
+            self.relabelled.load_state_dict(state["goals"])
 
 
 class RolloutExperience:
@@ -125,7 +132,7 @@ def make_dataset_source(
     parts: Components,
     algorithm: Algorithm,
     progress: Callable[[float], None] = lambda share: None,
-) -> ReplayBuffer | None:
+) -> ReplayBuffer | RelabelledData | None:
     """Return where a run's offline batches come from, or None where it has no dataset.
 
     Args:
@@ -137,7 +144,7 @@ def make_dataset_source(
     dataset, by = parts.dataset, config["dataset_weighting"]
     if dataset is None:
         return None
-    return open_source(
+    source = open_source(
         dataset,
         progress,
         window=parts.act_steps,
@@ -150,6 +157,11 @@ def make_dataset_source(
         wants=wants_of(algorithm),
         parts=parts.env.obs_parts if parts.observations != "flat" else None,
     )
+    share = algorithm.wants.goal
+    if share is None:
+        return source
+    goals = goals_of(parts.env, config.algorithm, parts.act_steps)
+    return RelabelledData(source, goals, share, _seed(config, 2))
 
 
 def make_experience(
@@ -184,9 +196,7 @@ def make_experience(
         )
     # Beside a dataset's source, which draws by the run's seed, the ring draws by another: two equal
     # generators would always pair rows of the same age.
-    seed = config["seed"]
-    if dataset is not None:
-        seed = int(np.random.SeedSequence([seed, 1]).generate_state(1)[0])
+    seed = config["seed"] if dataset is None else _seed(config, 1)
     capacity = min(config["buffer_size"], steps + config["num_envs"])
     buffer = ReplayBuffer(
         max(capacity, config["num_envs"]),
@@ -200,7 +210,16 @@ def make_experience(
         aux=algorithm.aux_shapes,
         wants=wants_of(algorithm),
     )
-    return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"])
+    share, relabelled = algorithm.wants.goal, None
+    if share is not None:
+        goals = goals_of(parts.env, config.algorithm, parts.act_steps)
+        relabelled = Relabelled(buffer, goals, share, _seed(config, 3))
+    return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"], relabelled)
+
+
+def _seed(config: RunConfig, purpose: int) -> int:
+    """Return a seed of a run for one purpose, different from those for others."""
+    return int(np.random.SeedSequence([config["seed"], purpose]).generate_state(1)[0])
 
 
 def _rows_of(observed: PolicySpec, history: int) -> tuple[int, ...] | Mapping[str, Part]:

@@ -11,6 +11,7 @@ from trimtab.algorithms.phases import Feed
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.runs.goals import goals_of
 from trimtab.benchmarks.runs.provenance import check_same_base, check_same_start, write_provenance
 from trimtab.benchmarks.runs.run import Progress, Result, Run, budget_of
 from trimtab.benchmarks.settings.config import RunConfig
@@ -58,6 +59,8 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
     """Make the method once, and check that there is something for it to learn from."""
     algorithm = parts.make_algorithm()
     _check_phases(config, parts, algorithm)
+    if algorithm.wants.goal is not None:
+        goals_of(parts.env, config.algorithm, parts.act_steps)
     if config["stop_at_success"] is not None:
         if config["eval_every"] is None:
             raise TrimtabError("stop_at_success: nothing is evaluated on the way; set eval_every")

@@ -1,18 +1,60 @@
-"""Which of the drawn starts a batch can be formed of."""
+"""Which of the drawn starts a batch can be formed of, and where in their episodes they lie."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.sources.observed import NEXT
 from trimtab.datasets.sources.windows import View
 from trimtab.errors import TrimtabError
+from trimtab.types import BatchSpec
 
-__all__ = ["usable_starts"]
+__all__ = ["Starting", "saved_wants", "usable_starts"]
 
 _MOST_DRAWS = 1000
+_ALWAYS_SAVED = ("n_step", "next_action", "mc_return")
+
+
+@dataclass(frozen=True)
+class Starting:
+    """The first rows of a batch, and what their episodes reached later.
+
+    Attributes:
+        view: the windows that rows have; its ``spans`` are there where goals are wanted.
+        first: ``[B]`` flat index of each row.
+        age: ``[B]`` of each row.
+    """
+
+    view: View
+    first: npt.NDArray[np.int64]
+    age: npt.NDArray[np.int64]
+
+    @cached_property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """Stored rows ``[B]`` of the episode from the row itself on."""
+        return self.view.later(self.first, self.age) + 1
+
+    def reached(self, later: npt.NDArray[np.int64]) -> Any:
+        """Return the next observations ``[B, ...]`` of the rows that lie so many ``[B]`` later."""
+        index = self.view.moved(self.first, later)
+        return self.view.form.read(self.view.storage, NEXT, index)
+
+
+def saved_wants(wants: BatchSpec) -> dict[str, Any]:
+    """Return what a buffer's state says of ``wants``; what came later only where it is in use."""
+    usual = dataclasses.asdict(BatchSpec())
+    return {
+        name: value
+        for name, value in dataclasses.asdict(wants).items()
+        if name in _ALWAYS_SAVED or value != usual[name]
+    }
 
 
 def usable_starts(

@@ -6,7 +6,6 @@ to stop) is worked out at sampling, so one buffer serves one-step, n-step and ch
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,13 +15,14 @@ import torch
 
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.dataset_rows import DatasetRows, rows_in_memory
-from trimtab.datasets.sources.drawing import usable_starts
+from trimtab.datasets.sources.drawing import Starting, saved_wants, usable_starts
 from trimtab.datasets.sources.observed import NEXT, ObsForm, saved_obs
 from trimtab.datasets.sources.random_state import generator_state, generator_words
 from trimtab.datasets.sources.returns import FinishedReturns
-from trimtab.datasets.sources.rows import AUX, RowArrays, Storage, row_values
+from trimtab.datasets.sources.rows import AUX, RowArrays, Storage, filled, row_values
+from trimtab.datasets.sources.spans import DatasetSpans, RingSpans, Spans, wants_spans
 from trimtab.datasets.sources.starts import Starts
-from trimtab.datasets.sources.steps import episodes_of_rows
+from trimtab.datasets.sources.steps import episodes_of_columns
 from trimtab.datasets.sources.windows import View, WindowRule
 from trimtab.types import Batch, BatchSpec, Obs, Part, RowLog, Tensor, TrimtabError
 
@@ -75,8 +75,7 @@ class ReplayBuffer:
         held: DatasetRows | None = None,
     ) -> None:
         chunk, action_dim = action_shape
-        least = min(obs if isinstance(obs, int) else 1, chunk, action_dim, num_envs, window)
-        if least < 1 or capacity < num_envs:
+        if min(chunk, action_dim, num_envs, window) < 1 or capacity < num_envs:
             raise TrimtabError(
                 f"replay buffer: capacity {capacity}, obs {obs}, action_shape "
                 f"{tuple(action_shape)}, num_envs {num_envs}, window {window}: sizes must be at "
@@ -84,6 +83,8 @@ class ReplayBuffer:
             )
         if not 0.0 <= discount <= 1.0:
             raise TrimtabError(f"replay buffer: discount {discount} lies outside [0, 1]")
+        if wants.sequence and window > 1 and not chunked:
+            raise TrimtabError(f"replay buffer: sequences of windows of {window} want chunked=True")
         self.num_envs = num_envs
         self.rows = capacity // num_envs
         self.device = torch.device(device)
@@ -111,6 +112,12 @@ class ReplayBuffer:
             self._starts = held.starts
             self._size = self.rows
             self._dataset_hash = held.content_hash
+        self._ring_spans: RingSpans | None = None  # of what is added, where they are wanted
+        self._spans: Spans | None = None  # those, or a dataset's
+        if wants_spans(wants) and self._ring is not None:
+            self._spans = self._ring_spans = RingSpans(self._ring)
+        elif wants_spans(wants):
+            self._spans = DatasetSpans(self._storage)
 
     @classmethod
     def from_dataset(
@@ -184,6 +191,7 @@ class ReplayBuffer:
             discount=layout["discount"],
             chunked=layout["chunked"],
             aux={n.removeprefix(AUX): s for n, s in shapes.items() if n.startswith(AUX)},
+            wants=BatchSpec(**layout.get("wants", {})),
         )
         buffer.load_state_dict(state)
         return buffer
@@ -199,9 +207,7 @@ class ReplayBuffer:
                 are not stored, or observations have parts.
         """
         if not self._form.is_flat:
-            raise TrimtabError(
-                "replay buffer: its observations have parts, a dataset's are flat; take another run"
-            )
+            raise TrimtabError("replay buffer: its observations have parts; a dataset's are flat")
         chunk = self._storage.shapes["action"][0]
         if chunk != 1:
             raise TrimtabError(
@@ -209,12 +215,7 @@ class ReplayBuffer:
                 "take a run with act_steps=1"
             )
         order = (self._position - self._size + np.arange(self._size)) % self.rows
-        found = []
-        for column in range(self.num_envs):
-            index = order * self.num_envs + column
-            names = self._storage.shapes
-            found += episodes_of_rows({name: self._storage.take(name, index) for name in names})
-        return found
+        return episodes_of_columns(self._storage.take, self._storage.shapes, order, self.num_envs)
 
     def __len__(self) -> int:
         return self._size * self.num_envs
@@ -276,6 +277,8 @@ class ReplayBuffer:
         self._ring.write(self._position, values, terminated, truncated, steps)
         if self._returns is not None:
             self._returns.after(self._position)
+        if self._ring_spans is not None:
+            self._ring_spans.added(self._position)
         self._written += 1
         self._position = self._written % self.rows
         self._size = min(self._size + 1, self.rows)
@@ -295,6 +298,14 @@ class ReplayBuffer:
         Raises:
             TrimtabError: if the buffer is empty or ``batch_size`` is not positive.
         """
+        return self.draw(batch_size)[0]
+
+    def draw(self, batch_size: int) -> tuple[Batch, Starting]:
+        """Return what ``sample`` returns, and where in their episodes its rows lie.
+
+        Raises:
+            TrimtabError: as ``sample``.
+        """
         if batch_size < 1 or not self.ready:
             raise TrimtabError(
                 f"replay buffer: cannot draw {batch_size} of {len(self)} stored transitions"
@@ -306,8 +317,11 @@ class ReplayBuffer:
             oldest=(self._position - self._size) % self.rows,
             size=self._size,
             successors=self._starts.some_left_out,
+            spans=self._spans,
+            history=self._wants.history,
+            sequence=self._wants.sequence,
         )
-        # Ages count from the oldest row, so that the write head is always at the end of the range.
+        # Ages count from the oldest row: the write head is always at the end of the range.
         age = usable_starts(
             view,
             lambda count: self._starts.draw(self._generator, len(self), count),
@@ -317,7 +331,8 @@ class ReplayBuffer:
         )
         windows = view.windows(age)
         following = view.following(windows, age)[0] if self._wants.next_action else None
-        return view.batch(windows, self._aux_names, self.device, following)
+        batch = view.batch(windows, age, self._aux_names, self.device, following)
+        return batch, Starting(view, windows.first, age)
 
     def _layout(self) -> dict[str, Any]:
         return {
@@ -331,7 +346,7 @@ class ReplayBuffer:
             "dataset": self._dataset_hash,
             **self._starts.identity,
             **({} if self._form.is_flat else {"types": self._form.types}),
-            **({} if self._wants == _USUAL else {"wants": dataclasses.asdict(self._wants)}),
+            **({} if self._wants == _USUAL else {"wants": saved_wants(self._wants)}),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -340,15 +355,15 @@ class ReplayBuffer:
         The rows are a ``RowLog`` and hold until the next ``add``. A buffer made from a dataset
         leaves them out: they are the dataset's, whose content hash is kept and compared instead.
         """
-        # Of the newest row it is not yet known where what was observed next is going to lie.
+        ring = self._ring  # its newest row may yet change: where the observation after it lies
         unknown = 0 if self._returns is None else self._returns.unknown
         settled = max(self._written - max(unknown, 1), 0)
         return {
             "layout": self._layout(),
             "position": self._position,
             "size": self._size,
-            "arrays": RowLog(self._kept(), self.rows, self._written, settled) if self._ring else {},
-            "apart": {} if self._ring is None else self._ring.observed.apart(self._size),
+            "arrays": {} if ring is None else RowLog(ring.kept, self.rows, self._written, settled),
+            "apart": {} if ring is None else ring.observed.apart(self._size),
             "generator": generator_state(self._generator),
             "returns": None if self._returns is None else self._returns.state_dict(),
         }
@@ -365,17 +380,12 @@ class ReplayBuffer:
                     "replay buffer: the saved state has another layout, window, discount or "
                     "dataset; resume with the settings of the saved run"
                 )
-            arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
+            size, written = filled(state, self.rows)
             words = generator_words(state["generator"])
             trial = np.random.Generator(np.random.PCG64())  # refuses before anything changes
             trial.bit_generator.state = words
-            # Arrays alone were saved by earlier versions; how often their ring went round is lost.
-            whole = size // self.rows * self.rows
-            written = arrays.written if isinstance(arrays, RowLog) else position + whole
-            if written % self.rows != position or min(written, self.rows) != size:
-                raise ValueError(f"size {size} and position {position} in {self.rows} rows")
             if self._ring is not None:
-                self._ring.load(arrays, state.get("apart"), size, position)
+                self._ring.load(state["arrays"], state.get("apart"), size, written % self.rows)
             self._generator.bit_generator.state = words
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, TrimtabError):
@@ -383,10 +393,8 @@ class ReplayBuffer:
             raise TrimtabError(
                 f"replay buffer: the saved state is damaged ({error}); resume from another one"
             ) from error
-        self._size, self._position, self._written = size, position, written
+        self._size, self._position, self._written = size, written % self.rows, written
         if self._returns is not None:
             self._returns.load_state_dict(state["returns"])
-
-    def _kept(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the arrays whose filled rows are part of the state."""
-        return {} if self._ring is None else self._ring.kept
+        if self._ring_spans is not None:
+            self._ring_spans.restore(size, written - size)

@@ -13,9 +13,9 @@ from trimtab.datasets.sources.steps import EPISODE_END, TERMINATED
 from trimtab.datasets.sources.stored_once import StoredOnce, apart_of
 from trimtab.errors import TrimtabError
 from trimtab.observations import Part
-from trimtab.types import Tensor
+from trimtab.types import RowLog, Tensor
 
-__all__ = ["AUX", "RowArrays", "Storage", "row_values"]
+__all__ = ["AUX", "RowArrays", "Storage", "filled", "row_values"]
 
 AUX = "aux/"
 """Begins the names of the further values that a batch has in ``aux``."""
@@ -41,6 +41,21 @@ def row_values(
         **{"action": Part(action_shape), "reward": Part(())},
         **{AUX + name: Part(tuple(shape)) for name, shape in aux.items()},
     }
+
+
+def filled(state: Mapping[str, Any], rows: int) -> tuple[int, int]:
+    """Return how many of a ring's rows a state has filled, and how many were ever written.
+
+    Raises:
+        ValueError: if that cannot be.
+    """
+    arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
+    # Arrays alone were saved by earlier versions; how often their ring went round is lost.
+    whole = size // rows * rows
+    written = arrays.written if isinstance(arrays, RowLog) else position + whole
+    if written % rows != position or min(written, rows) != size:
+        raise ValueError(f"size {size} and position {position} in {rows} rows")
+    return size, written
 
 
 class Storage(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ __all__ = [
     "EPISODE_END",
     "NO_SUCCESSOR",
     "TERMINATED",
-    "episodes_of_rows",
+    "episodes_of_columns",
     "step_flags",
     "step_returns",
 ]
@@ -64,6 +64,27 @@ def episodes_of_rows(rows: Mapping[str, npt.NDArray[Any]]) -> list[Episode]:
             )
         )
         first = last + 1
+    return found
+
+
+def episodes_of_columns(
+    take: Callable[[str, npt.NDArray[np.int64]], npt.NDArray[Any]],
+    names: Iterable[str],
+    order: npt.NDArray[np.int64],
+    columns: int,
+) -> list[Episode]:
+    """Return the episodes of all columns, one column after another.
+
+    Args:
+        take: returns a value's numbers in the rows at flat indices.
+        names: of the values.
+        order: ``[T]`` rows of each column, oldest first.
+        columns: how many there are.
+    """
+    found = []
+    for column in range(columns):
+        index = order * columns + column
+        found += episodes_of_rows({name: take(name, index) for name in names})
     return found
 
 

@@ -12,38 +12,14 @@ import torch
 from trimtab.datasets.episodes import Episode
 from trimtab.datasets.sources.dataset_rows import DatasetRows
 from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.spans import EpisodeOf
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.streaming import FLAGS, StoredEpisodes, StreamedDataset
 from trimtab.types import BatchSpec
 
 __all__ = ["StreamedBuffer"]
 
-_LEAST_SHIFT = 4  # a block of 16 steps takes half a byte of memory a step
-
 Progress = Callable[[float], None]
-
-
-class _EpisodeOf:
-    """Finds the episode of a step by a table of blocks; a binary search took a third of a batch.
-
-    Args:
-        lengths: ``[E]`` steps of each episode.
-    """
-
-    def __init__(self, lengths: npt.NDArray[np.int64]) -> None:
-        self._ends = np.cumsum(lengths)
-        self._shift = max(_LEAST_SHIFT, int(lengths.min()).bit_length() - 1)
-        blocks = np.arange(0, self._ends[-1], 1 << self._shift)
-        self._table = self._ends.searchsorted(blocks, side="right")
-        last = np.append(self._table[1:], len(lengths) - 1)
-        self._most = int((last - self._table).max())  # episodes that end within one block
-
-    def __call__(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the episode of each step."""
-        episode = self._table.take(index >> self._shift)
-        for _ in range(self._most):
-            episode += self._ends.take(episode) <= index
-        return np.asarray(episode)
 
 
 class _StoredRows:
@@ -62,7 +38,7 @@ class _StoredRows:
             "flags": episodes.columns[FLAGS],
             "mc_return": returns,
         }
-        self._episode_of = _EpisodeOf(episodes.lengths)
+        self._episode_of = EpisodeOf(episodes.lengths)
         self._formed = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
         obs = self._observations.shape[1:]
         self.rows, self.columns = len(returns), 1

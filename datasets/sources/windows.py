@@ -6,7 +6,7 @@ A window is found and gathered through ``Storage`` alone, so that it is the same
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ import torch
 
 from trimtab.datasets.sources.observed import NEXT, ObsForm
 from trimtab.datasets.sources.rows import AUX, Storage
+from trimtab.datasets.sources.spans import Spans
 from trimtab.datasets.sources.steps import EPISODE_END, NO_SUCCESSOR, TERMINATED
 from trimtab.observations import tree_map
-from trimtab.types import Batch, Tensor
+from trimtab.types import Batch, Sequences, Tensor
 
 __all__ = ["View", "WindowRule", "Windows"]
 
@@ -47,6 +48,7 @@ class WindowRule:
         discount: as below.
         chunked: as below.
         n_step: as below.
+        decision: rows of one decision.
         length: most rows in a window: ``window * n_step``.
         steps: ``[length]`` numbers of a window's rows.
         weights: ``[length]`` by which the rewards are summed.
@@ -64,7 +66,7 @@ class WindowRule:
         self.window, self.discount, self.chunked, self.n_step = window, discount, chunked, n_step
         self.length = window * n_step
         self.steps = np.arange(self.length)
-        decision = window if chunked else 1
+        self.decision = decision = window if chunked else 1
         self.weights = discount ** (self.steps // decision).astype(np.float64)
         rows = np.arange(self.length + 1)
         self.discounts = discount ** (-(-rows // decision)).astype(np.float64)
@@ -82,6 +84,9 @@ class View:
         size: how many rows of each column are stored.
         successors: windows also end before a row whose next observation was not recorded. No first
             row may be one then.
+        spans: where episodes begin and end; None: nothing is asked that needs it.
+        history: observations that a batch has of each decision, the newest last.
+        sequence: decisions of a batch's sequences; 0: it has none.
     """
 
     storage: Storage
@@ -90,6 +95,9 @@ class View:
     oldest: int
     size: int
     successors: bool
+    spans: Spans | None = None
+    history: int = 1
+    sequence: int = 0
 
     def windows(self, age: npt.NDArray[np.int64]) -> Windows:
         """Return the windows that start at some rows.
@@ -148,6 +156,7 @@ class View:
     def batch(
         self,
         windows: Windows,
+        age: npt.NDArray[np.int64],
         aux: Iterable[str],
         device: torch.device,
         following: Windows | None = None,
@@ -160,12 +169,14 @@ class View:
 
         Args:
             windows: which rows they have.
+            age: ``[B]`` of their first rows.
             aux: names of the further values that the batch has.
             device: where its tensors are put.
             following: the windows whose actions are ``next_action``; None: the batch has none.
         """
         storage, rule = self.storage, self.rule
         first, last, index, used = windows
+        obs, next_obs = self._observations(windows, age)
         take, chunk = storage.take, storage.shapes["action"][0]
         real = rule.steps < used[:, None]
         reward = (take("reward", index) * real) @ rule.weights
@@ -178,16 +189,97 @@ class View:
             return torch.from_numpy(array).to(device)
 
         return Batch(
-            obs=tree_map(tensor, self.form.read(storage, "", first)),
+            obs=tree_map(tensor, obs),
             action=tensor(self._actions(windows)),
             reward=tensor(reward.astype(np.float32)),
-            next_obs=tree_map(tensor, self.form.read(storage, NEXT, last)),
+            next_obs=tree_map(tensor, next_obs),
             discount=tensor(discount.astype(np.float32)),
             valid=tensor(valid.reshape(size, -1)),
             whole=bool(valid.all()),
             next_action=None if following is None else tensor(self._actions(following)),
             mc_return=tensor(take("mc_return", first)) if "mc_return" in storage.shapes else None,
+            sequence=self._sequences(first, age, tensor) if self.sequence else None,
             aux={name: tensor(take(AUX + name, first)) for name in aux},
+        )
+
+    def earlier(
+        self, first: npt.NDArray[np.int64], age: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Return how many rows ``[B]`` of its episode are stored before each first row."""
+        assert self.spans is not None
+        return np.minimum(self.spans.before(first), age // self.storage.columns)
+
+    def later(
+        self, first: npt.NDArray[np.int64], age: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Return how many rows ``[B]`` of its episode are stored after each first row.
+
+        Where windows end before a row whose next observation was not recorded, it does not count.
+        """
+        assert self.spans is not None
+        newer = self.size - 1 - age // self.storage.columns
+        after = self.spans.after(first)
+        left = np.where(after < 0, newer, np.minimum(after, newer))
+        if self.successors:
+            flags = self.storage.take("flags", self.moved(first, left))
+            left -= flags >= NO_SUCCESSOR
+        return left
+
+    def moved(
+        self, first: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Return the flat indices of those so many rows after (or before) some."""
+        columns = self.storage.columns
+        return (first + rows * columns) % (self.storage.rows * columns)
+
+    def _observations(self, windows: Windows, age: npt.NDArray[np.int64]) -> tuple[Any, Any]:
+        """Return observations and next ones, ``[B, ...]`` or ``[B, history, ...]``.
+
+        The decision before a row is ``rule.decision`` rows older; before an episode's first stored
+        row there is that row again. Before the next observation comes the window's last decision.
+        """
+        read, storage = self.form.read, self.storage
+        first, last, _, used = windows
+        if self.history == 1:
+            return read(storage, "", first), read(storage, NEXT, last)
+        before = self.earlier(first, age)[:, None]
+        back = self.rule.decision * np.arange(self.history)[::-1]  # the newest last
+        then = np.maximum(-back, -before)
+        anchor = (used - 1) // self.rule.decision * self.rule.decision
+        until = np.maximum(anchor[:, None] - back[1:], -before)
+        reached = tree_map(
+            lambda old, new: np.concatenate([old, new], axis=1),
+            read(storage, "", self.moved(first[:, None], until)),
+            read(storage, NEXT, last[:, None]),
+        )
+        return read(storage, "", self.moved(first[:, None], then)), reached
+
+    def _sequences(
+        self,
+        first: npt.NDArray[np.int64],
+        age: npt.NDArray[np.int64],
+        tensor: Callable[[npt.NDArray[Any]], Tensor],
+    ) -> Sequences:
+        """Return the decisions from some rows on; the last one is repeated after its episode."""
+        storage, size, window = self.storage, len(first), self.rule.window
+        left = self.later(first, age)[:, None]
+        numbers = np.arange(self.sequence)
+        begin = np.minimum(numbers, left // window) * window  # [B, L] rows after the first
+        steps = np.minimum(begin[:, :, None] + np.arange(window), left[:, :, None])
+        index = self.moved(first[:, None, None], steps)
+        used = np.minimum(left - begin + 1, window)  # [B, L] rows of each decision
+        real = np.arange(window) < used[:, :, None]
+        starts, rows = index[:, :, 0], index.reshape(-1, window)
+        actions = self._actions(Windows(rows[:, 0], rows[:, -1], rows, used.reshape(-1)))
+        reward = (storage.take("reward", index) * real).sum(axis=-1, dtype=np.float64)
+        with_returns = "mc_return" in storage.shapes
+        return Sequences(
+            obs=tree_map(tensor, self.form.read(storage, "", starts)),
+            action=tensor(actions.reshape(size, self.sequence, *actions.shape[1:])),
+            reward=tensor(reward.astype(np.float32)),
+            valid=tensor(numbers <= left // window),
+            step=tensor(self.earlier(first, age) // window),
+            mc_return=tensor(storage.take("mc_return", starts)) if with_returns else None,
         )
 
     def _actions(self, windows: Windows) -> npt.NDArray[np.float32]:
