@@ -34,7 +34,7 @@ def setup(num_envs: int = 1) -> Setup:
 
 
 def transitions(count: int) -> dict[str, Floats]:
-    """Return random transitions by name, the same ones every time."""
+    """Return random transitions of whole episodes by name, the same ones every time."""
     rng = np.random.default_rng(0)
     shapes = {"obs": OBS_DIM, "action": ACTION_DIM, "next_obs": OBS_DIM}
     values = {
@@ -44,6 +44,8 @@ def transitions(count: int) -> dict[str, Floats]:
     np.clip(values["action"], -1, 1, out=values["action"])
     values["reward"] = rng.standard_normal(count, dtype=np.float32)
     values["done"] = (np.arange(count) % EPISODE == EPISODE - 1).astype(np.float32)
+    goes_on = values["done"][:, None] == 0
+    values["next_obs"] = np.where(goes_on, np.roll(values["obs"], -1, axis=0), values["next_obs"])
     return values
 
 
@@ -60,10 +62,13 @@ def filled_replay(count: int, *, window: int = 1, chunked: bool = False) -> Repl
     arrays["obs"][:, 0] = values["obs"]
     arrays["action"][:, 0, 0] = values["action"]
     arrays["reward"][:, 0] = values["reward"]
-    arrays["next_obs"][:, 0] = values["next_obs"]
+    arrays["next_obs"] = values["next_obs"][:, None]
+    arrays.pop("apart")  # found again from both observations
     arrays["flags"][:, 0] = 3 * values["done"]  # terminated, and so ended
     arrays["taken"][:] = 1
-    buffer.load_state_dict({**state, "arrays": arrays, "size": count, "position": 0})
+    buffer.load_state_dict(
+        {**state, "arrays": arrays, "apart": None, "size": count, "position": 0}
+    )
     return buffer
 
 
