@@ -258,8 +258,7 @@ def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path)
 
 
 def test_dataset_make_info_check_and_list(place: Path) -> None:
-    words = ["dataset=push_noisy", "dataset.episodes=4", "format=json"]
-    made = trimtab("dataset", "action=make", *words, cwd=place)
+    made = trimtab("dataset", "action=make", "dataset=push_noisy", "format=json", cwd=place)
     assert made.returncode == 0, made.stderr
     path = json.loads(made.stdout)["path"]
     for action in ("info", "check"):
