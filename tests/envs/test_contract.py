@@ -3,7 +3,8 @@
 Tasks that differ in nothing but a number or a reward share one full contract: the first of them
 keeps it, and of the others their spec, their seeds and their first steps are tested. A task of
 Playground takes half a minute to compile, so three of different kinds are compiled here; the others
-are built, their reset and their step are traced by JAX, and their models are stepped by C MuJoCo.
+are built, their reset and their step (their reward, where another task of the same class has the
+step) are traced by JAX, and their models are stepped by C MuJoCo.
 ``pytest tests/envs/test_contract.py --every-task`` holds every task to the whole contract.
 """
 
