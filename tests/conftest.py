@@ -2,14 +2,16 @@
 
 Workers of a parallel run (``--dist loadgroup``) are given whole groups of tests, the longest first:
 a file is a group, and the files whose tests are one a task are a group for each simulator family,
-because what a family compiles is kept in its process. ``tests/durations.json`` holds how long each
-group took; ``--write-durations`` writes it anew. It decides the order and nothing else.
+because what a family compiles is kept in its process; ``TOGETHER`` adds other tests to such a
+group. ``tests/durations.json`` holds how long each group took; ``--write-durations`` writes it
+anew. It decides the order and nothing else.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import json
 import os
 import shutil
@@ -67,15 +69,28 @@ def root() -> Path:
 
 # One file of tests for all tasks; the rest of a group's name is the family.
 BY_FAMILY = {"envs/test_contract.py", "envs/test_fingerprints.py"}
+# What robosuite compiles when it first steps takes 12 seconds and is not kept on disk.
+TOGETHER = dict.fromkeys(
+    (
+        "datasets/formats/test_robomimic.py",
+        "datasets/recipes/test_recipes.py::test_every_recipe_plays[robosuite_can]",
+        "datasets/recipes/test_recipes.py::test_every_recipe_plays[robosuite_lift]",
+        "envs/test_robosuite.py",
+    ),
+    "envs/test_contract.py[robosuite]",
+)
 DURATIONS = Path(__file__).with_name("durations.json")
 _seconds: collections.Counter[str] = collections.Counter()
 
 
 def group_of(nodeid: str) -> str:
     """Return the name of the group of tests that have to run in one process."""
-    file, _, test = nodeid.removeprefix("tests/").partition("::")
+    nodeid = nodeid.removeprefix("tests/")
+    file, _, test = nodeid.partition("::")
     family, slash, _ = test.partition("[")[2].partition("/")
-    return f"{file}[{family}]" if slash and file in BY_FAMILY else file
+    if slash and file in BY_FAMILY:
+        return f"{file}[{family}]"
+    return TOGETHER.get(nodeid) or TOGETHER.get(file, file)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,6 +107,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         recorded: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
         new = float("inf")  # and so first
         items.sort(key=lambda item: -recorded.get(group_of(item.nodeid), new))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # half a million objects live until the end; nothing is found by looking at them
 
 
 @pytest.hookimpl(optionalhook=True)  # a hook of xdist's, which need not be there

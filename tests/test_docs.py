@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.cli.commands.listing import LISTINGS
+from trimtab.benchmarks.cli.main import main
 from trimtab.datasets import lint
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.registry import list_formats
+from trimtab.envs import registry
 
 BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -44,6 +47,15 @@ def followed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
+SEVERAL = """
+import json, sys
+from trimtab.benchmarks.cli.main import run
+for words in json.loads(sys.argv[1]):
+    assert run(words) == 0, words
+"""
+"""Carries out commands one after the other, in an interpreter that imports everything once."""
+
+
 def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(project / "src")}
     return subprocess.run(
@@ -52,20 +64,17 @@ def run(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_method_is_listed_with_its_paper(followed: Path) -> None:
-    shown = run(followed, "-m", "trimtab.benchmarks.cli.main", "list", "algorithm", "format=json")
-    assert shown.returncode == 0, shown.stderr
-    assert "filtered_bc" in shown.stdout and "2106.01345" in shown.stdout
-
-
-def test_the_method_trains(followed: Path) -> None:
-    done = run(
-        followed, "-m", "trimtab.benchmarks.cli.main", "train", "algorithm=filtered_bc",
+def test_the_method_is_listed_with_its_paper_and_trains(followed: Path) -> None:
+    listed = ["list", "algorithm", "format=json"]
+    trained = [
+        "train", "algorithm=filtered_bc",
         "env=robotics/PointMaze-TwoRoutes-v0", "policy=flow", "policy.hidden=[16,16]",
         "dataset=two_routes", "dataset.episodes=4", "act_steps=4", "offline_steps=40",
         "eval_episodes=2",
-    )  # fmt: skip
+    ]  # fmt: skip
+    done = run(followed, "-c", SEVERAL, json.dumps([listed, trained]))
     assert done.returncode == 0, done.stderr
+    assert "filtered_bc" in done.stdout and "2106.01345" in done.stdout
     (log,) = followed.glob("runs/**/filtered_bc/**/metrics.jsonl")
     assert '"kept": 0.5' in log.read_text()
 
@@ -140,15 +149,14 @@ def run_with_robot(root: Path, robot: Path, *words: str) -> subprocess.Completed
 
 
 def test_ones_own_robot_is_listed_and_trains(root: Path, robot: Path) -> None:
-    command = ("-m", "trimtab.benchmarks.cli.main")
-    shown = run_with_robot(root, robot, *command, "list", "env", "tag=goal", "format=json")
-    assert shown.returncode == 0, shown.stderr
-    assert "my_robot/Reach-v0" in shown.stdout
-    done = run_with_robot(
-        root, robot, *command, "train", "env=my_robot/Reach-v0", "algorithm=sac",
+    listed = ["list", "env", "tag=goal", "format=json"]
+    trained = [
+        "train", "env=my_robot/Reach-v0", "algorithm=sac",
         "online_steps=300", "algorithm.warmup_steps=200", "eval_episodes=2", f"out={robot}/runs",
-    )  # fmt: skip
+    ]  # fmt: skip
+    done = run_with_robot(root, robot, "-c", SEVERAL, json.dumps([listed, trained]))
     assert done.returncode == 0, done.stderr
+    assert '"my_robot/Reach-v0"' in done.stdout
 
 
 def test_ones_own_robot_keeps_the_contract(root: Path, robot: Path) -> None:
@@ -179,19 +187,29 @@ WRONG_MODULES = {
 
 
 @pytest.mark.parametrize("module", WRONG_MODULES)
-def test_a_wrong_module_is_named_in_one_line(root: Path, tmp_path: Path, module: str) -> None:
+def test_a_wrong_module_is_named_in_one_line(
+    tmp_path: Path,
+    module: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     text = WRONG_MODULES[module]
     if text is not None:
         (tmp_path / f"{module}.py").write_text(text, encoding="utf-8")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "TRIMTAB_FAMILIES": module}
-    shown = subprocess.run(
-        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "list", "env"],
-        cwd=root, env=environment,
-        capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert shown.returncode == 2
-    assert shown.stderr.count("\n") == 1 and module in shown.stderr
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(registry.OUTSIDE, module)
+    before = set(sys.modules)
+    registry._families.cache_clear()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["list", "env"])
+    finally:
+        registry._families.cache_clear()
+        for name in {module} - before:
+            sys.modules.pop(name, None)
+    shown = capfd.readouterr()
+    assert ended.value.code == 2
+    assert shown.err.count("\n") == 1 and module in shown.err
 
 
 def test_the_readme_names_the_methods_that_are_adaptations(root: Path) -> None:

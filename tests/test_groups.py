@@ -17,6 +17,11 @@ def test_a_group_is_a_file_or_a_family_of_it() -> None:
     assert module.group_of(f"{contract}::test_a[gym/Ant-v5]") == "envs/test_contract.py[gym]"
     assert module.group_of(f"{contract}::test_b[gym/Ant-v5-2]") == "envs/test_contract.py[gym]"
     assert module.group_of(f"{contract}::test_a") == "envs/test_contract.py"
+    assert module.group_of("tests/envs/test_robosuite.py::test_d") == f"{contract[6:]}[robosuite]"
+    recipes = "tests/datasets/recipes/test_recipes.py"
+    played = f"{recipes}::test_every_recipe_plays"
+    assert module.group_of(f"{played}[robosuite_lift]") == f"{contract[6:]}[robosuite]"
+    assert module.group_of(f"{played}[two_routes]") == recipes[6:]
     assert module.group_of("tests/test_conf.py::test_c[policy/flow]") == "test_conf.py"
     recorded = json.loads(path.with_name("durations.json").read_text(encoding="utf-8"))
     for group in recorded:  # none of a file that is gone

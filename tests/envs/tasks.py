@@ -17,6 +17,21 @@ COMPILED = {
     "playground/CheetahRun",
     "playground/BallInCup",
 }
+# Tasks of one class and one model in Playground, whose step differs in nothing but the reward: the
+# first of them is stepped, and of the others the reset and the reward are traced.
+STEPPED_AS = {
+    f"playground/{other}": f"playground/{first}"
+    for first, others in {
+        "AcrobotSwingup": ("AcrobotSwingupSparse",),
+        "CartpoleSwingup": ("CartpoleBalance", "CartpoleBalanceSparse", "CartpoleSwingupSparse"),
+        "FingerTurnEasy": ("FingerTurnHard",),
+        "HopperHop": ("HopperStand",),
+        "HumanoidWalk": ("HumanoidRun", "HumanoidStand"),
+        "ReacherEasy": ("ReacherHard",),
+        "WalkerWalk": ("WalkerRun", "WalkerStand"),
+    }.items()
+    for other in others
+}
 
 
 def shared_contract(id: str) -> str:

@@ -66,9 +66,7 @@ def filled_replay(count: int, *, window: int = 1, chunked: bool = False) -> Repl
     arrays.pop("apart")  # found again from both observations
     arrays["flags"][:, 0] = 3 * values["done"]  # terminated, and so ended
     arrays["taken"][:] = 1
-    buffer.load_state_dict(
-        {**state, "arrays": arrays, "apart": None, "size": count, "position": 0}
-    )
+    buffer.load_state_dict({**state, "arrays": arrays, "apart": None, "size": count, "position": 0})
     return buffer
 
 

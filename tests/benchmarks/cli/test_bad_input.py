@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -344,19 +344,26 @@ def never_full(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     return sha256_file(folder / "policy" / "model.safetensors")
 
 
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file grows beyond ``size`` bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 @pytest.mark.parametrize(
     ("limit", "file"), [(500, "config.yaml"), (3_000, "checkpoint"), (9_000, "")]
 )
 def test_a_full_disk(limit: int, file: str, tiny: Any, tmp_path: Path, never_full: str) -> None:
     words = [*tiny.online(tmp_path, "sac"), "env=gym/Hopper-v5"]
-    child = subprocess.run(
-        [sys.executable, "-c", MAIN, *words],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-    )
-    assert child.returncode == 1
-    (line,) = child.stderr.strip().splitlines()
+    with files_of_at_most(limit), pytest.raises(TrimtabError) as error:
+        train(compose_run(words))
+    line = str(error.value)
+    assert "\n" not in line
     assert "cannot write" in line and str(tmp_path) in line and file in line
     assert "free the disk" in line
     assert not list(tmp_path.rglob("*.tmp")) + list(tmp_path.rglob("result.json"))
@@ -382,14 +389,10 @@ def test_no_room_for_a_simulators_own_files(tiny: Any, tmp_path: Path) -> None:
 def test_a_full_disk_while_a_dataset_is_made(tiny: Any, tmp_path: Path) -> None:
     words = [w for w in tiny.cloning(tmp_path) if not w.startswith("dataset=")]
     words += ["dataset=two_routes", "dataset.episodes=2"]
-    child = subprocess.run(
-        [sys.executable, "-c", MAIN, *words],
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000)),
-    )
-    assert child.returncode == 1
-    (line,) = child.stderr.strip().splitlines()
+    with files_of_at_most(10_000), pytest.raises(TrimtabError) as error:
+        train(compose_run(words))
+    line = str(error.value)
+    assert "\n" not in line
     assert "cannot write" in line and str(tmp_path / "datasets") in line
     assert not list(tmp_path.rglob("*"))
 

@@ -1,7 +1,13 @@
-"""The command line as a user meets it: in a process of its own, by words, output and exit code."""
+"""The command line as a user meets it: by words, output and exit code.
+
+The first words of each kind are carried out in a process of its own. What follows on them is
+carried out here, because an interpreter takes longer to import what it needs than to do the work.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import re
 import subprocess
@@ -34,6 +40,21 @@ def trimtab(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def trimtab_here(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Carry the words out in this process; return what the one above would have."""
+    shown, told = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(shown),
+        contextlib.redirect_stderr(told),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main(words)
+    code = ended.value.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(words, code, shown.getvalue(), told.getvalue())
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cli")
@@ -49,7 +70,7 @@ def clone(place: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(clone: Path, place: Path) -> Path:
-    done = trimtab("export", f"run={clone}", "out=bundle", cwd=place)
+    done = trimtab_here("export", f"run={clone}", "out=bundle", cwd=place)
     assert done.returncode == 0, done.stderr
     assert "replay" in done.stdout
     return place / "bundle"
@@ -163,7 +184,7 @@ def test_wrong_words_get_one_line_and_code_2(
 
 
 def test_a_finished_run_says_so(clone: Path, place: Path) -> None:
-    again = trimtab(*SMALL_CLONE, cwd=place)
+    again = trimtab_here(*SMALL_CLONE, cwd=place)
     assert again.returncode == 0
     assert "already done" in again.stdout
 
@@ -171,12 +192,13 @@ def test_a_finished_run_says_so(clone: Path, place: Path) -> None:
 @pytest.mark.bits
 def test_evaluate_twice_and_on_onnx(bundle: Path, place: Path) -> None:
     words = ["evaluate", f"policy={bundle}", "episodes=4", "seed=100", "format=json"]
-    first, second = (trimtab(*words, cwd=place) for _ in range(2))
+    first, second = trimtab(*words, cwd=place), trimtab_here(*words, cwd=place)
     assert first.returncode == 0, first.stderr
+    assert second.returncode == 0, second.stderr
     assert first.stdout == second.stdout
     answer = json.loads(first.stdout)
     assert [episode["eval_seed"] for episode in answer["episodes"]] == [100, 101, 102, 103]
-    onnx = trimtab(*words, "backend=onnx", cwd=place)
+    onnx = trimtab_here(*words, "backend=onnx", cwd=place)
     assert onnx.returncode == 0, onnx.stderr
     assert json.loads(onnx.stdout)["success"] == answer["success"]
 
@@ -195,18 +217,18 @@ def test_one_episode_has_no_interval(bundle: Path, capfd: pytest.CaptureFixture[
 
 
 def test_evaluate_refuses_a_task_with_other_spaces(bundle: Path, place: Path) -> None:
-    answer = trimtab("evaluate", f"policy={bundle}", "env=gym/Hopper-v5", cwd=place)
+    answer = trimtab_here("evaluate", f"policy={bundle}", "env=gym/Hopper-v5", cwd=place)
     assert answer.returncode == 2
     assert "does not fit gym/Hopper-v5" in answer.stderr
     assert answer.stderr.startswith("trimtab: policy ") and "base" not in answer.stderr
 
 
 def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path) -> None:
-    done = trimtab(*STEER, f"base={bundle}", "-m", "seed=0,1", cwd=place)
+    done = trimtab(*STEER, f"base={bundle}", "-m", "seed=0,1", "workers=1", cwd=place)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done: ") == 2
     assert len(list(place.glob("runs/**/dsrl_sac/*/seed[01]/result.json"))) == 2
-    board = trimtab("leaderboard", "runs=runs", "out=board", "format=json", cwd=place)
+    board = trimtab_here("leaderboard", "runs=runs", "out=board", "format=json", cwd=place)
     assert board.returncode == 0, board.stderr
     assert json.loads(board.stdout)
     assert (place / "board" / "index.html").is_file()
@@ -228,7 +250,7 @@ def test_a_baseline_may_be_called_by_its_former_name(
 def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path) -> None:
     shorter = [word.replace("warmup_steps=40", "warmup_steps=10") for word in STEER]
     words = [*shorter, f"base={bundle}", "algorithm.learning_rate=1e30", "seed=0,1", "-m"]
-    answer = trimtab(*words, cwd=place)
+    answer = trimtab_here(*words, "workers=1", cwd=place)
     assert answer.returncode == 2
     (line,) = [line for line in answer.stderr.splitlines() if line.startswith("trimtab: ")]
     assert re.search(r": at update 1\d*, after \d+ environment steps: \w+ is (nan|inf|-inf);", line)
@@ -240,10 +262,12 @@ def test_dataset_make_info_check_and_list(place: Path) -> None:
     assert made.returncode == 0, made.stderr
     path = json.loads(made.stdout)["path"]
     for action in ("info", "check"):
-        answer = trimtab("dataset", f"action={action}", f"path={path}", "format=json", cwd=place)
+        answer = trimtab_here(
+            "dataset", f"action={action}", f"path={path}", "format=json", cwd=place
+        )
         assert answer.returncode == 0, answer.stderr
         assert json.loads(answer.stdout)["path"] == path
-    listed = trimtab("dataset", "action=list", "format=json", cwd=place)
+    listed = trimtab_here("dataset", "action=list", "format=json", cwd=place)
     assert any(row["id"] == "trimtab/push-noisy-v0" for row in json.loads(listed.stdout)["made"])
 
 

@@ -1,6 +1,7 @@
 """What a run does in a process of its own that is going to be killed; see ``test_resume.py``.
 
-Processes come from a server that has imported everything, so that each costs no start of its own.
+Processes come from a server that has imported everything and knows the tasks' physics, so that
+each costs no start of its own.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
+import stable_baselines3  # noqa: F401  (what its methods need is imported when they are made)
+
 from trimtab.benchmarks.core import checkpoint, segments
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
+from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 
 LOG_EVERY = 20
+for _id, _horizon in (("robotics/PointMaze-TwoRoutes-v0", 28), ("gym/Hopper-v5", 200)):
+    get_spec(_id, horizon=_horizon)
 
 
 def work(words: list[str], where: str, ready: float, hold: float, said: Connection) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +35,7 @@ SUITE = {
         },
     },
 }  # fmt: skip
+SOURCE = Path(__file__).parents[3] / "src"
 GOES_ON = "run the same command to go on"
 Moment = Callable[[Path, str], bool]
 
@@ -70,12 +70,10 @@ def two_train(runs: Path, word: str) -> bool:
     return len(list(runs.rglob("metrics.jsonl"))) == 2
 
 
-def stopped(
-    words: list[str], moment: Moment, folder: Path, tree: Path, *, group: bool
-) -> tuple[int, str]:
+def stopped(words: list[str], moment: Moment, folder: Path, *, group: bool) -> tuple[int, str]:
     """Start a command, send SIGTERM at a moment; return its exit code and its standard error."""
     word = str(folder)
-    environment = {**os.environ, "PYTHONPATH": str(tree), "STARTED_BY": word}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "STARTED_BY": word}
     command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words]
     process = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -102,24 +100,19 @@ def stopped(
     return process.returncode, told
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with a suite of its own, as a user adds one."""
-    folder = tmp_path_factory.mktemp("slow")
-    source = Path(__file__).parents[3] / "src" / "trimtab"
-    shutil.copytree(
-        source, folder / "trimtab", ignore=shutil.ignore_patterns("__pycache__", "results")
-    )
-    (folder / "trimtab" / "conf" / "suite" / "slow.yaml").write_text(yaml.safe_dump(SUITE))
-    return folder
+@pytest.fixture
+def slow(tmp_path: Path) -> str:
+    """The word that names a suite of one's own."""
+    (tmp_path / "slow.yaml").write_text(yaml.safe_dump(SUITE))
+    return f"suite={tmp_path / 'slow.yaml'}"
 
 
 @pytest.mark.parametrize("group", [False, True])
 @pytest.mark.parametrize("moment", [workers_start, worker_is_half_there, recorders_record])
 def test_a_suite_told_to_end_before_it_trains(
-    moment: Moment, group: bool, tree: Path, tmp_path: Path
+    moment: Moment, group: bool, slow: str, tmp_path: Path
 ) -> None:
-    code, told = stopped(["bench", "suite=slow"], moment, tmp_path, tree, group=group)
+    code, told = stopped(["bench", slow], moment, tmp_path, group=group)
     assert code == 143, told
     assert told.splitlines()[-1].startswith("trimtab: stopped") and GOES_ON in told
     assert "Traceback" not in told and "Error" not in told
@@ -128,10 +121,10 @@ def test_a_suite_told_to_end_before_it_trains(
 
 @pytest.mark.parametrize("group", [False, True])
 def test_a_suite_told_to_end_while_it_trains_saves_its_runs(
-    group: bool, tree: Path, tmp_path: Path
+    group: bool, slow: str, tmp_path: Path
 ) -> None:
-    words = ["bench", "suite=slow", "workers=2"]
-    code, told = stopped(words, two_train, tmp_path, tree, group=group)
+    words = ["bench", slow, "workers=2"]
+    code, told = stopped(words, two_train, tmp_path, group=group)
     assert code == 143, told
     assert told.splitlines()[-1].startswith("trimtab: stopped") and GOES_ON in told
     assert "Traceback" not in told and "Error" not in told
@@ -143,11 +136,9 @@ def test_a_suite_told_to_end_while_it_trains_saves_its_runs(
 
 @pytest.mark.parametrize("group", [False, True])
 @pytest.mark.parametrize("moment", [workers_start, recorders_record])
-def test_a_recording_told_to_end_leaves_nobody(
-    moment: Moment, group: bool, tree: Path, tmp_path: Path
-) -> None:
+def test_a_recording_told_to_end_leaves_nobody(moment: Moment, group: bool, tmp_path: Path) -> None:
     words = ["dataset", "make", "dataset=two_routes", "dataset.episodes=4000"]
-    code, told = stopped(words, moment, tmp_path, tree, group=group)
+    code, told = stopped(words, moment, tmp_path, group=group)
     assert code == 143, told
     assert told.splitlines()[-1].startswith("trimtab: stopped") and GOES_ON in told
     assert "Traceback" not in told and "Error" not in told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.words import quoted
@@ -47,67 +50,82 @@ SUITE = {
 }  # fmt: skip
 
 
+BENCH = ["bench", "suite=tiny.yaml"]
+
+
 @pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package with a suite of its own, as a user adds one."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a suite of one's own in it."""
     folder = tmp_path_factory.mktemp("suite")
-    source = Path(__file__).parents[3] / "src" / "trimtab"
-    shutil.copytree(
-        source, folder / "trimtab", ignore=shutil.ignore_patterns("__pycache__", "results")
-    )
-    (folder / "trimtab" / "conf" / "suite" / "tiny.yaml").write_text(yaml.safe_dump(SUITE))
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(SUITE))
     return folder
 
 
-def bench(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def bench_apart(place: Path) -> subprocess.CompletedProcess[str]:
+    """Carry the suite out in a process of its own, of which nothing is set but its path."""
+    source = str(Path(__file__).parents[3] / "src")
     return subprocess.run(
-        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=tiny", *words],
-        cwd=tree, env={"PYTHONPATH": str(tree), "PATH": ""}, capture_output=True, text=True,
+        [sys.executable, "-m", "trimtab.benchmarks.cli.main", *BENCH],
+        cwd=place, env={"PYTHONPATH": source, "PATH": ""}, capture_output=True, text=True,
         timeout=240, check=False,
     )  # fmt: skip
 
 
-def test_bench_writes_everything_and_then_has_nothing_to_do(tree: Path) -> None:
-    done = bench(tree)
+def bench(place: Path, *words: str) -> tuple[int, str, str]:
+    """Carry the suite out from here; return the exit code, standard output and standard error."""
+    shown, told = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(place),
+        contextlib.redirect_stdout(shown),
+        contextlib.redirect_stderr(told),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main([*BENCH, "workers=1", *words])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, shown.getvalue(), told.getvalue()
+
+
+def test_bench_writes_everything_and_then_has_nothing_to_do(place: Path) -> None:
+    done = bench_apart(place)
     assert done.returncode == 0, done.stderr
-    out = tree / "runs" / "suites" / "tiny"
+    out = place / "runs" / "suites" / "tiny"
     names = {"leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
              "episodes.parquet", "figure.png", "bundle", "suite.json"}  # fmt: skip
     assert names <= {path.name for path in out.iterdir()}
     assert (out / "bundle" / "policy.onnx").is_file()
     # Every seed of the frozen runs started from the clone of its own seed.
     for seed in (0, 1):
-        (clone,) = (tree / "runs").glob(f"**/bc/*/seed{seed}/policy/model.safetensors")
-        (frozen,) = (tree / "runs").glob(f"**/frozen/*/seed{seed}/policy/model.safetensors")
+        (clone,) = (place / "runs").glob(f"**/bc/*/seed{seed}/policy/model.safetensors")
+        (frozen,) = (place / "runs").glob(f"**/frozen/*/seed{seed}/policy/model.safetensors")
         assert clone.read_bytes() == frozen.read_bytes()
-    again = bench(tree)
-    assert again.returncode == 0, again.stderr
-    assert "nothing to do" in again.stdout
-    board = bench(tree, "format=json")
-    assert board.returncode == 0, board.stderr
-    assert json.loads(board.stdout)
+    code, shown, told = bench(place)
+    assert code == 0, told
+    assert "nothing to do" in shown
+    code, shown, told = bench(place, "format=json")
+    assert code == 0, told
+    assert json.loads(shown)
 
     # A run that is gone is run again, and only that one.
-    (lost,) = (tree / "runs").glob("**/frozen/*/seed1")
-    (kept,) = (tree / "runs").glob("**/frozen/*/seed0")
+    (lost,) = (place / "runs").glob("**/frozen/*/seed1")
+    (kept,) = (place / "runs").glob("**/frozen/*/seed0")
     before = (kept / "result.json").stat().st_mtime_ns
     shutil.rmtree(lost)
-    repaired = bench(tree)
-    assert repaired.returncode == 0, repaired.stderr
+    code, _, told = bench(place)
+    assert code == 0, told
     assert (lost / "result.json").is_file()
     assert (kept / "result.json").stat().st_mtime_ns == before
 
 
-def test_two_benches_do_not_share_a_folder(tree: Path) -> None:
+def test_two_benches_do_not_share_a_folder(place: Path) -> None:
     import fcntl
 
-    out = tree / "runs" / "suites" / "tiny"
+    out = place / "runs" / "suites" / "tiny"
     out.mkdir(parents=True, exist_ok=True)
     with open(out / "run.lock", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        refused = bench(tree)
-    assert refused.returncode == 2
-    assert "in use by another process" in refused.stderr
+        code, _, told = bench(place)
+    assert code == 2
+    assert "in use by another process" in told
 
 
 def test_the_quickstart_is_well_formed() -> None:
