@@ -19,6 +19,7 @@ from trimtab.datasets import lint
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.registry import list_formats
 from trimtab.envs import registry
+from trimtab.policies.bundle.bundle import check_bundle, load_bundle, save_bundle
 
 BLOCK = re.compile(r"^```\w+ file=(\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -72,11 +73,48 @@ def test_the_method_is_listed_with_its_paper_and_trains(followed: Path) -> None:
         "dataset=two_routes", "dataset.episodes=4", "act_steps=4", "offline_steps=40",
         "eval_episodes=2",
     ]  # fmt: skip
-    done = run(followed, "-c", SEVERAL, json.dumps([listed, trained]))
+    staged = [
+        "train", "algorithm=goal_best_of", "algorithm.hidden=[8]", "algorithm.batch_size=16",
+        *[word for word in trained[2:] if not word.startswith("act_steps")],
+    ]  # fmt: skip
+    done = run(followed, "-c", SEVERAL, json.dumps([listed, trained, staged]))
     assert done.returncode == 0, done.stderr
     assert "filtered_bc" in done.stdout and "2106.01345" in done.stdout
     (log,) = followed.glob("runs/**/filtered_bc/**/metrics.jsonl")
     assert '"kept": 0.5' in log.read_text()
+    # The second method went through its phases; its bundle holds clone and critic in one graph.
+    (ended,) = followed.glob("runs/**/goal_best_of/**/result.json")
+    assert json.loads(ended.read_text())["updates"] == 40
+    policy = load_bundle(ended.parent / "policy").policy
+    assert {"base.network", "critic.network"} <= {
+        ".".join(name.split(".")[:2]) for name in policy.state_dict()
+    }
+    exported = save_bundle(
+        policy, ended.parent / "exported",
+        contract={"env": "x/y", "control_rate": None, "act_steps": 1},
+    )  # fmt: skip
+    assert check_bundle(exported)["onnx"] <= 1e-4
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["act_steps=2"], "relabels goals, a step at a time"),
+        (["env=gym/Hopper-v5", "dataset=hopper_random"], "has none; trimtab list env tag=goal"),
+        (["env_options.reward=sparse", "other_task=true"], "does not follow from goals alone"),
+    ],
+)
+def test_a_method_with_goals_refuses_what_has_none(
+    words: list[str], told: str, followed: Path
+) -> None:
+    task = [
+        "algorithm=goal_best_of", "policy=flow", "dataset.episodes=4", "offline_steps=10",
+        "env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes",
+    ]  # fmt: skip
+    if "gym" in words[0]:
+        task = ["algorithm=goal_best_of", "policy=flow", "offline_steps=10"]
+    done = run(followed, "-m", "trimtab.benchmarks.cli.main", "train", *task, *words)
+    assert done.returncode == 2 and told in done.stderr, done.stderr
 
 
 def test_the_contract_tests_cover_the_method(followed: Path) -> None:
@@ -84,11 +122,12 @@ def test_the_contract_tests_cover_the_method(followed: Path) -> None:
     tested = run(
         followed, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-v",
         "tests/test_conf.py", "tests/algorithms/test_contract.py",
-        "-k", "filtered_bc or has_its_yaml or test_the_target",
+        "-k", "filtered_bc or goal_best_of or has_its_yaml or test_the_target",
     )  # fmt: skip
     assert "test_every_method_has_its_yaml_and_every_yaml_its_method PASSED" in tested.stdout
     assert tested.returncode == 0, tested.stdout[-3000:]
-    assert re.search(r"test_contract\.py::\S*\[.*filtered_bc.*\] PASSED", tested.stdout)
+    for name in ("filtered_bc", "goal_best_of"):
+        assert re.search(rf"test_contract\.py::\S*\[.*{name}.*\] PASSED", tested.stdout)
 
 
 def test_the_robots_data_becomes_a_dataset(root: Path, tmp_path: Path) -> None:

@@ -60,6 +60,11 @@ class MetricsLog:
             raise TrimtabError(f"an update returned {metrics!r}; it has to return named scalars")
         self._kept.append(metrics)
 
+    @property
+    def pending(self) -> bool:
+        """Whether there are updates since the last line."""
+        return bool(self._kept or self.count)
+
     def settle(self) -> None:
         """Add what was kept to the running means.
 

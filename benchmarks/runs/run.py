@@ -157,6 +157,8 @@ class Run:
         if self.evaluation_due and self.position < self.end:
             self._evaluate()
         for index, phase in enumerate(self.phases):
+            if index and not self.done[index] and self.metrics.pending:
+                self._log()  # no line has metrics of two phases, which may have other names
             while self.done[index] < phase.length and not self.reached:
                 self.advance(index)
         return self._finish()
