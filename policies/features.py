@@ -23,15 +23,18 @@ def features(obs: Obs, spec: PolicySpec) -> Tensor:
     if isinstance(obs, Tensor) and spec.history == 1 and not spec.parts:
         return obs
     parts = {FLAT: obs} if isinstance(obs, Tensor) else obs
-    columns: list[Tensor] = []
+    columns: dict[str, Tensor] = {}
     for name, part in spec.layout.items():
         if name in parts:
-            columns.append(_flat(parts[name], _axes(part, spec)).float())
-        elif part.given is not None:
-            columns.append(columns[0].new_full((*columns[0].shape[:-1], part.size), part.given))
-        else:
+            columns[name] = _flat(parts[name], _axes(part, spec)).float()
+        elif part.given is None:
             raise TrimtabError(f"observation: lacks the part {name}; it has {', '.join(parts)}")
-    return torch.cat(columns, dim=-1)
+    some = next(iter(columns.values()))
+    for name, part in spec.layout.items():
+        if name not in columns:
+            assert part.given is not None
+            columns[name] = some.new_full((*some.shape[:-1], part.size), part.given)
+    return torch.cat([columns[name] for name in spec.layout], dim=-1)
 
 
 def observations(vector: Tensor, spec: PolicySpec) -> Obs:

@@ -26,7 +26,7 @@ ALLOWED = {
     "envs": BASE,
     "datasets": BASE,
     "policies": BASE,
-    "algorithms": frozenset({"errors", "types", "policies"}),
+    "algorithms": frozenset({"observations", "errors", "types", "policies"}),
     "benchmarks": BASE | {*LINKS},
     "conf": frozenset[str](),
 }

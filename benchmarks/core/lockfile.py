@@ -137,10 +137,14 @@ def _machine() -> dict[str, str]:
 
 
 def _started(process: int) -> str:
-    """Return when a process was started, in the system's own unit; empty where that is not told."""
+    """Return when a process was started, in the system's own unit.
+
+    It is empty where that is not told, and of a process that has ended and only waits to be asked
+    how (a zombie, which keeps its number).
+    """
     try:
-        status = Path(f"/proc/{process}/stat").read_text()
-        return status.rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
     except (OSError, IndexError):
         return ""
 

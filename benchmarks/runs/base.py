@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.runs.shapes import read_by
+from trimtab.benchmarks.runs.shapes import read_by, way_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
+from trimtab.policies.agent import Reading
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash, load_bundle
 from trimtab.types import PolicySpec, TrimtabError
 
@@ -87,14 +88,20 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
         TrimtabError: naming what differs.
     """
     have = base.policy.spec
-    if spec.observed.keys() != have.observed.keys():
+    if called == "base" and way_of(base.policy.reading) != way_of(Reading(parts=spec.parts)):
         raise TrimtabError(
-            f"{called} {base.folder} reads {read_by(have)} of {env.id}, and observations are "
-            f"given as {read_by(spec)}; leave observations= out"
+            f"{called} {base.folder} reads {read_by(have)}, and observations are given as "
+            f"{read_by(spec)}; leave observations= out"
         )
     if spec.history != have.history:
         raise TrimtabError(
             f"history={spec.history}: {called} {base.folder} reads {have.history}; leave it out"
+        )
+    trained = int(base.config["chunking"]["act_steps"])
+    if have.history > 1 and spec.horizon != trained:
+        raise TrimtabError(
+            f"act_steps={spec.horizon}: {called} {base.folder} reads observations of its last "
+            f"decisions, {trained} steps apart; leave act_steps out"
         )
     for what, ours, theirs in (
         ("observation length", read_by(spec), read_by(have)),

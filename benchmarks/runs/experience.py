@@ -19,7 +19,7 @@ from trimtab.datasets.sources.relabel import Relabelled
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
-from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
+from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source, TrimtabError
 
 
 class Experience(Protocol):
@@ -121,10 +121,18 @@ class RolloutExperience:
 
 
 def wants_of(algorithm: Algorithm) -> BatchSpec:
-    """Return what a method's batches have: what it says, and the history that its policy reads."""
-    if algorithm.wants.history > 1:
-        return algorithm.wants
-    return replace(algorithm.wants, history=algorithm.policy.spec.history)
+    """Return what a method's batches have: what it says, and the history that its policy reads.
+
+    Raises:
+        TrimtabError: if the method wants another history, or a history and sequences.
+    """
+    wanted, read = algorithm.wants.history, algorithm.policy.spec.history
+    if wanted not in (1, read):
+        raise TrimtabError(
+            f"{type(algorithm).__name__} wants a history of {wanted}, its policy reads {read}; "
+            f"make its policy by setup.spec.with_history({wanted}), or leave history= out"
+        )
+    return replace(algorithm.wants, history=read)
 
 
 def make_dataset_source(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trimtab.datasets.sources.relabel import Goals, Relabelled
@@ -38,6 +40,12 @@ class RelabelledData(Relabelled):
         super().load_state_dict(state["goals"])
 
 
+@functools.cache  # it belongs to an environment, of which one a process is enough
+def _reward_of(task: str, options: str) -> Callable[..., Any] | None:
+    reward: Callable[..., Any] | None = make(task, **json.loads(options)).goal_reward
+    return reward
+
+
 def goals_of(env: EnvSpec, method: str, act_steps: int) -> Goals:
     """Return which entries of an observation are goals, and the reward that follows from them.
 
@@ -55,7 +63,7 @@ def goals_of(env: EnvSpec, method: str, act_steps: int) -> Goals:
             f"{method} relabels goals, and {env.id} has none; trimtab list env tag=goal shows "
             "tasks that have"
         )
-    reward = make(env.id, **env.options).goal_reward
+    reward = _reward_of(env.id, json.dumps(dict(env.options), sort_keys=True))
     if reward is None:
         raise TrimtabError(
             f"{method} relabels goals, and the reward of {env.id} with {dict(env.options)} does "

@@ -11,6 +11,7 @@ from trimtab.algorithms.phases import Feed
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.runs.experience import wants_of
 from trimtab.benchmarks.runs.goals import goals_of
 from trimtab.benchmarks.runs.provenance import check_same_base, check_same_start, write_provenance
 from trimtab.benchmarks.runs.run import Progress, Result, Run, budget_of
@@ -59,6 +60,11 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
     """Make the method once, and check that there is something for it to learn from."""
     algorithm = parts.make_algorithm()
     _check_phases(config, parts, algorithm)
+    read, chosen = wants_of(algorithm).history, config["history"]
+    if chosen not in (None, read):
+        raise TrimtabError(
+            f"history={chosen}: the policy of {config.algorithm} reads {read}; leave it out"
+        )
     if algorithm.wants.goal is not None:
         goals_of(parts.env, config.algorithm, parts.act_steps)
     if config["stop_at_success"] is not None:

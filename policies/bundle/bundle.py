@@ -203,6 +203,11 @@ def _check_fit(policy: Policy, contract: Contract, where: str) -> None:
                 f"{where}: the contract's {name} is {getattr(contract, name)}, the policy's is "
                 f"{value}; export the bundle again"
             )
+    if list(contract.parts) != list(policy.spec.parts):
+        raise TrimtabError(
+            f"{where}: the contract's parts are in the order {', '.join(contract.parts)}, the "
+            f"policy's {', '.join(policy.spec.parts)}; export the bundle again"
+        )
     if contract.noise_shape != policy.noise_shape:
         raise TrimtabError(
             f"{where}: the contract's noise has shape {contract.noise_shape}, the policy's "

@@ -87,7 +87,7 @@ class Contract:
             TrimtabError: if an entry is missing or contradicts another; ``where`` names the file.
         """
         try:
-            noise, history = config["inputs"]["noise"]["shape"], int(config.get("history", 1))
+            noise, history = config["inputs"]["noise"]["shape"], _whole(config.get("history", 1))
             action, rate = config["outputs"]["action"], config["control_rate"]
             _, horizon, action_dim = action["shape"]
             parts = _parts(config["inputs"], history)
@@ -144,6 +144,8 @@ class Contract:
             "sizes must be at least 1": (
                 min(self.obs_dim, self.horizon, self.action_dim, self.history) < 1
             ),
+            "no part of the observation is the environment's": bool(self.parts)
+            and all(part.given is not None for part in self.parts.values()),
             "noise sizes must not be negative": min(self.noise_shape, default=0) < 0,
             f"act_steps must be from 1 to the horizon {self.horizon}, got {self.act_steps}": not (
                 1 <= self.act_steps <= self.horizon
@@ -160,6 +162,12 @@ class Contract:
         for message, applies in wrong.items():
             if applies:
                 raise TrimtabError(f"{where}: {message}")
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{value!r} is no whole number")
+    return value
 
 
 def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:

@@ -21,8 +21,8 @@ __all__ = ["FLAT", "RESERVED", "Part", "count", "first_leaf", "joined", "tree_ma
 FLAT = "obs"
 """Name of a flat observation where other parts stand beside it."""
 
-RESERVED = frozenset({"noise", "action"})
-"""Names that no part may have: they stand beside the parts in a bundle."""
+RESERVED = frozenset({"noise", "action", "seed", "__metadata__"})
+"""Names that no part may have: they stand beside the parts in a bundle, or at a robot's reset."""
 
 DTYPES = ("float32", "uint8")
 """What a part may consist of: numbers in raw units, or bytes of a picture."""

@@ -81,7 +81,7 @@ class Sequences:
     action: Tensor  # [B, L, H, A]
     reward: Tensor  # [B, L]; the sum over each decision's own steps
     valid: Tensor  # [B, L] bool
-    step: Tensor  # [B] int64: decisions of the episode before the first one
+    step: Tensor  # [B] int64: stored decisions of the episode before the first one
     mc_return: Tensor | None = None  # [B, L], where the batch has it
 
 
@@ -155,6 +155,14 @@ class BatchSpec:
                 raise TrimtabError(f"{name}={value}: must be a whole number of at least {least}")
         if self.goal is not None and not 0.0 <= self.goal <= 1.0:
             raise TrimtabError(f"goal={self.goal}: the share of relabelled rows is from 0 to 1")
+        if self.sequence and self.history > 1:
+            raise TrimtabError(
+                f"sequence={self.sequence}: its observations have no history; leave out history"
+            )
+        if self.sequence and self.goal:
+            raise TrimtabError(
+                f"sequence={self.sequence}: its goals are not relabelled; use goal=0 or none"
+            )
         if self.goal is not None and self.n_step > 1:
             raise TrimtabError(f"n_step={self.n_step}: goals are relabelled with n_step=1")
 
@@ -256,6 +264,8 @@ class PolicySpec:
                 )
 
     def _check_parts(self) -> None:
+        if list(self.parts) == [FLAT]:
+            raise TrimtabError("policy spec: obs alone is a flat observation; leave parts out")
         for name in RESERVED & self.parts.keys():
             raise TrimtabError(f"policy spec: a part cannot be called {name!r}; rename it")
         if self.parts:

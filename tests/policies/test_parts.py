@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,14 @@ def test_an_input_that_is_left_out_has_its_default_and_a_part_has_none() -> None
     del obs["state"]
     with pytest.raises(TrimtabError, match="lacks the part state"):
         features(obs, spec)
+
+
+def test_an_input_may_come_first_and_be_left_out() -> None:
+    spec = PolicySpec(
+        3, 1, 1, (-1.0,), (1.0,), parts={"w": Part((1,), given=0.5), "p": Part((2,))}
+    )  # fmt: skip
+    found = features({"p": torch.tensor([[1.0, 2.0]])}, spec)
+    assert found.tolist() == [[0.5, 1.0, 2.0]]
 
 
 @pytest.mark.parametrize("name", SPECS)
@@ -263,6 +272,8 @@ def test_impossible_parts_are_refused() -> None:
     for make, words in (
         (lambda: PolicySpec(4, *limits, parts={"a": Part((3,))}), "obs_dim is 4"),
         (lambda: PolicySpec(3, *limits, parts={"noise": Part((3,))}), "'noise'"),
+        (lambda: FLAT.with_input("seed", 0.0), "'seed'"),
+        (lambda: PolicySpec(3, *limits, parts={"obs": Part((3,))}), "obs alone"),
         (lambda: PolicySpec(5, *limits, history=2), "no multiple"),
         (lambda: FLAT.with_input("obs", 0.0), "already"),
         (lambda: Part((3,), "float16"), "float32 or uint8"),
@@ -320,3 +331,24 @@ def test_an_agent_remembers_each_episode_by_itself(parts: bool) -> None:
             state = agent.state_dict()
             agent = Agent(decide, rows, Reading((1,), history=length), deterministic=True)
             agent.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda inputs: {k: {**v, "given": 0.0} for k, v in inputs.items()}, "environment's"),
+        (lambda inputs: dict(reversed(inputs.items())), "in the order"),
+    ],
+)
+def test_a_contract_of_other_parts_is_refused(
+    change: Any, words: str, tmp_path: Path, reseal: Any
+) -> None:
+    folder = save_bundle(GaussianPolicy(PARTS, hidden=(8,)), tmp_path / "bundle", contract=CONTRACT)
+    inputs = json.loads((folder / "config.json").read_text())["inputs"]
+    noise = inputs.pop("noise")
+    if words == "environment's":
+        for entry in inputs.values():
+            entry["dtype"] = "float32"
+    reseal(folder, config={"inputs": {**change(inputs), "noise": noise}})
+    with pytest.raises(TrimtabError, match=words):
+        load_bundle(folder)

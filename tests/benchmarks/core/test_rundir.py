@@ -184,6 +184,26 @@ def test_a_number_that_another_process_has_by_now_is_no_life(
         assert json.loads((tmp_path / LOCK_FILE).read_text())["process"] == os.getpid()
 
 
+def test_a_killed_process_that_nobody_has_asked_after_is_no_life(
+    tmp_path: Path, no_locks: None
+) -> None:
+    """Such a one (a zombie) keeps its number and its start until its parent waits for it."""
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = lockfile._started(child.pid)
+    left(tmp_path, process=child.pid, started=started)
+    with pytest.raises(TrimtabError, match="in use by another process"), locked(tmp_path):
+        pass
+    child.kill()
+    deadline = time.monotonic() + 20
+    while lockfile._started(child.pid) == started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    try:
+        with locked(tmp_path):
+            assert json.loads((tmp_path / LOCK_FILE).read_text())["process"] == os.getpid()
+    finally:
+        child.communicate()
+
+
 @pytest.mark.parametrize("where", [{"host": "elsewhere"}, {"boot": "x"}, {"processes": "pid:[1]"}])
 def test_another_machines_lock_counts_while_it_is_renewed(
     tmp_path: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch, where: dict[str, str]

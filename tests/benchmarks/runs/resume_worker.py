@@ -32,7 +32,7 @@ def work(words: list[str], where: str, ready: float, hold: float, said: Connecti
     ``hold`` the run waits for it, so that a slow parent cannot come too late.
     """
     loop.LOG_EVERY = LOG_EVERY
-    segments.SMALLEST, segments.FACTOR = 1024, 2  # so that a short run has some
+    segments.SMALLEST, segments.FACTOR = 512, 2  # so that a short run has some
     signalled = False
 
     def wait(*_: object, **__: object) -> Any:

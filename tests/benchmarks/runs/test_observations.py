@@ -120,6 +120,7 @@ def test_parts_and_flat_vectors_hold_the_same_numbers(tmp_path: Path) -> None:
     for wrong, told in (
         ("observations=flat", "leave observations= out"),
         ("history=3", "history=3: base .* reads 2; leave it out"),
+        ("act_steps=1", "act_steps=1: base .* decisions, 2 steps apart; leave act_steps out"),
     ):
         with pytest.raises(TrimtabError, match=told):
             train(compose_run([*steering, wrong]))
@@ -137,3 +138,32 @@ def test_what_is_usual_is_no_other_run(tmp_path: Path) -> None:
     assert len(hashes) == 1
     other = components(compose_run([*usual, "history=2"])).config_hash
     assert other not in hashes
+
+
+@pytest.mark.parametrize(
+    ("own", "more", "told"),
+    [
+        ("wants = BatchSpec(history=2)", [], "wants a history of 2, its policy reads 1"),
+        ("wants = BatchSpec(history=2)", ["history=3"], "wants a history of 2, its policy reads 3"),
+        (
+            "def actor_spec(self, setup): return setup.spec.with_history(2)",
+            ["history=3"],
+            "history=3: the policy of sac reads 2",
+        ),
+        ("wants = BatchSpec(sequence=3)", ["history=2"], "its observations have no history"),
+    ],
+)
+def test_a_history_that_a_method_does_not_read_is_refused(
+    own: str, more: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"remembering_{abs(hash((own, *more)))}"
+    (tmp_path / f"{name}.py").write_text(
+        "from trimtab.algorithms.off_policy.sac import SAC\nfrom trimtab.types import BatchSpec\n\n"
+        'class Own(SAC):\n    """Of a test.\n\n    Args:\n        setup: any.\n    """\n\n'
+        f"    {own}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    case = [*METHODS["sac"], f"algorithm._target_={name}.Own", *more]
+    with pytest.raises(TrimtabError, match=told):
+        train(compose_run(words(case, tmp_path / "runs")))
+    assert not list(tmp_path.rglob("provenance.json"))

@@ -170,5 +170,14 @@ def test_nothing_is_drawn_before_it_is_known() -> None:
     alone.add(*row, np.zeros(1, np.bool_), np.ones(1, np.bool_))
     with pytest.raises(TrimtabError, match="hardly any of its 1 transitions has a next action"):
         alone.sample(2)
-    with pytest.raises(TrimtabError, match="n_step=0"):
-        BatchSpec(n_step=0)
+    for wrong, told in (
+        ({"n_step": 0}, "n_step=0"),
+        ({"history": 0}, "history=0"),
+        ({"sequence": -1}, "sequence=-1"),
+        ({"goal": 1.5}, "goal=1.5"),
+        ({"goal": 0.5, "n_step": 2}, "n_step=2: goals"),
+        ({"goal": 0.5, "sequence": 2}, "sequence=2: its goals"),
+        ({"history": 2, "sequence": 2}, "sequence=2: its observations"),
+    ):
+        with pytest.raises(TrimtabError, match=told):
+            BatchSpec(**wrong)
