@@ -100,7 +100,10 @@ def test_the_method_is_listed_with_its_paper_and_trains(followed: Path) -> None:
     ("words", "told"),
     [
         (["act_steps=2"], "relabels goals, a step at a time"),
-        (["env=gym/Hopper-v5", "dataset=hopper_random"], "has none; trimtab list env tag=goal"),
+        (
+            ["env=gym/Hopper-v5", "dataset=hopper_random", "dataset.steps=100"],
+            "has none; trimtab list env tag=goal",
+        ),
         (["env_options.reward=sparse", "other_task=true"], "does not follow from goals alone"),
     ],
 )

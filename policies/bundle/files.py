@@ -87,10 +87,11 @@ class Contract:
             TrimtabError: if an entry is missing or contradicts another; ``where`` names the file.
         """
         try:
-            noise, history = config["inputs"]["noise"]["shape"], _whole(config.get("history", 1))
+            history = _whole(config.get("history", 1))
+            parts = _parts(config["inputs"], history)
+            noise = config["inputs"]["noise"]["shape"]
             action, rate = config["outputs"]["action"], config["control_rate"]
             _, horizon, action_dim = action["shape"]
-            parts = _parts(config["inputs"], history)
             observed = sum(part.size for part in parts.values() if part.given is None)
             given = sum(part.size for part in parts.values() if part.given is not None)
             contract = cls(

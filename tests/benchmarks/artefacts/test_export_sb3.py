@@ -56,7 +56,7 @@ def test_becomes_a_bundle(model: Path, tmp_path: Path, capsys: pytest.CaptureFix
         (["run={model}", "env=gym/Ant-v5"], "against"),
         (["run={model}", "env=gym/Nothing-v5"], "unknown environment"),
         (["run={model}.zip", "env=gym/Hopper-v5"], "No such file"),
-        (["run={model.parent}", "env=gym/Hopper-v5"], "leave it out"),
+        (["run={model.parent}", "env=gym/Hopper-v5"], "leave env= out"),
     ],
 )
 def test_wrong_words_end_in_one_line(

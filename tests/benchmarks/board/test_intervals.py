@@ -413,8 +413,8 @@ def test_what_the_document_says_of_coverage_is_what_was_measured(
     assert f"{least[0]}, {least[1]}, {least[2]} and {least[3]} with 2, 3, 5 and 10" in text
     rare = {"situation": "success rate", "setting": "rate 0.98, spread 0.3", "runs": "10"}
     assert found(**rare, episodes="50") == [least[-1]]
-    assert f"The {least[-1]} is that of a rate of 0.98" in text
-    assert f"episodes, whose interval is wider, it is {found(**rare, episodes='10')[0]}" in text
+    assert f"The {least[-1]} belongs to a rate of 0.98" in text
+    assert f"is wider, and the coverage is {found(**rare, episodes='10')[0]}" in text
     solved = {"setting": "5 solved tasks, spread 0.1", "runs": "10"}
     for name, told in (("median", "of {}"), ("mean", "the mean one of {}")):
         (one,) = found(situation=f"{name} over environments", **solved)
@@ -424,4 +424,4 @@ def test_what_the_document_says_of_coverage_is_what_was_measured(
         min(found(situation=f"difference of success, {kind}", runs="10"))
         for kind in ("paired", "independent")
     )
-    assert f"at least {paired} (paired) and {independent} with ten seeds" in text
+    assert f"at least {paired} (paired) and {independent} (independent) with ten seeds" in text
