@@ -20,7 +20,7 @@ import onnxruntime
 from numpy.typing import ArrayLike, NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.observations import FLAT, count, tree_map
+from trimtab.observations import FLAT, called, count, tree_map
 from trimtab.policies.agent import Agent, ArrayObs
 from trimtab.policies.bundle.files import (
     GOLDEN,
@@ -157,7 +157,7 @@ class PolicyRunner:
         names = list(self.contract.parts) or [FLAT]
         given = _parts_of(obs, self.contract.parts, names)
         checked = {
-            name: self._checked(given[name], (None, *shapes[name]), _called(name), types[name])
+            name: self._checked(given[name], (None, *shapes[name]), called(name), types[name])
             for name in names
         }
         rows = count(checked)
@@ -179,7 +179,7 @@ class PolicyRunner:
             return self._checked(obs, width, "observation", "float32")
         given = _parts_of(obs, parts, names)
         return {
-            name: self._checked(given[name], parts[name].shape, _called(name), parts[name].dtype)
+            name: self._checked(given[name], parts[name].shape, called(name), parts[name].dtype)
             for name in names
         }
 
@@ -251,10 +251,6 @@ class PolicyRunner:
                 f"{what}: value at index {index} is NaN or infinite; check that sensor first"
             )
         return array
-
-
-def _called(name: str) -> str:
-    return "observation" if name == FLAT else f"observation part {name}"
 
 
 def _parts_of(

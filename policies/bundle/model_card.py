@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.observations import FLAT
+from trimtab.observations import called
 
 
 def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = None) -> str:
@@ -88,8 +88,7 @@ def _read(name: str, port: Mapping[str, Any]) -> dict[str, str]:
     kind = f"{_shape(port)} {port['dtype']}, {port['units']}"
     if "given" in port:
         return {f"input {name}": f"{kind}; {port['given']:g} unless it is chosen"}
-    called = "observation" if name == FLAT else f"observation part {name}"
-    return {called: kind, f"{called} order": _order(port["order"])}
+    return {called(name): kind, f"{called(name)} order": _order(port["order"])}
 
 
 def _shape(port: Mapping[str, Any]) -> str:

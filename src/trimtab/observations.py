@@ -16,7 +16,7 @@ from typing import Any
 
 from trimtab.errors import TrimtabError
 
-__all__ = ["FLAT", "RESERVED", "Part", "count", "first_leaf", "joined", "tree_map"]
+__all__ = ["FLAT", "RESERVED", "Part", "called", "count", "first_leaf", "joined", "tree_map"]
 
 FLAT = "obs"
 """Name of a flat observation where other parts stand beside it."""
@@ -63,6 +63,11 @@ class Part:
         """Return the part as JSON values."""
         chosen = {} if self.given is None else {"given": self.given}
         return {"shape": list(self.shape), "dtype": self.dtype, **chosen}
+
+
+def called(name: str) -> str:
+    """Return what people are told of a part: a flat observation is no part."""
+    return f"observation part {name}" if name != FLAT else "observation"
 
 
 def tree_map(function: Callable[..., Any], obs: Any, *others: Any) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.build import components
 from trimtab.benchmarks.runs.evaluate import evaluate
 from trimtab.benchmarks.runs.rows import read_episodes
@@ -43,20 +43,12 @@ def words(case: list[str], out: Path) -> list[str]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, stopped_at: Callable[[int], Any]
 ) -> None:
     whole = train(compose_run(words(CASES[name], tmp_path / "whole")))
-    after = loop.Run._after
     stopped = compose_run(words(CASES[name], tmp_path / "stopped"))
     for moment in (20, 50):
-
-        def stop(run: Any, index: int, steps: int, moment: int = moment) -> None:
-            after(run, index, steps)
-            if run.position >= moment:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(loop.Run, "_after", stop)
+        with stopped_at(moment):
             train(stopped)
     again = train(stopped)
     assert bundle_hash(again.folder / "policy") == bundle_hash(whole.folder / "policy")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -133,21 +133,13 @@ def test_phases_follow_one_another_each_with_its_own_feed_and_update(words: list
 
 
 def test_a_run_that_is_stopped_in_any_phase_goes_on_to_the_same_bits(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], tmp_path: Path, stopped_at: Callable[[int], Any]
 ) -> None:
     whole = train(compose_run(words))
-    after = loop.Run._after
     stopped = [word for word in words if not word.startswith("out=")]
     stopped.append(f"out={tmp_path / 'stopped'}")
     for moment in (15, 60, 121, 130, 150):
-
-        def stop(run: Any, index: int, steps: int, moment: int = moment) -> None:
-            after(run, index, steps)
-            if run.position >= moment:
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(loop.Run, "_after", stop)
+        with stopped_at(moment):
             train(compose_run(stopped))
         torch.manual_seed(moment)
     again = train(compose_run(stopped))
