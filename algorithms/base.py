@@ -6,6 +6,7 @@ system: the harness (``trimtab.benchmarks.runs.train``) owns those.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -63,6 +64,18 @@ class Setup:
     discount: float = 0.99
     device: str = "cpu"
 
+    def start(self) -> Policy:
+        """Return a policy to learn on from: a copy of ``base``, or a fresh one of ``policy``.
+
+        A fresh policy's normaliser is fitted to the dataset. The weights of both can be trained.
+        """
+        if self.base is not None:
+            return copy.deepcopy(self.base).to(self.device).requires_grad_(True)
+        assert self.policy is not None and self.statistics is not None
+        policy = self.policy(self.spec).to(self.device)
+        policy.fit_normalizer(self.statistics)
+        return policy
+
 
 class Algorithm(ABC):
     """A learner: acts with :meth:`explore`, learns with :meth:`update`, is judged by ``policy``.
@@ -73,7 +86,8 @@ class Algorithm(ABC):
         neutral: keywords that a class got after results were published, with the values that leave
             its results unchanged; runs with these values keep their names.
         uses: which of ``policy``, ``dataset`` and ``base`` it needs; the harness says in one line
-            which is missing.
+            which is missing. ``start`` stands for a base, or for a policy with a dataset, whichever
+            is given: ``Setup.start`` then returns what the method learns on from.
         without: settings of a parent that have no effect on it; the harness refuses them.
         bootstraps: whether it looks at next observations. A method that does not is also given
             the steps of a dataset whose next observation was not recorded.

@@ -47,6 +47,7 @@ def minimal(algorithm: str) -> list[str]:
     """Return the least that has to be said to compose a run of a method."""
     uses = get_class(section("algorithm", algorithm)["_target_"]).uses  # type: ignore[attr-defined]
     needs = {"policy": "policy=flow", "dataset": "dataset=two_routes", "base": "base=a/folder"}
+    needs["start"] = needs["base"]
     return [ENV, f"algorithm={algorithm}", *(needs[use] for use in sorted(uses))]
 
 

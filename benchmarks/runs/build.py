@@ -150,9 +150,10 @@ def method_of(config: RunConfig) -> type[Algorithm]:
 def _check_uses(config: RunConfig, method: type[Algorithm]) -> None:
     """Check that a method has what it uses, and is given nothing else."""
     from_data = config["offline_steps"] or config["offline_share"]
-    used = method.uses | ({"dataset"} if from_data else set())
+    needed = method.uses - {"start"} | (_start_of(config) if "start" in method.uses else set())
+    used = needed | ({"dataset"} if from_data else set())
     for given in ("base", "dataset", "policy"):
-        if given in method.uses and config[given] is None:
+        if given in needed and config[given] is None:
             raise TrimtabError(_missing(config, given))
         if given not in used and config[given] is not None:
             raise TrimtabError(f"{given}=…: {config.algorithm} makes no use of it; leave it out")
@@ -161,6 +162,20 @@ def _check_uses(config: RunConfig, method: type[Algorithm]) -> None:
             f"online_steps={config['online_steps']}: {config.algorithm} does not learn from "
             "interaction; set online_steps=0"
         )
+
+
+def _start_of(config: RunConfig) -> set[str]:
+    """Return what a method learns on from, for one that takes a base or a policy of its own."""
+    if config["base"] is None and config["policy"] is None:
+        raise TrimtabError(
+            f"{config.algorithm} starts from a base policy, or from a new one with a dataset: add "
+            "base=<a run or a bundle>, or policy=… dataset=…"
+        )
+    if config["base"] is not None and config["policy"] is not None:
+        raise TrimtabError(
+            f"base=… policy=…: {config.algorithm} starts from one of the two; leave the other out"
+        )
+    return {"base"} if config["base"] is not None else {"policy", "dataset"}
 
 
 def _check_base(base: Bundle, spec: PolicySpec, env: EnvSpec) -> None:

@@ -31,7 +31,8 @@ def setup_of(statistics: Statistics) -> Callable[..., Setup]:
     """
 
     def make(uses: frozenset[str] | set[str], *, plan: int = 4) -> Setup:
-        assert uses <= {"policy", "dataset", "base"}, f"say in {__file__} how to supply {uses}"
+        known = {"policy", "dataset", "base", "start"}
+        assert uses <= known, f"say in {__file__} how to supply {uses}"
         with torch.random.fork_rng():
             torch.manual_seed(11)
             base = FlowPolicy(
@@ -45,7 +46,7 @@ def setup_of(statistics: Statistics) -> Callable[..., Setup]:
             policy=functools.partial(FlowPolicy, hidden=(16, 16), sampling_steps=2)
             if "policy" in uses
             else None,
-            base=base if "base" in uses else None,
+            base=base if uses & {"base", "start"} else None,
             statistics=statistics if "dataset" in uses else None,
             num_envs=NUM_ENVS,
         )

@@ -216,3 +216,17 @@ def test_leaves_the_base_as_it_is(
     held = algorithm.policy.state_dict()
     for name, value in given.state_dict().items():
         assert torch.equal(held[name] if name in held else held[f"base.{name}"], value), name
+
+
+@pytest.mark.parametrize(
+    "file", [f for f in FILES if "start" in chosen(f)[0].uses], ids=lambda f: f.stem
+)
+def test_learns_on_a_copy_of_its_start(data_of: DataOf, setup_of: SetupOf, file: Path) -> None:
+    kind, keywords = chosen(file)
+    setup = setup_of({"start"})
+    assert setup.base is not None
+    before = copy.deepcopy(setup.base.state_dict())
+    algorithm = kind(setup, **keywords)
+    for step in range(3):
+        algorithm.update(data_of(algorithm, seed=step))
+    assert same(before, setup.base.state_dict())

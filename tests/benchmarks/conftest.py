@@ -187,7 +187,7 @@ class Tiny:
         return [
             *self.task(out),
             f"algorithm={algorithm}",
-            *([f"base={self.base}"] if "base" in uses else []),
+            *([f"base={self.base}"] if uses & {"base", "start"} else []),
             "algorithm.hidden=[16]",
             "algorithm.batch_size=16",
             "algorithm.rollout_steps=9" if on_policy else "algorithm.warmup_steps=48",
