@@ -12,12 +12,13 @@ import pytest
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.families.robotics.kitchen import KITCHEN_SUBTASKS
 from trimtab.envs.families.robotics.mazes import OWN_MAZES
+from trimtab.envs.families.robotics.two_doors import TWO_DOORS
 from trimtab.envs.registry import get_spec, list_tasks, make
 
 TASKS = {
     id.removeprefix("robotics/"): task
     for id, task in list_tasks().items()
-    if id.startswith("robotics/") and id.removeprefix("robotics/") not in OWN_MAZES
+    if id.startswith("robotics/") and id.removeprefix("robotics/") not in {*OWN_MAZES, *TWO_DOORS}
 }
 STEPS = 20
 

@@ -10,7 +10,7 @@ Adroit (Rajeswaran et al., 2018, "Learning Complex Dexterous Manipulation"): pos
 joints of a hand, and of up to six that carry it, 100 times a second; rewards as Gymnasium-Robotics
 shapes them, or 10 on success and -0.1 elsewhere (``Sparse``). An episode goes on after success.
 
-Mazes are described in ``robotics_mazes.py``, the kitchen in ``robotics_kitchen.py``.
+Mazes are described in ``mazes.py`` and ``two_doors.py``, the kitchen in ``kitchen.py``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from trimtab.envs.families.robotics.mazes import (
     build_own_maze,
     build_point_maze,
 )
+from trimtab.envs.families.robotics.two_doors import TWO_DOORS, build_two_doors
 
 __all__ = ["FAMILY"]
 
@@ -103,6 +104,7 @@ def _build_adroit(task: str, *, render: bool) -> RawEnv:
 _BUILDERS: dict[str, Callable[..., RawEnv]] = {
     **dict.fromkeys(_FETCH, _build_fetch),
     **dict.fromkeys(OWN_MAZES, build_own_maze),
+    **dict.fromkeys(TWO_DOORS, build_two_doors),
     **dict.fromkeys(POINT_MAZES, build_point_maze),
     **dict.fromkeys(ANT_MAZES, build_ant_maze),
     **dict.fromkeys(_ADROIT, _build_adroit),
@@ -118,7 +120,7 @@ FAMILY = Family(
     name="robotics",
     install="trimtab[robotics]",
     packages=("mujoco", "gymnasium", "gymnasium-robotics"),
-    tasks={**_FETCH, **OWN_MAZES, **POINT_MAZES, **ANT_MAZES, **_ADROIT, **KITCHENS},
+    tasks={**_FETCH, **OWN_MAZES, **TWO_DOORS, **POINT_MAZES, **ANT_MAZES, **_ADROIT, **KITCHENS},
     build=_build,
     frames=mujoco_frames,
 )

@@ -14,13 +14,15 @@ in D4RL's ant mazes. In our own mazes it always does.
 In ``PointMaze-TwoRoutes-v0`` a block stands between starts and goal, and the way round either side
 is as long as the other; an action holds for 0.04 s, so that a chunk of eight commits to a side. In
 ``PointMaze-TwoRoutes-Blocked-v0`` the upper corridor is walled up at its far end: who knows only
-that way has to be steered to the other.
+that way has to be steered to the other. ``two_doors.py`` draws the closed corridor anew in each
+episode.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +37,7 @@ __all__ = [
     "ANT_MAZES",
     "CELL_SIZE",
     "OWN_MAZES",
+    "OWN_REPEAT",
     "POINT_MAZES",
     "TWO_ROUTES_BLOCKED_MAP",
     "TWO_ROUTES_MAP",
@@ -43,6 +46,7 @@ __all__ = [
     "build_point_maze",
     "cell_to_xy",
     "maze_map",
+    "point_maze_of",
 ]
 
 MazeMap = tuple[tuple[int | str, ...], ...]
@@ -82,7 +86,9 @@ _OWN_MAPS = {
     "PointMaze-TwoRoutes-Blocked-v0": TWO_ROUTES_BLOCKED_MAP,
 }
 _OWN_NOISE = 0.3  # of a cell: starts and goals vary, and stay clear of the walls
-_OWN_REPEAT = 4  # steps of the 100 Hz maze for each action: control at 25 Hz
+
+OWN_REPEAT = 4
+"""Steps of the 100 Hz maze for each action in our own mazes: control at 25 Hz."""
 
 # Gymnasium-Robotics' name of the map, and the horizons that it registers for ball and ant.
 _STOCK_MAPS = {
@@ -157,19 +163,25 @@ def cell_to_xy(
 def build_own_maze(task: str, *, render: bool) -> RawEnv:
     """Build one of our own point mazes."""
     with quiet():
-        from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
-
-        with _private_files():
-            env = PointMazeEnv(
-                maze_map=[list(row) for row in _OWN_MAPS[task]],
-                reward_type="sparse",
-                continuing_task=False,
-                render_mode="rgb_array" if render else None,
-            )
-        env.position_noise_range = _OWN_NOISE
+        env = point_maze_of(_OWN_MAPS[task], render=render)
         return FlatGoalEnv(
-            env, achieved_at=0, frame_skip=env.point_env.frame_skip, repeat=_OWN_REPEAT
+            env, achieved_at=0, frame_skip=env.point_env.frame_skip, repeat=OWN_REPEAT
         )
+
+
+def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
+    """Return Gymnasium-Robotics' point maze over a map of our own; it ends at the goal."""
+    from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
+
+    with _private_files():
+        env = PointMazeEnv(
+            maze_map=[list(row) for row in cells],
+            reward_type="sparse",
+            continuing_task=False,
+            render_mode="rgb_array" if render else None,
+        )
+    env.position_noise_range = _OWN_NOISE
+    return env
 
 
 def build_point_maze(task: str, *, render: bool) -> RawEnv:
