@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.common.adam import Adam
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.evaluate import SUCCESS_RULE, Scores
 from trimtab.benchmarks.runs.identity import HASH_VERSION, PROTOCOL_REVISION, revision_of
@@ -87,10 +89,29 @@ class Record:
         ]
 
     def summary(
-        self, scores: Scores, *, env_steps: int, updates: int, seconds: float
+        self,
+        scores: Scores,
+        algorithm: Algorithm,
+        evaluations: Sequence[Mapping[str, Any]],
+        *,
+        env_steps: int,
+        updates: int,
+        seconds: float,
+        reached: bool,
     ) -> dict[str, Any]:
-        """Return what ``result.json`` says: where the run ended, and its last scores."""
-        return {
+        """Return what ``result.json`` says: where the run ended, and its last scores.
+
+        Args:
+            scores: those of the last evaluation.
+            algorithm: the learner.
+            evaluations: where the run was at each of them: environment steps, updates, episodes
+                that it had finished, and seconds.
+            env_steps: environment steps of the run.
+            updates: updates of the run.
+            seconds: wall time of the run.
+            reached: whether it reached the success at which it was to stop.
+        """
+        summary: dict[str, Any] = {
             "env": self.parts.env.id,
             "algorithm": self.config.algorithm,
             "policy": self.policy_label,
@@ -102,7 +123,16 @@ class Record:
             "return": scores.mean_return,
             "success": scores.success_rate,
             "seconds": round(seconds, 2),
+            "trained_parameters": _trained_parameters(algorithm),
+            "offline_share": self.config["offline_share"],
+            "evaluations": list(evaluations),
         }
+        return summary | self._stopping(reached)
+
+    def _stopping(self, reached: bool) -> dict[str, Any]:
+        """Return what the run was to stop at, where it was, and whether it came to that."""
+        wanted = self.config["stop_at_success"]
+        return {} if wanted is None else {"stop_at_success": wanted, "reached": reached}
 
     def results(self, scores: Scores) -> dict[str, Any]:
         """Return what a bundle says of the scores of its policy."""
@@ -113,7 +143,7 @@ class Record:
             "success": scores.success_rate,
         }
 
-    def contract(self, *, env_steps: int, updates: int) -> dict[str, Any]:
+    def contract(self, *, env_steps: int, updates: int, reached: bool) -> dict[str, Any]:
         """Return what a bundle says of the task and of how its policy was trained."""
         env, parts = self.parts.env, self.parts
         return {
@@ -133,5 +163,13 @@ class Record:
                 "env_steps": env_steps,
                 "updates": updates,
                 "config_hash": parts.config_hash,
+                **self._stopping(reached),
             },
         }
+
+
+def _trained_parameters(algorithm: Algorithm) -> int:
+    """Return how many numbers the learner's optimisers move, those of critics included."""
+    optimizers = [part for part in algorithm.state().values() if isinstance(part, Adam)]
+    weights = {id(weight): weight for one in optimizers for weight in one.parameters}
+    return sum(weight.numel() for weight in weights.values())

@@ -132,6 +132,7 @@ class Run:
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
+        self.evaluations: list[dict[str, Any]] = []
         self.updates = 0
         self.env_steps = 0
         self.reached = False  # the success rate that the run is to stop at
@@ -293,6 +294,14 @@ class Run:
         self.rows += self.record.rows(
             self.scores, self.algorithm, env_steps=self.env_steps, updates=self.updates
         )
+        self.evaluations.append(
+            {
+                "env_steps": self.env_steps,
+                "updates": self.updates,
+                "episodes": self.collector.episodes if self.collector is not None else 0,
+                "seconds": round(time.perf_counter() - self._started, 3),
+            }
+        )
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
             self._save_policy(self.folder / "policies" / str(self.position))
@@ -315,7 +324,13 @@ class Run:
         self._log()
         seconds = time.perf_counter() - self._started
         summary = self.record.summary(
-            self.scores, env_steps=self.env_steps, updates=self.updates, seconds=seconds
+            self.scores,
+            self.algorithm,
+            self.evaluations,
+            env_steps=self.env_steps,
+            updates=self.updates,
+            seconds=seconds,
+            reached=self.reached,
         )
         self._save_policy(self.folder / "policy")
         atomic_write_json(self.folder / "result.json", summary)
@@ -326,7 +341,9 @@ class Run:
         save_bundle(
             self.algorithm.policy,
             folder,
-            contract=self.record.contract(env_steps=self.env_steps, updates=self.updates),
+            contract=self.record.contract(
+                env_steps=self.env_steps, updates=self.updates, reached=self.reached
+            ),
             results=self.record.results(self.scores),
             onnx=False,
         )
@@ -339,6 +356,7 @@ class Run:
             "collector": self.collector.state_dict() if self.collector is not None else None,
             "metrics": self.metrics.state_dict(),
             "rows": [row.to_row() for row in self.rows],
+            "evaluations": self.evaluations,
             "torch_random": torch.get_rng_state(),
             **device_random(self.config["device"]),
             "numpy_random": np.random.get_state(legacy=True),
@@ -359,6 +377,7 @@ class Run:
             self.collector.load_state_dict(state["collector"])
         self.metrics.load_state_dict(state["metrics"])
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
+        self.evaluations = list(state.get("evaluations", []))  # earlier versions kept none
         torch.set_rng_state(state["torch_random"])
         set_device_random(self.config["device"], state)
         np.random.set_state(tuple(state["numpy_random"]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.groups import load_group
 from trimtab.benchmarks.settings.words import nearest, quoted
+from trimtab.benchmarks.suites.grid import expanded
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
@@ -33,10 +34,11 @@ _KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "seeds": (list, "a list of whole numbers"),
     "common": (list, "a list of words"),
     "shared": (dict, "lists of words by name"),
-    "scale": (dict, "lists of words by name"),
+    "scale": (dict, "lists of words, or mappings, by name"),
     "grid": (dict, "methods and tasks"),
     "runs": (dict, "runs by name"),
     "baselines": (dict, "methods by name"),
+    "controls": (list, "a list of methods"),
     "export": (str, "the name of a run"),
     "figure": (dict, "a figure of its own"),
 }
@@ -52,6 +54,8 @@ class Job:
     overrides: tuple[str, ...]
     base: str | None
     seconds: float
+    place: Mapping[str, str | None] = field(default_factory=dict)
+    """Where it stands in the suite's grid: ``task``, ``base``, ``method`` and ``variant``."""
 
     @property
     def label(self) -> str:
@@ -69,6 +73,8 @@ class Suite:
         jobs: every run, bases before what starts from them.
         baselines: method label -> label of the method that it is compared with.
         export: name of the run whose first seed becomes a bundle, or None.
+        controls: methods that a gain has to be measured against, the best of them; with them, a
+            suite gets the tables of ``trimtab.benchmarks.board.arena``.
         figure: a figure of its own (``trimtab.benchmarks.suites.figures``), or None for learning
             curves.
         settings: what the file says, and the seeds that were asked for instead.
@@ -79,6 +85,7 @@ class Suite:
     jobs: tuple[Job, ...]
     baselines: Mapping[str, str]
     export: str | None
+    controls: tuple[str, ...]
     figure: Mapping[str, Any] | None
     settings: Mapping[str, Any]
 
@@ -126,10 +133,12 @@ def load_suite(
     """
     name, document = _read(name)
     given = None if seeds is None else list(seeds)
-    described = {**_grid(name, document), **document.get("runs", {})}
     chosen_scale, scaled = _scale(name, document, scale)
+    grid = expanded(name, document["grid"], scaled) if "grid" in document else {}
+    described = {**grid, **document.get("runs", {})}
     common = [
-        *document.get("common", []), *scaled, f"suite_name={name}", f"out={quoted(runs)}"
+        *document.get("common", []), *scaled.get("words", []), f"suite_name={name}",
+        f"out={quoted(runs)}",
     ]  # fmt: skip
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
     jobs: list[Job] = []
@@ -137,7 +146,7 @@ def load_suite(
         base = what.get("base")
         if base is not None and base not in list(described)[: list(described).index(run)]:
             raise TrimtabError(f"suite {name}: {run} starts from {base}, which no run above it is")
-        chosen = given or what.get("seeds", document["seeds"])
+        chosen = given or scaled.get("seeds") or what.get("seeds", document["seeds"])
         lacking = set(chosen) - {job.seed for job in jobs if job.name == base} if base else set()
         if lacking:
             raise TrimtabError(f"suite {name}: {run} has seeds {sorted(lacking)}, {base} has not")
@@ -150,6 +159,7 @@ def load_suite(
                 overrides=(*common, *words, f"seed={seed}"),
                 base=base,
                 seconds=float(what.get("seconds", 60)),
+                place=what.get("place", {}),
             )
             for seed in chosen
         ]
@@ -159,6 +169,7 @@ def load_suite(
         jobs=tuple(jobs),
         baselines=document.get("baselines", {}),
         export=document.get("export"),
+        controls=tuple(document.get("controls", ())),
         figure=document.get("figure"),
         settings={"suite": document, "seeds": given} | chosen_scale,
     )
@@ -194,9 +205,9 @@ def _check_document(name: str, document: Any) -> None:
     for key, (kind, what) in _KEYS.items():
         if key in document and not isinstance(document[key], kind):
             raise TrimtabError(f"suite={name}: {key} must be {what}")
-    for key in ("shared", "scale"):
+    for key, kinds in (("shared", list), ("scale", list | dict)):
         for entry, words in document.get(key, {}).items():
-            if not isinstance(words, list):
+            if not isinstance(words, kinds):
                 raise TrimtabError(f"suite={name}: {key}.{entry} must be a list of words")
     for run, what in document.get("runs", {}).items():
         if not isinstance(what, dict):
@@ -210,36 +221,20 @@ def _check_document(name: str, document: Any) -> None:
         raise TrimtabError(f"suite={name}: seeds={seeds}: must be whole numbers, 0 or more")
 
 
-def _grid(name: str, document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the runs of a suite's grid: every method on every task, named ``<task>-<method>``."""
-    grid = document.get("grid")
-    if grid is None:
-        return {}
-    sides = [grid.get(key) for key in ("methods", "tasks")] if isinstance(grid, Mapping) else []
-    if not sides or not all(isinstance(side, Mapping) and side for side in sides):
-        raise TrimtabError(f"suite {name}: its grid must have methods and tasks, by their names")
-    for key in grid.keys() - {"methods", "tasks", "seconds", "seeds"}:
-        raise TrimtabError(
-            f"suite {name}: its grid has methods, tasks, seconds and seeds, no {key}"
-        )
-    rest = {key: grid[key] for key in ("seconds", "seeds") if key in grid}
-    return {
-        f"{task}-{method}": {**rest, "overrides": [*of_task, *of_method]}
-        for task, of_task in grid["tasks"].items()
-        for method, of_method in grid["methods"].items()
-    }
-
-
 def _scale(
     name: str, document: Mapping[str, Any], wanted: str | None
-) -> tuple[dict[str, str], Sequence[str]]:
-    """Return the chosen scale, for the suite's settings, and its words."""
-    scales: Mapping[str, Sequence[str]] = document.get("scale", {})
+) -> tuple[dict[str, str], Mapping[str, Any]]:
+    """Return the chosen scale, for the suite's settings, and what it says.
+
+    A scale is a list of words, or a mapping: ``words`` and ``seeds``, and what narrows the grid.
+    """
+    scales: Mapping[str, Any] = document.get("scale", {})
     if not scales:
         if wanted is not None:
             raise TrimtabError(f"scale={wanted}: suite {name} has no scales; leave it out")
-        return {}, []
+        return {}, {}
     chosen = next(iter(scales)) if wanted is None else wanted
     if chosen not in scales:
         raise TrimtabError(f"scale={chosen}: suite {name} has none so; {nearest(chosen, scales)}")
-    return {"scale": chosen}, scales[chosen]
+    says = scales[chosen]
+    return {"scale": chosen}, says if isinstance(says, Mapping) else {"words": says}

@@ -10,7 +10,11 @@ from rich.console import Console
 from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
+from trimtab.benchmarks.board.arena import figure as arena_figure
+from trimtab.benchmarks.board.arena import writing as arena_writing
+from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.cli.records import records_of
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
@@ -77,9 +81,15 @@ def _publish(
     written = boards.write(board, folder)
     figure, bundle = folder / "figure.png", folder / "bundle"
     paths = {"page": written["index.html"], "figure": figure}
+    arena = None
+    if suite.controls:
+        arena = arena_table(table, records_of(suite, outcome, folder, console), suite.controls)
+        paths |= arena_writing.write(arena, folder)
     if not (outcome.already_done and figure.is_file()):
         console.print("drawing the figure", highlight=False)
-        if suite.figure is None:
+        if arena is not None:
+            arena_figure.draw(arena, figure)
+        elif suite.figure is None:
             curves.draw(board, figure)
         else:
             figures.draw(suite.figure, outcome, figure)

@@ -1,4 +1,4 @@
-"""A maze with two ways to the goal of which one is closed, drawn in each episode; a lamp says which.
+"""A maze with two ways to the goal; one is closed, drawn in each episode, and a lamp says which.
 
 The maze is that of ``PointMaze-TwoRoutes-v0`` (``mazes.py``), with a door at the far end of either
 corridor. The observation is ``[x, y, velocity x, velocity y, goal x, goal y, lamp]``; the lamp is 1
@@ -59,7 +59,7 @@ class TwoDoorsEnv(FlatGoalEnv):
         )
         self._closes = closes
         self._lamp = 1
-        size = self.observation_space.shape[0]
+        size = 1 + max(entry for part in self.obs_parts.values() for entry in part)
         self.obs_parts["lamp"] = (size,)
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size + 1,), np.float64)
 

@@ -1,0 +1,144 @@
+"""The arena's tables as Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
+from trimtab.benchmarks.board.stats import number_text
+from trimtab.files import atomic_write_text
+
+__all__ = ["to_csv", "to_curves_csv", "to_markdown", "write"]
+
+READING = """\
+Every method of a contest starts from the same frozen policies, one a seed, and has the same
+budget of environment steps. **Control gain** is the difference to the best control of the contest
+(named beside it): controls learn nothing, or no more than a constant. **Area** is the mean score
+over the budget, **regret** what it lacks to the best method's area, **worst drop** how far the
+score fell below the base's on the way. **Distance** is that of the last policy's actions from a
+sample of the base, in half ranges of an action; that of `frozen` is two samples' of the base
+itself. **ms** is one decision for one observation, in torch and in ONNX. Intervals are over
+seeds, 95 percent."""
+
+
+def to_markdown(arena: Arena) -> str:
+    """Return all tables as Markdown."""
+    parts = ["# Arena", READING]
+    if arena.overall:
+        parts += ["## Over all contests scored by success", _table(_overall(arena))]
+    for contest in arena.contests:
+        parts += [f"## {contest.task}, from a {contest.base} policy"]
+        parts += [f"`{contest.env}`, scored by {contest.metric}."]
+        parts += [_table([_cells(contest, row) for row in contest.rows])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _overall(arena: Arena) -> list[dict[str, str]]:
+    return [
+        {
+            "Method": row.method,
+            "Contests": str(row.contests),
+            "One setting": number_text(row.one_setting),
+            "Regret": number_text(row.regret),
+            "Best per task": number_text(row.tuned),
+            "Tuning episodes": number_text(row.tuning_episodes, 0) if row.tuning_episodes else "–",
+        }
+        for row in arena.overall
+    ]
+
+
+def _cells(contest: Contest, row: ArenaRow) -> dict[str, str]:
+    digits = 2 if contest.metric == "success" else 0
+
+    def number(value: float | None, decimals: int = digits, *, signed: bool = False) -> str:
+        return "–" if value is None else number_text(value, decimals, signed=signed)
+
+    gain = row.control_gain
+    return {
+        "Method": row.label,
+        "Score [95%]": row.score.text(digits),
+        "Control gain [95%]": gain.text(digits, signed=True) if gain else "–",
+        "Control": row.control or "–",
+        "Gain [95%]": row.gain.text(digits, signed=True) if row.gain else "–",
+        "Area": number(row.area),
+        "Regret": number(row.regret),
+        "Worst drop": number(row.worst_drop, signed=True),
+        "Episodes": number(row.episodes, 0),
+        "Seconds": number(row.seconds, 0),
+        "Trained": f"{row.trained_parameters:,}",
+        "Distance": number(row.base_distance, 2),
+        "ms torch": number(row.torch_ms, 2),
+        "ms ONNX": number(row.onnx_ms, 2),
+        "Demonstrations online": "yes" if row.demonstrations else "no",
+        "Seeds": str(row.seeds),
+    }
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    heading = list(rows[0])
+    lines = [heading, [":--", *["--:"] * (len(heading) - 1)], *([*row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def to_csv(arena: Arena) -> str:
+    """Return one line for each row, numbers unrounded."""
+    lines = []
+    for contest in arena.contests:
+        for row in contest.rows:
+            line: dict[str, Any] = {"env": contest.env, "contest": contest.base}
+            for name, value in vars(row).items():
+                if name in ("score", "gain", "control_gain"):
+                    ends = value or (None, None, None)
+                    line |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
+                elif name != "curve":
+                    line[name.rstrip("_")] = value
+            lines.append(line)
+    return _csv(lines)
+
+
+def to_curves_csv(arena: Arena) -> str:
+    """Return one line for each evaluation: score and return against steps, episodes, seconds."""
+    return _csv(
+        [
+            {
+                "task": contest.task,
+                "contest": contest.base,
+                "method": row.method,
+                "variant": row.variant,
+                "env_steps": point.env_steps,
+                "episodes": point.episodes,
+                "seconds": point.seconds,
+                "score": point.score.value,
+                "score_low": point.score.low,
+                "score_high": point.score.high,
+                "return": point.return_,
+            }
+            for contest in arena.contests
+            for row in contest.rows
+            for point in row.curve
+        ]
+    )
+
+
+def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def write(arena: Arena, folder: Path) -> dict[str, Path]:
+    """Write ``arena.md``, ``arena.csv`` and ``curves.csv``; return their paths by name."""
+    texts = {
+        "arena.md": to_markdown(arena),
+        "arena.csv": to_csv(arena),
+        "curves.csv": to_curves_csv(arena),
+    }
+    for name, text in texts.items():
+        atomic_write_text(folder / name, text)
+    return {name: folder / name for name in texts}
