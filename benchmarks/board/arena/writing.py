@@ -24,6 +24,9 @@ sample of the base, in half ranges of an action; that of `frozen` is two samples
 itself. **ms** is one decision for one observation, in torch and in ONNX. Intervals are over
 seeds, 95 percent."""
 
+_INTERVALS = ("score", "gain", "control_gain")
+"""Columns that are an interval: an estimate with two ends."""
+
 
 def to_markdown(arena: Arena) -> str:
     """Return all tables as Markdown."""
@@ -89,13 +92,12 @@ def to_csv(arena: Arena) -> str:
     lines = []
     for contest in arena.contests:
         for row in contest.rows:
-            line: dict[str, Any] = {"env": contest.env, "contest": contest.base}
-            for name, value in vars(row).items():
-                if name in ("score", "gain", "control_gain"):
-                    ends = value or (None, None, None)
-                    line |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
-                elif name != "curve":
-                    line[name.rstrip("_")] = value
+            values = {name.rstrip("_"): value for name, value in vars(row).items()}
+            del values["curve"]  # it has a file of its own
+            line: dict[str, Any] = {"env": contest.env, "contest": contest.base} | values
+            for column in _INTERVALS:
+                ends = values[column] or (None, None, None)
+                line |= zip((column, f"{column}_low", f"{column}_high"), ends, strict=True)
             lines.append(line)
     return _csv(lines)
 

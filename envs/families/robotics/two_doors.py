@@ -30,9 +30,10 @@ from trimtab.envs.families.robotics.mazes import (
 
 __all__ = ["TWO_DOORS", "build_two_doors"]
 
+_CLOSES = {"PointMaze-TwoDoors-v0": True, "PointMaze-TwoDoors-Open-v0": False}
 TWO_DOORS: Mapping[str, Task] = {
     name: Task(100, "success", tags=("navigation", "goal", "sparse", "two-routes"))
-    for name in ("PointMaze-TwoDoors-v0", "PointMaze-TwoDoors-Open-v0")
+    for name in _CLOSES
 }
 _DOORS = {1: (1, 4), -1: (7, 4)}  # row and column of the door that a lamp of 1 or -1 stands for
 
@@ -87,4 +88,4 @@ def build_two_doors(task: str, *, render: bool) -> RawEnv:
     """Build one of the two tasks."""
     with quiet():
         env = point_maze_of(_walled(TWO_ROUTES_MAP), render=render)
-        return TwoDoorsEnv(env, closes="Open" not in task)
+        return TwoDoorsEnv(env, closes=_CLOSES[task])

@@ -1,0 +1,110 @@
+"""A grid with frozen bases: which runs it becomes, at which scale, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.types import TrimtabError
+
+DOCUMENT: dict[str, Any] = {
+    "title": "Mine",
+    "seeds": [0, 1],
+    "controls": ["frozen"],
+    "grid": {
+        "bases": {"flow": ["policy=flow"], "diffusion": ["policy=diffusion"]},
+        "clone": ["algorithm=bc"],
+        "where_known": ["algorithm.warmup_steps=7"],
+        "tasks": {
+            "hop": {
+                "clone": ["env=gym/Hopper-v5", "dataset=hopper_medium"],
+                "words": ["env=gym/Hopper-v5"],
+                "budget": ["online_steps=99"],
+            },
+            "walk": {"clone": ["env=gym/Walker2d-v5"], "words": ["env=gym/Walker2d-v5"]},
+        },
+        "methods": {
+            "frozen": {"words": ["algorithm=frozen"], "budget": False},
+            "dsrl_sac": ["algorithm=dsrl_sac"],
+            "sac": {"words": ["algorithm=sac"], "base": False, "seconds": 5},
+        },
+        "variants": {"dsrl_sac": {"wide": ["algorithm.magnitude=3.0"]}},
+    },
+    "scale": {
+        "whole": {},
+        "small": {
+            "seeds": [4], "tasks": ["hop"], "bases": ["flow"], "words": ["eval_episodes=2"],
+            "clone": ["offline_steps=3"], "budget": ["online_steps=5"], "variants": [],
+        },
+    },
+}  # fmt: skip
+
+
+def suite_of(document: dict[str, Any], folder: Path, scale: str | None = None) -> Any:
+    file = folder / "mine.yaml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    return load_suite(str(file), "runs", scale=scale)
+
+
+def test_every_method_starts_from_the_base_of_its_task(tmp_path: Path) -> None:
+    jobs = {(job.name, job.seed): job for job in suite_of(DOCUMENT, tmp_path).jobs}
+    # Two tasks: two bases, from each of them two methods and a variant, and one from nothing.
+    assert len(jobs) == 2 * 2 * (2 + 2 * 3 + 1)
+    steered = jobs["hop-flow-dsrl_sac", 1]
+    assert steered.base == "hop-flow"
+    assert steered.place == {
+        "task": "hop", "base": "flow", "method": "dsrl_sac", "variant": None
+    }  # fmt: skip
+    assert {"env=gym/Hopper-v5", "online_steps=99", "algorithm.warmup_steps=7"} <= {
+        *steered.overrides
+    }
+    assert {"policy=flow", "algorithm=bc", "dataset=hopper_medium"} <= {
+        *jobs["hop-flow", 0].overrides
+    }
+    wide = jobs["walk-diffusion-dsrl_sac~wide", 0]
+    assert "algorithm.magnitude=3.0" in wide.overrides and wide.place["variant"] == "wide"
+    frozen = jobs["hop-flow-frozen", 0].overrides  # it learns nothing and has no such setting
+    assert not {"online_steps=99", "algorithm.warmup_steps=7"} & {*frozen}
+    scratch = jobs["hop-sac", 0]
+    assert scratch.base is None and scratch.seconds == 5
+
+
+def test_a_scale_narrows_the_grid(tmp_path: Path) -> None:
+    suite = suite_of(DOCUMENT, tmp_path, "small")
+    assert [(job.name, job.seed) for job in suite.jobs] == [
+        ("hop-flow", 4), ("hop-flow-frozen", 4), ("hop-flow-dsrl_sac", 4), ("hop-sac", 4),
+    ]  # fmt: skip
+    clone, frozen, steered, _ = suite.jobs
+    assert {"offline_steps=3", "eval_episodes=2"} <= {*clone.overrides}
+    assert "online_steps=5" not in frozen.overrides
+    words = list(steered.overrides)
+    assert words.index("online_steps=5") > words.index("online_steps=99")  # the last one counts
+    assert suite.controls == ("frozen",)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (("grid", "tasks", "hop"), ["env=gym/Hopper-v5"], "hop must have clone and words"),
+        (("grid", "methods", "frozen", "basis"), 1, "methods.frozen has .*, no basis"),
+        (("grid", "bodies"), {}, "no bodies"),
+        (("scale", "small", "tasks"), ["hup"], "names hup of tasks; did you mean hop"),
+        (("controls",), "frozen", "controls must be a list"),
+    ],
+)
+def test_a_wrong_grid_is_one_line(
+    tmp_path: Path, place: tuple[str, ...], value: Any, message: str
+) -> None:
+    document = copy.deepcopy(DOCUMENT)
+    section = document
+    for key in place[:-1]:
+        section = section[key]
+    section[place[-1]] = value
+    with pytest.raises(TrimtabError, match=message) as caught:
+        suite_of(document, tmp_path, "small")
+    assert "\n" not in str(caught.value)
