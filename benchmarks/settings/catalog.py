@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.settings.groups import group_options, registered_target
@@ -33,6 +34,30 @@ def describe_algorithm(target: str, heading: str = "") -> tuple[str, str]:
     of_its_own = _PAPER.search(heading) is not None
     summary = (heading if of_its_own else module.__doc__ or "").strip().splitlines()[0].rstrip(".")
     return summary, f"{paper[1].rstrip(',')} (arXiv {paper[2]})"
+
+
+FAMILIES: Mapping[str, str] = {
+    "on_policy": "learn from what the policy of now does, each rollout once",
+    "off_policy": "learn from all that was gathered",
+    "offline": "learn from a dataset alone",
+    "steering": "leave a policy as it is and choose its noise",
+    "selection": "choose among a policy's samples",
+    "editing": "change a policy's actions",
+    "finetuning": "change a policy's weights, or make a new policy of it",
+    "offline_to_online": "whole recipes: a dataset, then interaction",
+    "peers": "other libraries, run by the same harness",
+}
+"""The folders of ``algorithms/`` with methods, and what the methods of each do."""
+
+
+def family_of(target: str) -> str:
+    """Return the family of a method: the folder of its module; ``own`` outside of the package.
+
+    Args:
+        target: import path of the method's class.
+    """
+    folders = target.split(".")[:-2]
+    return folders[-1] if folders and folders[-1] in FAMILIES else "own"
 
 
 def adaptations() -> list[str]:

@@ -8,7 +8,12 @@ from typing import Any
 from trimtab.benchmarks.cli.doctor import missing_packages
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.settings import groups
-from trimtab.benchmarks.settings.catalog import describe_algorithm, is_faithful
+from trimtab.benchmarks.settings.catalog import (
+    FAMILIES,
+    describe_algorithm,
+    family_of,
+    is_faithful,
+)
 from trimtab.envs.registry import list_families, list_tasks
 from trimtab.errors import TrimtabError
 
@@ -23,7 +28,8 @@ def list_things(what: str, tag: str, format: str) -> int:
         return 0
     print_rows(what, rows)
     if what in EXPLAINED_BY:
-        print_rows(EXPLAINED_BY[what], LISTINGS[EXPLAINED_BY[what]](EXPLAINED_BY[what], ""))
+        heading, listing = EXPLAINED_BY[what]
+        print_rows(heading, listing(heading, ""))
     return 0
 
 
@@ -70,8 +76,22 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
         target = groups.load_group(what, name)[what]["_target_"]
         summary, paper = describe_algorithm(target, groups.heading(what, name))
         faithful = "yes" if is_faithful(target) else "no"
-        rows.append({what: name, "faithful": faithful, "paper": paper, "summary": summary})
-    return rows
+        rows.append(
+            {
+                what: name,
+                "family": family_of(target),
+                "faithful": faithful,
+                "paper": paper,
+                "summary": summary,
+            }
+        )
+    order = {family: place for place, family in enumerate(FAMILIES)}
+    return sorted(rows, key=lambda row: order.get(row["family"], len(order)))
+
+
+def _families_of_methods(what: str, tag: str) -> list[dict[str, Any]]:
+    _refuse_tag(what, tag)
+    return [{"family": name, "what its methods do": text} for name, text in FAMILIES.items()]
 
 
 def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
@@ -95,5 +115,8 @@ LISTINGS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
 }
 """How ``trimtab list`` finds what there is: (group, tag) -> rows."""
 
-EXPLAINED_BY = {"env": "family"}
+EXPLAINED_BY: dict[str, tuple[str, Callable[[str, str], list[dict[str, Any]]]]] = {
+    "env": ("family", _families),
+    "algorithm": ("family", _families_of_methods),
+}
 """Listings that explain another listing: as tables, they are printed after it."""

@@ -12,12 +12,18 @@ import pytest
 import yaml
 
 from trimtab.benchmarks.cli.commands.listing import LISTINGS
-from trimtab.benchmarks.settings.catalog import describe_algorithm, is_faithful
+from trimtab.benchmarks.settings.catalog import (
+    FAMILIES,
+    describe_algorithm,
+    family_of,
+    is_faithful,
+)
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.types import TrimtabError
 
-FILES = sorted((Path(__file__).resolve().parents[3] / "conf" / "algorithm").glob("*.yaml"))
+ROOT = Path(__file__).resolve().parents[3]
+FILES = sorted((ROOT / "conf" / "algorithm").glob("*.yaml"))
 
 
 def described(monkeypatch: pytest.MonkeyPatch, docstring: str | None) -> tuple[str, str]:
@@ -70,3 +76,17 @@ def test_a_renamed_method_is_there_under_its_new_name_only() -> None:
     names = group_options("algorithm")
     for former, name in RENAMED.items():
         assert name in names and former not in names
+
+
+def test_methods_are_listed_by_family() -> None:
+    families = [row["family"] for row in LISTINGS["algorithm"]("algorithm", "")]
+    assert set(families) <= set(FAMILIES)  # none of ours is anybody's own
+    assert families == sorted(families, key=list(FAMILIES).index)
+    by_name = {row["algorithm"]: row["family"] for row in LISTINGS["algorithm"]("algorithm", "")}
+    assert (by_name["dsrl_na"], by_name["rlpd"]) == ("steering", "off_policy")
+    assert family_of("my_package.methods.Mine") == "own"
+
+
+def test_every_folder_of_methods_says_what_its_methods_do() -> None:
+    folders = {path.name for path in (ROOT / "algorithms").iterdir() if path.is_dir()}
+    assert {name for name in folders if not name.startswith("_")} - {"common"} == set(FAMILIES)
