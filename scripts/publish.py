@@ -4,6 +4,7 @@ python scripts/publish.py runs/suites/quickstart
 python scripts/publish.py speed                    # what `trimtab speed out=speed` wrote
 python scripts/publish.py recompute                # every committed table, from its committed rows
 python scripts/publish.py replace runs/suites/online_parity ppo sb3_ppo    # these methods alone
+python scripts/publish.py claims                   # judge claims.yaml by the arena's rows
 """
 
 from __future__ import annotations
@@ -18,11 +19,18 @@ from typing import Any
 import pyarrow as pa
 
 from trimtab.benchmarks.board import curves, leaderboard
+from trimtab.benchmarks.board.arena import figure as arena_figure
+from trimtab.benchmarks.board.arena import writing as arena_writing
+from trimtab.benchmarks.board.arena.claims import find, read_claims
+from trimtab.benchmarks.board.arena.claims import to_markdown as claims_markdown
+from trimtab.benchmarks.board.arena.model import Arena
+from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.replacement import replaced_rows
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.cli.records import RECORDS
 from trimtab.benchmarks.runs.rows import (
     FILE_NAME,
     collect_episodes,
@@ -47,6 +55,9 @@ KINDS = (
     ("speed.json", "speed.md", "machine.json", "growth.json", "growth.png"),
 )  # fmt: skip
 """Files of a suite, and of `trimtab speed`; a folder is of the kind whose first file it has."""
+OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")
+"""Files that a suite with controls has besides."""
+CLAIMS = "claims.md"
 END = "<!-- end of table -->"
 ORDER = (
     "robotics/PointMaze-TwoRoutes-v0",
@@ -141,10 +152,13 @@ def files_of(folder: Path) -> Sequence[str]:
     known = suites if kinds[0] is KINDS[0] else ["speed"]
     if name not in known:
         raise TrimtabError(f"publish: {folder}: no suite is called {name}; {nearest(name, known)}")
-    missing = [folder / file for file in kinds[0] if not (folder / file).is_file()]
+    files = kinds[0]
+    if name in suites and load_suite(suite_of(Path(name)), "runs").controls:
+        files = (*files, *OF_AN_ARENA)
+    missing = [folder / file for file in files if not (folder / file).is_file()]
     if missing:
         raise TrimtabError(f"publish: {missing[0]} is missing; run the suite again")
-    return kinds[0]
+    return files
 
 
 def publish(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
@@ -260,9 +274,35 @@ def write_tables(place: Path, board: Leaderboard, readme: Path) -> None:
     atomic_write_text(place / "leaderboard.csv", board.to_csv())
     atomic_write_text(place / "leaderboard.json", board.to_json())
     atomic_write_text(place / "index.html", render(board))
-    if load_suite(suite_of(place), "runs").figure is None:
+    suite = load_suite(suite_of(place), "runs")
+    if suite.controls:
+        arena = arena_of(place)
+        arena_writing.write(arena, place)
+        arena_figure.draw(arena, place / "figure.png")
+    elif suite.figure is None:
         curves.draw(board, place / "figure.png")
     write_readme(place, readme)
+
+
+def arena_of(place: Path) -> Arena:
+    """Return the arena's tables from the rows and records of a suite's committed result."""
+    controls = load_suite(suite_of(place), "runs").controls
+    return arena_table(
+        collect_episodes(place / FILE_NAME), read_json(place / RECORDS, "runs"), controls
+    )
+
+
+def claims(results: Path = RESULTS) -> None:
+    """Judge the claims of ``claims.yaml`` by the committed rows of the arena.
+
+    Raises:
+        TrimtabError: if no arena is committed.
+    """
+    place = results / "arena"
+    if not (place / RECORDS).is_file():
+        raise TrimtabError(f"publish: {place} has no {RECORDS}; publish the suite arena first")
+    found = find(read_claims(results / "claims.yaml"), arena_of(place))
+    atomic_write_text(results / CLAIMS, claims_markdown(found))
 
 
 def write_readme(place: Path, readme: Path) -> None:
@@ -289,6 +329,8 @@ def main(words: Sequence[str], results: Path = RESULTS, readme: Path = README) -
         match words:
             case ["recompute"]:
                 recompute(results, readme)
+            case ["claims"]:
+                claims(results)
             case ["replace", folder, *methods]:
                 replace(Path(folder), methods, results, readme)
             case [folder]:

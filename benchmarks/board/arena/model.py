@@ -53,6 +53,7 @@ class ArenaRow:
         torch_ms: milliseconds of one decision in torch.
         onnx_ms: the same in onnxruntime.
         demonstrations: whether it drew on demonstrations while it learned online.
+        finals: the score of each seed at the end.
         curve: its evaluations.
     """
 
@@ -78,6 +79,7 @@ class ArenaRow:
     torch_ms: float | None
     onnx_ms: float | None
     demonstrations: bool
+    finals: tuple[float, ...]
     curve: tuple[CurvePoint, ...]
 
     @property

@@ -171,6 +171,7 @@ def _row(one: _Found, start: Group | None, budget: int, kind: IntervalKind, rate
         torch_ms=milliseconds.get("torch"),
         onnx_ms=milliseconds.get("onnx"),
         demonstrations=bool(first["offline_share"]),
+        finals=tuple(float(last[seed].mean()) for seed in sorted(last)),
         curve=_curve(one, evaluations, kind, rate),
     )
 

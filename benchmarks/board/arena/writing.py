@@ -94,6 +94,7 @@ def to_csv(arena: Arena) -> str:
         for row in contest.rows:
             values = {name.rstrip("_"): value for name, value in vars(row).items()}
             del values["curve"]  # it has a file of its own
+            values["finals"] = " ".join(f"{final:.6g}" for final in row.finals)
             line: dict[str, Any] = {"env": contest.env, "contest": contest.base} | values
             for column in _INTERVALS:
                 ends = values[column] or (None, None, None)

@@ -55,9 +55,7 @@ class TwoDoorsEnv(FlatGoalEnv):
     """
 
     def __init__(self, env: Any, *, closes: bool) -> None:
-        super().__init__(
-            env, achieved_at=0, frame_skip=env.point_env.frame_skip, repeat=OWN_REPEAT
-        )
+        super().__init__(env, achieved_at=0, frame_skip=env.point_env.frame_skip, repeat=OWN_REPEAT)
         self._closes = closes
         self._lamp = 1
         size = 1 + max(entry for part in self.obs_parts.values() for entry in part)

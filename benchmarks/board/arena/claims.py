@@ -1,0 +1,214 @@
+"""Claims of papers, held against the arena's rows: holds, does not hold, or cannot be told.
+
+``claims.yaml`` lists the claims; each is judged in every contest that has what it speaks of, and
+over all of them together. A claim holds where the whole interval of P(better) lies above one half,
+does not hold where all of it lies below, and cannot be told otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+
+from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
+from trimtab.benchmarks.board.intervals.improvement import improvement_interval
+from trimtab.benchmarks.board.stats import number_text
+from trimtab.errors import TrimtabError
+
+__all__ = ["Claim", "Finding", "find", "read_claims", "to_markdown"]
+
+Verdict = Literal["holds", "does not hold", "cannot be told"]
+_READING = """\
+Made by `python scripts/publish.py claims` from the rows below `benchmarks/results/`.
+**P(better)** is the chance that a random run of the first method beats a random run of the
+second, over the contests that have both, with its 95 percent interval; all of it above one half
+means that the claim holds at this size, all of it below that it does not. What cannot be told
+needs more seeds or longer runs, or is not there yet."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What somebody claims.
+
+    Attributes:
+        text: the claim in a sentence.
+        source: who makes it.
+        tier: how sure its numbers are known: paper, abstract, or ours.
+        kind: how it is judged: ``higher``, ``control``, ``sooner`` or ``missing``.
+        method: of whom it is claimed.
+        than: the method that it is compared with, where there is one.
+        tasks: the tasks that it speaks of; empty for all.
+        bases: the kinds of base that it speaks of; empty for all.
+        measure: ``score`` at the end, or the ``area`` under the curve.
+        factor: for ``sooner``: how many times fewer environment steps.
+        why: for ``missing``: why it cannot be judged yet.
+    """
+
+    text: str
+    source: str
+    tier: str
+    kind: str
+    method: str = ""
+    than: str = ""
+    tasks: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    measure: str = "score"
+    factor: float = 1.0
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the rows say of a claim."""
+
+    claim: Claim
+    verdict: Verdict
+    numbers: str
+    contests: int
+
+
+def read_claims(path: Path) -> list[Claim]:
+    """Return the claims of a YAML file.
+
+    Raises:
+        TrimtabError: if it lists something else, or a claim is of no known kind.
+    """
+    claims = []
+    for number, entry in enumerate(yaml.safe_load(path.read_text(encoding="utf-8"))):
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+        }
+        try:
+            claim = Claim(**values)
+        except TypeError as error:
+            raise TrimtabError(f"{path}: claim {number + 1}: {error}") from error
+        if claim.kind not in _JUDGES:
+            raise TrimtabError(
+                f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(_JUDGES)}"
+            )
+        claims.append(claim)
+    return claims
+
+
+def find(claims: Sequence[Claim], arena: Arena) -> list[Finding]:
+    """Return what an arena's rows say of each claim."""
+    return [_JUDGES[claim.kind](claim, arena) for claim in claims]
+
+
+def _pairs(claim: Claim, arena: Arena, other: Callable[[Contest, ArenaRow], str | None]) -> Any:
+    """Return (contest, row of the method, row of the other) of every contest that has both."""
+    found = []
+    for contest in arena.contests:
+        if claim.tasks and contest.task not in claim.tasks:
+            continue
+        if claim.bases and contest.base not in claim.bases:
+            continue
+        rows = {row.method: row for row in contest.rows if row.variant is None}
+        ours = rows.get(claim.method)
+        name = other(contest, ours) if ours is not None else None
+        if ours is not None and name in rows:
+            found.append((contest, ours, rows[name]))
+    return found
+
+
+def _compared(claim: Claim, pairs: Sequence[tuple[Contest, ArenaRow, ArenaRow]]) -> Finding:
+    if not pairs:
+        return Finding(claim, "cannot be told", "no contest has both", 0)
+    better = improvement_interval(
+        [np.array(ours.finals) for _, ours, _ in pairs],
+        [np.array(theirs.finals) for _, _, theirs in pairs],
+    )
+    told: Verdict = "cannot be told"
+    if better.low > 0.5:
+        told = "holds"
+    elif better.high < 0.5:
+        told = "does not hold"
+    shown = "; ".join(
+        f"{contest.task} ({contest.base}) {_number(contest, getattr(ours, claim.measure))} against "
+        f"{_number(contest, getattr(theirs, claim.measure))}"
+        for contest, ours, theirs in pairs
+    )
+    return Finding(claim, told, f"P(better) {better.text()}: {shown}", len(pairs))
+
+
+def _number(contest: Contest, value: Any) -> str:
+    digits = 2 if contest.metric == "success" else 0
+    return number_text(value if isinstance(value, float) else value.value, digits)
+
+
+def _higher(claim: Claim, arena: Arena) -> Finding:
+    return _compared(claim, _pairs(claim, arena, lambda contest, ours: claim.than))
+
+
+def _control(claim: Claim, arena: Arena) -> Finding:
+    return _compared(claim, _pairs(claim, arena, lambda contest, ours: ours.control))
+
+
+def _sooner(claim: Claim, arena: Arena) -> Finding:
+    """Whether a method comes half of its own way up in so many times fewer steps than another."""
+    pairs = _pairs(claim, arena, lambda contest, ours: claim.than)
+    told, shown = [], []
+    for contest, ours, theirs in pairs:
+        if contest.frozen is None or not ours.score.value > contest.frozen.value:
+            shown.append(f"{contest.task} ({contest.base}) no gain")
+            continue
+        target = (ours.score.value + contest.frozen.value) / 2
+        first, second = (steps_to(row, contest.frozen.value, target) for row in (ours, theirs))
+        assert first is not None
+        told.append(second is None or first * claim.factor <= second)
+        other = "never" if second is None else f"{second:,.0f}"
+        shown.append(f"{contest.task} ({contest.base}) {first:,.0f} steps against {other}")
+    verdict: Verdict = "cannot be told"
+    if told and all(told):
+        verdict = "holds"
+    elif told and not any(told):
+        verdict = "does not hold"
+    return Finding(claim, verdict, "; ".join(shown) or "no contest has both", len(pairs))
+
+
+def steps_to(row: ArenaRow, start: float, target: float) -> float | None:
+    """Return the environment steps at which a row's curve first reaches ``target``; None: never.
+
+    Args:
+        row: a row.
+        start: its score at step 0.
+        target: the score to reach.
+    """
+    before, score = 0.0, start
+    for point in row.curve:
+        if point.score.value >= target:
+            share = (target - score) / max(point.score.value - score, 1e-12)
+            return before + max(share, 0.0) * (point.env_steps - before)
+        before, score = point.env_steps, point.score.value
+    return None
+
+
+def _missing(claim: Claim, arena: Arena) -> Finding:
+    return Finding(claim, "cannot be told", claim.why, 0)
+
+
+_JUDGES: Mapping[str, Callable[[Claim, Arena], Finding]] = {
+    "higher": _higher,
+    "control": _control,
+    "sooner": _sooner,
+    "missing": _missing,
+}
+
+
+def to_markdown(findings: Sequence[Finding]) -> str:
+    """Return the table of claims."""
+    lines = [
+        "| claim | source | tier | verdict | contests | numbers |",
+        "| :-- | :-- | :-- | :-- | --: | :-- |",
+    ]
+    lines += [
+        f"| {one.claim.text} | {one.claim.source} | {one.claim.tier} | **{one.verdict}** | "
+        f"{one.contests} | {one.numbers} |"
+        for one in findings
+    ]
+    return f"# Claims\n\n{_READING}\n\n" + "\n".join(lines) + "\n"
