@@ -22,6 +22,7 @@ from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec, Statistics
@@ -62,6 +63,9 @@ def _ticket() -> Policy:
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
     "constant_noise": _ticket,
+    "repeated_noise": lambda: RepeatedNoisePolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    ),
     "best_of": lambda: BestOfPolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
     ),
