@@ -34,7 +34,7 @@ from trimtab.observations import count, tree_map
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.types import Metrics, Obs, PolicySpec, Rollout
+from trimtab.types import Metrics, Obs, Rollout
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class PPO(Algorithm):
         check_range("value_clip", 1 if value_clip is None else value_clip, 1e-12)
         check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
         check_range("max_gradient_norm", max_gradient_norm, 1e-12)
-        spec = self.actor_spec(setup)
+        spec = setup.spec
         self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
         self.learning_rate, self.decay_steps = learning_rate, decay_steps
         self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon
@@ -149,10 +149,6 @@ class PPO(Algorithm):
         self.optimizer = Adam(
             self.learned(), learning_rate, epsilon=1e-5, max_gradient_norm=max_gradient_norm
         )
-
-    def actor_spec(self, setup: Setup) -> PolicySpec:
-        """Return the shapes and limits of the actor: those of the task."""
-        return setup.spec
 
     def learned(self) -> list[nn.Parameter]:
         """Return the weights that Adam moves."""

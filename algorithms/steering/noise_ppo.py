@@ -40,7 +40,7 @@ from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
-from trimtab.types import Metrics, Obs, PolicySpec
+from trimtab.types import Metrics, Obs
 
 
 class NoisePPO(PPO):
@@ -73,7 +73,9 @@ class NoisePPO(PPO):
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
         assert setup.base is not None
         base = with_noise_chunk(copy.deepcopy(setup.base).to(setup.device), noise_chunk)
-        super().__init__(replace(setup, base=base), normalize_observations=False, **keywords)
+        latents = replace(setup, spec=latent_spec(base, magnitude))
+        super().__init__(latents, normalize_observations=False, **keywords)
+        self.steps_per_update = self.rollout_steps * setup.num_envs * self.act_steps
         normalizer = self.actor.normalizer
         normalizer.obs_shift.copy_(base.normalizer.obs_shift)
         normalizer.obs_scale.copy_(base.normalizer.obs_scale)
@@ -81,11 +83,6 @@ class NoisePPO(PPO):
         normalizer.action_scale.fill_(1.0)
         self.steered = LatentPolicy(self.actor, base)
         self.policy = self.steered  # type: ignore[assignment]
-
-    def actor_spec(self, setup: Setup) -> PolicySpec:
-        """Return the shapes and limits of the actor: the base's latent, in the box."""
-        assert setup.base is not None
-        return latent_spec(setup.base, self.magnitude)
 
     @torch.no_grad()
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
