@@ -129,14 +129,13 @@ class PPO(Algorithm):
         self.gae_decay, self.clip, self.value_clip = gae_decay, clip, value_clip
         self.value_weight, self.entropy_weight = value_weight, entropy_weight
 
-        self.actor = DiagonalGaussianPolicy(
+        self.policy = self.actor = DiagonalGaussianPolicy(
             spec,
             hidden=hidden,
             activation=activation,
             initial_log_std=initial_log_std,
             normalize_observations=normalize_observations,
         ).to(setup.device)
-        self.policy: DiagonalGaussianPolicy = self.actor
         critic = mlp(spec.obs_dim, hidden, 1, activation=activation)
         self.critic = orthogonal_(critic, last_gain=1.0).to(setup.device)
         self.reward_scale = (
