@@ -122,21 +122,21 @@ class PPO(Algorithm):
         check_range("value_clip", 1 if value_clip is None else value_clip, 1e-12)
         check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
         check_range("max_gradient_norm", max_gradient_norm, 1e-12)
-        spec = setup.spec
         self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
         self.learning_rate, self.decay_steps = learning_rate, decay_steps
         self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon
         self.gae_decay, self.clip, self.value_clip = gae_decay, clip, value_clip
         self.value_weight, self.entropy_weight = value_weight, entropy_weight
 
-        self.policy = self.actor = DiagonalGaussianPolicy(
-            spec,
+        self.actor = DiagonalGaussianPolicy(
+            setup.spec,
             hidden=hidden,
             activation=activation,
             initial_log_std=initial_log_std,
             normalize_observations=normalize_observations,
         ).to(setup.device)
-        critic = mlp(spec.obs_dim, hidden, 1, activation=activation)
+        self.policy: DiagonalGaussianPolicy = self.actor
+        critic = mlp(setup.spec.obs_dim, hidden, 1, activation=activation)
         self.critic = orthogonal_(critic, last_gain=1.0).to(setup.device)
         self.reward_scale = (
             ReturnScale(setup.num_envs, setup.discount).to(setup.device)
