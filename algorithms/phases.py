@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from trimtab.types import Metrics, Source
+from trimtab.policies.base import Policy
+from trimtab.types import Metrics, Source, Tensor
 
-__all__ = ["Budget", "Feed", "Phase", "Unit"]
+__all__ = ["Budget", "Feed", "Outcome", "Phase", "Trial", "Trials", "Unit"]
 
 Unit = Literal["updates", "steps"]
 """What a phase's length counts: gradient updates, or environment steps."""
@@ -46,18 +47,61 @@ class Feed(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Trial:
+    """A policy that a method wants to see act, and in which episodes.
+
+    Attributes:
+        policy: acts; the harness looks at it during the trial only.
+        episodes: how many episodes it acts in.
+        first: number of the first one. Episodes of the same number begin alike in every trial of a
+            run, so that two policies can be compared on the same initial states.
+    """
+
+    policy: Policy
+    episodes: int
+    first: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a trial's E episodes, in their order."""
+
+    success: Tensor  # [E] 1 or 0; 0 where the task has no success
+    returns: Tensor  # [E] undiscounted
+    steps: Tensor  # [E] environment steps
+
+
+@dataclass(frozen=True)
+class Trials:
+    """A feed of whole episodes: the harness judges what a method proposes, and says the outcome.
+
+    The judge is the run's own; its episodes are others than those that the run is evaluated in. The
+    executed steps count as those of the phase and of the run. A trial only begins where all of its
+    episodes surely end within the phase, however long they last.
+
+    Attributes:
+        propose: returns the next trial, or None where there is none left, which ends the phase. The
+            answer follows from the method's state alone, and asking changes nothing.
+    """
+
+    propose: Callable[[], Trial | None]
+
+
+@dataclass(frozen=True)
 class Phase:
     """One part of a run.
 
     A phase that counts steps gathers them with ``explore``, and after each decision makes as many
-    updates as are due. A phase that counts updates gathers nothing.
+    updates as are due. One that is fed by ``Trials`` makes one update after each trial. A phase
+    that counts updates gathers nothing.
 
     Attributes:
         name: what logs call it.
-        length: how long it is.
+        length: how long it is; one of trials may end before.
         unit: what its length counts.
-        feed: what its batches come from: the harness's, or a source of the method's own.
-        update: called with each batch or rollout; None for a phase that only gathers.
+        feed: what its batches come from: the harness's, or a source of the method's own; or what
+            it proposes to try.
+        update: called with each batch, rollout or outcome; None for a phase that only gathers.
         eval_every: its units between two evaluations; None for the run's ``eval_every``, which
             counts through all phases.
     """
@@ -65,6 +109,11 @@ class Phase:
     name: str
     length: int
     unit: Unit
-    feed: Feed | Source
+    feed: Feed | Source | Trials
     update: Callable[[Any], Metrics] | None
     eval_every: int | None = None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the run acts by ``explore`` in it."""
+        return self.unit == "steps" and not isinstance(self.feed, Trials)

@@ -122,21 +122,21 @@ class PPO(Algorithm):
         check_range("value_clip", 1 if value_clip is None else value_clip, 1e-12)
         check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
         check_range("max_gradient_norm", max_gradient_norm, 1e-12)
-        spec = setup.spec
         self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
         self.learning_rate, self.decay_steps = learning_rate, decay_steps
         self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon
         self.gae_decay, self.clip, self.value_clip = gae_decay, clip, value_clip
         self.value_weight, self.entropy_weight = value_weight, entropy_weight
 
-        self.policy: DiagonalGaussianPolicy = DiagonalGaussianPolicy(
-            spec,
+        self.actor = DiagonalGaussianPolicy(
+            setup.spec,
             hidden=hidden,
             activation=activation,
             initial_log_std=initial_log_std,
             normalize_observations=normalize_observations,
         ).to(setup.device)
-        critic = mlp(spec.obs_dim, hidden, 1, activation=activation)
+        self.policy: DiagonalGaussianPolicy = self.actor
+        critic = mlp(setup.spec.obs_dim, hidden, 1, activation=activation)
         self.critic = orthogonal_(critic, last_gain=1.0).to(setup.device)
         self.reward_scale = (
             ReturnScale(setup.num_envs, setup.discount).to(setup.device)
@@ -151,31 +151,31 @@ class PPO(Algorithm):
 
     def learned(self) -> list[nn.Parameter]:
         """Return the weights that Adam moves."""
-        return [*self.policy.parameters(), *self.critic.parameters()]
+        return [*self.actor.parameters(), *self.critic.parameters()]
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The action before it was clipped is stored: the likelihood is about that one."""
-        return {"unclipped": self.policy.noise_shape}
+        return {"unclipped": self.actor.noise_shape}
 
     @torch.no_grad()
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return sampled actions; there is no warm-up."""
-        unclipped = self.policy.unclipped(obs, self.policy.sample_noise(count(obs)))
-        return self.policy.normalizer.raw_action(unclipped), {"unclipped": unclipped}
+        unclipped = self.actor.unclipped(obs, self.actor.sample_noise(count(obs)))
+        return self.actor.normalizer.raw_action(unclipped), {"unclipped": unclipped}
 
     def update(self, data: Rollout) -> Metrics:
         """Improve policy and value on one rollout, then let the normaliser see it."""
         metrics = self.improve(self.samples(data))
-        if isinstance(self.policy.normalizer, RunningNormalizer):
-            self.policy.normalizer.see(data.obs)
+        if isinstance(self.actor.normalizer, RunningNormalizer):
+            self.actor.normalizer.see(data.obs)
         self.updates += 1
         return metrics
 
     @torch.no_grad()
     def samples(self, data: Rollout) -> Samples:
         """Return the rollout's decisions with advantages, targets and old likelihoods."""
-        normalize = self.policy.normalizer.obs
+        normalize = self.actor.normalizer.obs
         obs = normalize(data.obs)
         value = self.critic(obs).squeeze(-1)
         cuts = data.cuts
@@ -189,13 +189,13 @@ class PPO(Algorithm):
         advantage = generalized_advantage(
             reward, value, following, data.discount, data.cut, self.gae_decay
         )
-        mean = self.policy.head(obs.flatten(0, 1))
+        mean = self.actor.head(obs.flatten(0, 1))
         action = data.aux["unclipped"].flatten(0, 1)
         return Samples(
             obs=obs.flatten(0, 1),
             action=action,
             mean=mean,
-            log_prob=self.policy.log_prob(mean, action),
+            log_prob=self.actor.log_prob(mean, action),
             value=value.flatten(),
             advantage=advantage.flatten(),
             target=(advantage + value).flatten(),
@@ -212,7 +212,7 @@ class PPO(Algorithm):
             "policy_loss": policy_loss,
             "value_loss": value_loss,
             "kl": divergence,
-            "entropy": self.policy.entropy().detach(),
+            "entropy": self.actor.entropy().detach(),
             "learning_rate": rate,
         }
 
@@ -231,13 +231,13 @@ class PPO(Algorithm):
 
     def gradient_step(self, part: Samples) -> tuple[Tensor, Tensor, Tensor]:
         """Take one step on one minibatch; return the losses of policy and value, and the KL."""
-        mean = self.policy.head(part.obs)
-        log_prob = self.policy.log_prob(mean, part.action)
+        mean = self.actor.head(part.obs)
+        log_prob = self.actor.log_prob(mean, part.action)
         policy_loss = self.policy_loss(part, mean, log_prob)
         value_loss = self.value_loss(part)
         loss = policy_loss + self.value_weight * value_loss
         if self.entropy_weight:
-            loss = loss - self.entropy_weight * self.policy.entropy()
+            loss = loss - self.entropy_weight * self.actor.entropy()
         self.optimizer.step(loss)
         with torch.no_grad():
             # The estimate k3 of KL(old || new), http://joschu.net/blog/kl-approx.html.

@@ -62,6 +62,7 @@ class DSRLNA(DSRLSAC):
         updates_per_decision: as in SAC.
         log_std_min: as in SAC.
         reward_offset: as in DSRL-SAC.
+        noise_chunk: as in DSRL-SAC.
     """
 
     # 2: rows with uniform latents in the distillation are drawn at random; chunks that were cut
@@ -86,6 +87,7 @@ class DSRLNA(DSRLSAC):
         updates_per_decision: float = 2.0,
         log_std_min: float = -5.0,
         reward_offset: float = 0.0,
+        noise_chunk: str = "each",
     ) -> None:
         super().__init__(
             setup,
@@ -102,6 +104,7 @@ class DSRLNA(DSRLSAC):
             updates_per_decision=updates_per_decision,
             log_std_min=log_std_min,
             reward_offset=reward_offset,
+            noise_chunk=noise_chunk,
         )
         check_range("uniform_share", uniform_share, 0, 1)
         self.uniform_share = uniform_share

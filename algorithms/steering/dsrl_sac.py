@@ -16,6 +16,8 @@ Deviations from the public code, each a known defect or a choice of this suite:
 - alpha starts at 0.1 (there: 1.0), small beside a success of 1;
 - Stable-Baselines3's networks are replaced by ReLU with layer normalisation before the activation
   (there: tanh);
+- ``noise_chunk`` chooses between a latent for each action of a chunk, as there, and one that is
+  repeated over it, as in the authors' code for pi0;
 - rewards are the task's own (there: robomimic's, of 0 and 1, are lowered by 1 in every environment
   step, those of Gym's tasks are not); ``reward_offset=1`` lowers them as there, by 1 for each
   action that was executed;
@@ -31,11 +33,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.common.noise_chunk import with_noise_chunk
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
@@ -63,9 +68,11 @@ class DSRLSAC(SAC):
             k steps losing k times as much. Its sign is that of the official code's setting of this
             name: 1, as published for robomimic's tasks, makes a reward of 0 into -1. It makes every
             step before the success cost something, which ``backup_entropy`` needs.
+        noise_chunk: ``each`` action of a chunk has a latent of its own, or one is ``repeated``.
     """
 
     uses = frozenset({"base"})
+    neutral = MappingProxyType({"noise_chunk": "each"})
 
     def __init__(
         self,
@@ -84,12 +91,16 @@ class DSRLSAC(SAC):
         updates_per_decision: float = 2.0,
         log_std_min: float = -5.0,
         reward_offset: float = 0.0,
+        noise_chunk: str = "each",
     ) -> None:
         check_range("reward_offset", reward_offset, -1e6, 1e6)
         self.reward_offset = reward_offset
         check_range("magnitude", magnitude, 1e-3)
         self.magnitude = magnitude
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
+        assert setup.base is not None
+        base = with_noise_chunk(copy.deepcopy(setup.base).to(setup.device), noise_chunk)
+        setup = replace(setup, base=base)
         super().__init__(
             setup,
             hidden=hidden,
@@ -104,10 +115,9 @@ class DSRLSAC(SAC):
             updates_per_decision=updates_per_decision,
             log_std_min=log_std_min,
         )
-        assert setup.base is not None
         # The actor reads observations in the base's normalised units.
-        self.actor.read_observations_as(setup.base.normalizer)
-        self.steered = LatentPolicy(self.actor, copy.deepcopy(setup.base).to(setup.device))
+        self.actor.read_observations_as(base.normalizer)
+        self.steered = LatentPolicy(self.actor, base)
         self.policy = self.steered
 
     def actor_spec(self, setup: Setup) -> PolicySpec:

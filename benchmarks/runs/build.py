@@ -157,11 +157,6 @@ def _check_uses(config: RunConfig, method: type[Algorithm]) -> None:
             raise TrimtabError(_missing(config, given))
         if given not in used and config[given] is not None:
             raise TrimtabError(f"{given}=…: {config.algorithm} makes no use of it; leave it out")
-    if config["online_steps"] and method.explore is Algorithm.explore:
-        raise TrimtabError(
-            f"online_steps={config['online_steps']}: {config.algorithm} does not learn from "
-            "interaction; set online_steps=0"
-        )
 
 
 def _start_of(config: RunConfig) -> set[str]:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.algorithms.phases import Budget, Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.core.device_random import device_random, set_device_random
 from trimtab.benchmarks.runs.build import Components
@@ -36,6 +36,7 @@ from trimtab.benchmarks.runs.experience import (
 from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
+from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.vector import make_vec, simulator_device
 from trimtab.errors import Stopped
@@ -103,7 +104,9 @@ class Run:
         self.collector: Collector | None = None
         self.phases = self.algorithm.phases(budget_of(config))
         self.done = [0] * len(self.phases)
-        gathered = sum(phase.length for phase in self.phases if phase.unit == "steps")
+        self.lengths = [phase.length for phase in self.phases]
+        self.trials = TrialJudge(config, parts)
+        gathered = sum(phase.length for phase in self.phases if phase.gathers)
         if gathered:
             device = simulator_device(env.id, config["device"], **env.options)
             envs = make_vec(
@@ -157,10 +160,10 @@ class Run:
         self._resumed_at = self.position if state is not None else None
         if self.evaluation_due and self.position < self.end:
             self._evaluate()
-        for index, phase in enumerate(self.phases):
+        for index in range(len(self.phases)):
             if index and not self.done[index] and self.metrics.pending:
                 self._log()  # no line has metrics of two phases, which may have other names
-            while self.done[index] < phase.length and not self.reached:
+            while self.done[index] < self.lengths[index] and not self.reached:
                 self.advance(index)
         return self._finish()
 
@@ -172,12 +175,14 @@ class Run:
     @property
     def end(self) -> int:
         """The position at which the run is done."""
-        return sum(phase.length for phase in self.phases)
+        return sum(self.lengths)
 
     def advance(self, index: int) -> None:
-        """Go on in a phase: by one update, or by one decision in every environment."""
+        """Go on in a phase: by one update, one trial, or one decision in every environment."""
         phase = self.phases[index]
-        if phase.unit == "updates":
+        if isinstance(phase.feed, Trials):
+            self._after(index, self._try(phase, phase.feed))
+        elif phase.unit == "updates":
             self._update(phase, self._source(phase).sample(self.algorithm.batch_size))
             self._after(index, 1)
         else:
@@ -186,12 +191,27 @@ class Run:
     def _source(self, phase: Phase) -> Source:
         """Return what the batches of a phase are drawn from."""
         if not isinstance(phase.feed, Feed):
+            assert not isinstance(phase.feed, Trials)
             return phase.feed
         if phase.feed is Feed.DATASET:
             assert self.dataset_source is not None
             return self.dataset_source
         assert isinstance(self.experience, ReplayedExperience)
         return self.experience.source
+
+    def _try(self, phase: Phase, feed: Trials) -> int:
+        """Carry out one trial and learn from its outcome; return the steps taken."""
+        outcome, steps = self.trials.judge(feed.propose(), self._check_stop)
+        self.env_steps += steps
+        self._update(phase, outcome)
+        self._log()
+        return steps
+
+    def _end_of_trials(self, index: int) -> None:
+        """End a phase of trials where none is left, or the next one might outlast the phase."""
+        feed, left = self.phases[index].feed, self.lengths[index] - self.done[index]
+        if isinstance(feed, Trials) and not self.trials.fits(feed.propose(), left):
+            self.lengths[index] = self.done[index]
 
     def _gather(self, phase: Phase) -> int:
         """Take one decision in every environment and learn what is due; return the steps taken."""
@@ -210,7 +230,7 @@ class Run:
                 self._update(phase, data)
         return steps
 
-    def _update(self, phase: Phase, data: Batch | Rollout) -> None:
+    def _update(self, phase: Phase, data: Batch | Rollout | Outcome) -> None:
         assert phase.update is not None
         self.metrics.add(phase.update(data))
         self.updates += 1
@@ -253,6 +273,7 @@ class Run:
     def _after(self, index: int, steps: int) -> None:
         """Evaluate and save where the last ``steps`` crossed a multiple of their intervals."""
         self.done[index] += steps
+        self._end_of_trials(index)
         now, before = self.position, self.position - steps
         own = self.phases[index].eval_every
         every = own or self.config["eval_every"]
@@ -386,9 +407,12 @@ class Run:
         self.reached = bool(state["reached"])
         self.seconds = float(state["seconds"])
         self.evaluation_due = bool(state["evaluation_due"])
+        for index in range(len(self.phases)):
+            self._end_of_trials(index)
 
     def close(self) -> None:
         """Close the environments."""
         self.evaluator.close()
+        self.trials.close()
         if self.collector is not None:
             self.collector.envs.close()

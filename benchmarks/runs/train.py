@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.algorithms.phases import Feed
+from trimtab.algorithms.phases import Feed, Trials
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
@@ -15,6 +15,7 @@ from trimtab.benchmarks.runs.experience import wants_of
 from trimtab.benchmarks.runs.goals import goals_of
 from trimtab.benchmarks.runs.provenance import check_same_base, check_same_start, write_provenance
 from trimtab.benchmarks.runs.run import Progress, Result, Run, budget_of
+from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.files import read_json
 from trimtab.types import TrimtabError
@@ -99,6 +100,14 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
     for phase in algorithm.phases(budget_of(config)):
         if not phase.length:
             continue
+        if isinstance(phase.feed, Trials):
+            TrialJudge(config, parts).check(phase.feed, phase.length)
+            continue
+        if phase.unit == "steps" and type(algorithm).explore is Algorithm.explore:
+            raise TrimtabError(
+                f"online_steps={config['online_steps']}: {config.algorithm} does not learn from "
+                "interaction; set online_steps=0"
+            )
         gathered |= phase.unit == "steps"
         if phase.unit == "updates" and phase.update is None:
             raise TrimtabError(f"{config.algorithm}: its phase {phase.name} updates nothing")

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.phases import Budget, Outcome, Trials
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import Batch, PolicySpec, Rollout, Statistics
 
@@ -76,12 +77,16 @@ def rollout_for(algorithm: Algorithm, seed: int) -> Rollout:
 
 
 @pytest.fixture
-def data_of(batch_of: Callable[..., Batch]) -> Callable[..., Batch | Rollout]:
+def data_of(batch_of: Callable[..., Batch]) -> Callable[..., Batch | Rollout | Outcome]:
     """Draw what the harness would give to an algorithm's update."""
 
-    def draw(algorithm: Algorithm, seed: int = 0) -> Batch | Rollout:
+    def draw(algorithm: Algorithm, seed: int = 0) -> Batch | Rollout | Outcome:
         if algorithm.rollout_steps:
             return rollout_for(algorithm, seed)
+        if any(isinstance(one.feed, Trials) for one in algorithm.phases(Budget(0, 1))):
+            uniform = torch.rand(2, 4, generator=torch.Generator().manual_seed(seed))
+            success = (uniform[0] < 0.5).float()
+            return Outcome(success, uniform[1], steps=torch.full((4,), 7))
         return batch_of(algorithm, seed=seed)
 
     return draw

@@ -17,10 +17,12 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.bundle.files import CONFIG, Array, sealed
 from trimtab.policies.kinds.best_of import BestOfPolicy
+from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec, Statistics
@@ -51,9 +53,19 @@ def _steered() -> Policy:
     return LatentPolicy(TanhGaussianPolicy(latent_spec(base, 1.5), **SMALL), base)
 
 
+def _ticket() -> Policy:
+    policy = ConstantNoisePolicy(_fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)))
+    policy.latent.normal_()
+    return policy
+
+
 # Kinds made of other policies cannot be built from a spec, so they stand here.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
+    "constant_noise": _ticket,
+    "repeated_noise": lambda: RepeatedNoisePolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    ),
     "best_of": lambda: BestOfPolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
     ),
