@@ -6,7 +6,7 @@ implicit constraint of best-of-N sampling (``actor_type=best-of-n`` in the autho
 - critic:  a* = argmax_k mean_i Q_i(s', a_k),  a_1 ... a_M ~ mu(.|s')
            y = R + gamma (1 - d) mean_i Q'_i(s', a*),  L_Q = sum_i mean (Q_i(s, a) - y)^2
 - flow:    mean |v(s, x_t, t) - (a - eps)|^2,  x_t = (1 - t) eps + t a
-- acting:  argmax_k mean_i Q_i(s, a_k),  a_1 ... a_N ~ mu(.|s), offline and online, with no noise added
+- acting:  argmax_k mean_i Q_i(s, a_k),  a_1 ... a_N ~ mu(.|s), with no noise added
 
 Here a is a whole chunk, R what it collected, s' where it ended. The backup is unbiased though it
 spans several steps, because Q is about all of the actions that were executed. The flow mu goes on
@@ -18,8 +18,8 @@ Deviations from the authors' code:
   decision (there: windows that begin at any step, each reward of them discounted);
 - a chunk that its episode cut short stays, its missing actions being those of a fresh sample of mu
   (there: such windows are left out; windows that begin sooner tell of the same end);
-- ``target_candidates`` M is 8 and N is 32 (there: 32 for both), since sampling M chunks for each row
-  of a batch is most of an update's time without an accelerator;
+- ``target_candidates`` M is 8 and N is 32 (there: 32 for both), since sampling M chunks for each
+  row of a batch is most of an update's time without an accelerator;
 - flow and critics are those of this suite: the run's policy or base, which may also be a diffusion
   policy; ReLU, layer normalisation before it, widths of 256 (there: four layers of 512, GELU,
   normalisation after it). Loss of each critic: summed over them (there: averaged).
