@@ -1,0 +1,114 @@
+"""Q-chunking: a critic over action chunks, and the best of N chunks of a flow that clones the data.
+
+Li, Zhou and Levine, "Reinforcement Learning with Action Chunking" (arXiv 2507.07969), QC with the
+implicit constraint of best-of-N sampling (``actor_type=best-of-n`` in the authors' code):
+
+- critic:  a* = argmax_k mean_i Q_i(s', a_k),  a_1 ... a_M ~ mu(.|s')
+           y = R + gamma (1 - d) mean_i Q'_i(s', a*),  L_Q = sum_i mean (Q_i(s, a) - y)^2
+- flow:    mean |v(s, x_t, t) - (a - eps)|^2,  x_t = (1 - t) eps + t a
+- acting:  argmax_k mean_i Q_i(s, a_k),  a_1 ... a_N ~ mu(.|s), with no noise added
+
+Here a is a whole chunk, R what it collected, s' where it ended. The backup is unbiased though it
+spans several steps, because Q is about all of the actions that were executed. The flow mu goes on
+cloning all that is stored: the data's chunks and those that were gathered, which were chosen.
+
+Deviations from the authors' code:
+
+- chunks are decisions, one after another; R sums their rewards, and the discount is one for each
+  decision (there: windows that begin at any step, each reward of them discounted);
+- a chunk that its episode cut short stays, its missing actions being those of a fresh sample of mu
+  (there: such windows are left out; windows that begin sooner tell of the same end);
+- ``target_candidates`` M is 8 and N is 32 (there: 32 for both), since sampling M chunks for each
+  row of a batch is most of an update's time without an accelerator;
+- flow and critics are those of this suite: the run's policy or base, which may also be a diffusion
+  policy; ReLU, layer normalisation before it, widths of 256 (there: four layers of 512, GELU,
+  normalisation after it). Loss of each critic: summed over them (there: averaged).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.plans import as_plans, check_clonable
+from trimtab.algorithms.selection.best_of_n import BestOfN
+from trimtab.policies.base import Policy
+from trimtab.types import Batch, Metrics
+
+
+class QChunking(BestOfN):
+    """Best of N chunks of a policy that goes on cloning.
+
+    Args:
+        setup: needs ``base``, or ``policy`` with ``dataset``.
+        candidates: chunks N among which the critic chooses when acting.
+        target_candidates: chunks M among which it chooses in the target.
+        hidden: widths of the hidden layers of the critics.
+        layer_norm: normalise after each hidden layer of the critics.
+        critics: number of Q functions.
+        pessimistic: whether a chunk is worth the least of the Q functions; else their mean.
+        learning_rate: Adam's, for critics and policy.
+        batch_size: decisions in one update.
+        tau: Polyak rate of the target critics.
+        warmup_steps: environment steps of the clone itself before learning.
+        updates_per_decision: updates for each executed action chunk.
+    """
+
+    uses: ClassVar[frozenset[str]] = frozenset({"start"})
+    faithful = True
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        candidates: int = 32,
+        target_candidates: int = 8,
+        hidden: Sequence[int] = (256, 256),
+        layer_norm: bool = True,
+        critics: int = 2,
+        pessimistic: bool = False,
+        learning_rate: float = 3e-4,
+        batch_size: int = 256,
+        tau: float = 0.005,
+        warmup_steps: int = 5_000,
+        updates_per_decision: float = 1.0,
+    ) -> None:
+        super().__init__(
+            setup,
+            candidates=candidates,
+            target_candidates=target_candidates,
+            hidden=hidden,
+            layer_norm=layer_norm,
+            critics=critics,
+            pessimistic=pessimistic,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            tau=tau,
+            warmup_steps=warmup_steps,
+            updates_per_decision=updates_per_decision,
+        )
+        self.clone_optimizer = Adam(self.policy.base.parameters(), learning_rate)
+
+    def proposer(self, setup: Setup) -> Policy:
+        """Return what proposes: a copy of the base, or a new policy, that can be trained."""
+        start = setup.start()
+        check_clonable(start)
+        return start
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of the critic, and one of the policy's imitation of what is stored."""
+        metrics = super().update(data)
+        clone = self.policy.base
+        clone_loss = clone.bc_loss(as_plans(data, clone.spec.horizon))
+        self.clone_optimizer.step(clone_loss)
+        return {**metrics, "clone_loss": clone_loss.detach()}
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return clone and critic, target and optimisers."""
+        return {
+            **super().state(),
+            "clone": self.policy.base,
+            "clone_optimizer": self.clone_optimizer,
+        }
