@@ -79,7 +79,8 @@ def rollout_for(algorithm: Algorithm, seed: int) -> Rollout:
         next_obs=torch.cat([obs[1:], 4 * uniform(SPEC.obs_dim)[:1] - 2]),
         discount=0.99 * (~terminated).float(),
         cut=terminated | truncated,
-        aux={k: 2 * uniform(*v) - 1 for k, v in algorithm.aux_shapes.items()},
+        # Near 0, as what a narrow policy may really have done: densities of the rest are cut off.
+        aux={k: 0.2 * (2 * uniform(*v) - 1) for k, v in algorithm.aux_shapes.items()},
     )
 
 
