@@ -116,7 +116,9 @@ def batch_of() -> Callable[..., Batch]:
             next_obs=4 * uniform(count, SPEC.obs_dim) - 2,
             discount=0.99 * (uniform(count) < 0.8).float(),
             valid=valid,
-            mc_return=uniform(count) if "dataset" in algorithm.uses else None,
+            mc_return=(
+                uniform(count) if algorithm.wants.mc_return or "dataset" in algorithm.uses else None
+            ),
             next_action=(
                 low + (high - low) * uniform(count, SPEC.horizon, SPEC.action_dim)
                 if algorithm.wants.next_action
