@@ -10,11 +10,17 @@ import torch
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.phases import Budget, Outcome, Trials
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import Batch, PolicySpec, Rollout, Statistics
 
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
 NUM_ENVS = 3
+BASES: dict[str, type[FlowPolicy] | type[DiffusionPolicy]] = {
+    "": FlowPolicy,
+    "flow": FlowPolicy,
+    "diffusion": DiffusionPolicy,
+}
 
 
 @pytest.fixture(scope="session")
@@ -28,15 +34,17 @@ def statistics() -> Statistics:
 def setup_of(statistics: Statistics) -> Callable[..., Setup]:
     """Give an algorithm what it says that it uses, and nothing else.
 
-    The base plans four actions where the run executes two, unless ``plan`` says otherwise.
+    The base plans four actions where the run executes two, unless ``plan`` says otherwise. It is a
+    flow policy unless ``start`` names another kind.
     """
 
-    def make(uses: frozenset[str] | set[str], *, plan: int = 4) -> Setup:
+    def make(uses: frozenset[str] | set[str], *, plan: int = 4, start: str = "") -> Setup:
         known = {"policy", "dataset", "base", "start"}
         assert uses <= known, f"say in {__file__} how to supply {uses}"
         with torch.random.fork_rng():
             torch.manual_seed(11)
-            base = FlowPolicy(
+            kind = BASES[start]
+            base = kind(
                 PolicySpec(5, plan, 2, SPEC.action_low, SPEC.action_high),
                 hidden=(16, 16),
                 sampling_steps=2,
@@ -72,7 +80,8 @@ def rollout_for(algorithm: Algorithm, seed: int) -> Rollout:
         next_obs=torch.cat([obs[1:], 4 * uniform(SPEC.obs_dim)[:1] - 2]),
         discount=0.99 * (~terminated).float(),
         cut=terminated | truncated,
-        aux={k: 2 * uniform(*v) - 1 for k, v in algorithm.aux_shapes.items()},
+        # Near 0, as what a narrow policy may really have done: densities of the rest are cut off.
+        aux={k: 0.2 * (2 * uniform(*v) - 1) for k, v in algorithm.aux_shapes.items()},
     )
 
 
@@ -112,7 +121,9 @@ def batch_of() -> Callable[..., Batch]:
             next_obs=4 * uniform(count, SPEC.obs_dim) - 2,
             discount=0.99 * (uniform(count) < 0.8).float(),
             valid=valid,
-            mc_return=uniform(count) if "dataset" in algorithm.uses else None,
+            mc_return=(
+                uniform(count) if algorithm.wants.mc_return or "dataset" in algorithm.uses else None
+            ),
             next_action=(
                 low + (high - low) * uniform(count, SPEC.horizon, SPEC.action_dim)
                 if algorithm.wants.next_action

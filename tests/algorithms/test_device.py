@@ -39,7 +39,7 @@ def made(file: Path, setup_of: Callable[..., Setup], device: str) -> Algorithm:
     keywords = section["algorithm"]
     kind = class_of(keywords.pop("_target_"), "algorithm")
     keywords |= {key: value for key, value in SMALL.items() if key in keywords}
-    setup = setup_of(kind.uses)
+    setup = setup_of(kind.uses, start=kind.starts_from)
     moved = dataclasses.replace(
         setup,
         device=device,

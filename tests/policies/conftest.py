@@ -23,7 +23,9 @@ from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
+from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
+from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec, Statistics
 
@@ -59,6 +61,15 @@ def _ticket() -> Policy:
     return policy
 
 
+def _tuned(sampler: str) -> Policy:
+    base = DiffusionPolicy(SPEC, **SMALL, sampler=sampler, sampling_steps=4, train_steps=4)
+    policy = TunedDiffusionPolicy(_fitted(base), tuned_steps=3)
+    with torch.no_grad():
+        for weight in policy.tuned.parameters():
+            weight.add_(0.03 * torch.randn_like(weight))
+    return policy
+
+
 # Kinds made of other policies cannot be built from a spec, so they stand here.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
@@ -71,6 +82,11 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     ),
     "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
                                             train_steps=4)),
+    "stochastic_flow": lambda: StochasticFlowPolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=3)), level=0.3
+    ),
+    "tuned_diffusion": lambda: _tuned("ddim"),
+    "tuned_ddpm": lambda: _tuned("ddpm"),
     "gaussian": lambda: _fitted(GaussianPolicy(SPEC, **SMALL)),
 }  # fmt: skip
 
