@@ -33,7 +33,7 @@ from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.types import PolicySpec, Statistics
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
-WITHOUT_CRITIC = {"bc", "frozen", "zero_noise"}
+WITHOUT_CRITIC = {"bc", "consistency_distillation", "frozen", "zero_noise"}
 GAMMA = 0.7
 PUSH = 0.8  # size of an action; its sign decides
 LOG_STD = -3.0  # of a held plan, before squashing: so narrow that its signs are certain
