@@ -88,6 +88,7 @@ class Algorithm(ABC):
         uses: which of ``policy``, ``dataset`` and ``base`` it needs; the harness says in one line
             which is missing. ``start`` stands for a base, or for a policy with a dataset, whichever
             is given: ``Setup.start`` then returns what the method learns on from.
+        starts_from: the one kind of policy that it can start from; empty: any kind.
         without: settings of a parent that have no effect on it; the harness refuses them.
         bootstraps: whether it looks at next observations. A method that does not is also given
             the steps of a dataset whose next observation was not recorded.
@@ -110,6 +111,7 @@ class Algorithm(ABC):
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     uses: ClassVar[frozenset[str]] = frozenset()
+    starts_from: ClassVar[str] = ""
     without: ClassVar[frozenset[str]] = frozenset()
     faithful: ClassVar[bool] = True
     bootstraps: ClassVar[bool] = True

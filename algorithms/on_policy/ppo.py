@@ -29,8 +29,9 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.returns import ReturnScale, generalized_advantage, next_values
-from trimtab.observations import count, tree_map
+from trimtab.algorithms.common.returns import ReturnScale
+from trimtab.algorithms.common.rollouts import valued
+from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
@@ -175,20 +176,10 @@ class PPO(Algorithm):
     @torch.no_grad()
     def samples(self, data: Rollout) -> Samples:
         """Return the rollout's decisions with advantages, targets and old likelihoods."""
-        normalize = self.policy.normalizer.obs
-        obs = normalize(data.obs)
-        value = self.critic(obs).squeeze(-1)
-        cuts = data.cuts
-        last = normalize(tree_map(lambda part: part[-1], data.next_obs))
-        at_cuts = normalize(tree_map(lambda part: part.flatten(0, 1)[cuts], data.next_obs))
-        values = self.critic(torch.cat([last, at_cuts])).squeeze(-1)
-        reward = data.reward
-        if self.reward_scale is not None:
-            reward = self.reward_scale(reward, data.cut)
-        following = next_values(value, cuts, *values.split([len(last), len(at_cuts)]))
-        advantage = generalized_advantage(
-            reward, value, following, data.discount, data.cut, self.gae_decay
+        seen = valued(
+            data, self.policy.normalizer.obs, self.critic, self.reward_scale, self.gae_decay
         )
+        obs, value, advantage = seen.obs, seen.value, seen.advantage
         mean = self.policy.head(obs.flatten(0, 1))
         action = data.aux["unclipped"].flatten(0, 1)
         return Samples(

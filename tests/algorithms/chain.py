@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.finetuning.chain_ppo import ChainPPO
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.on_policy.ppo import PPO
@@ -30,6 +31,7 @@ from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.benchmarks.settings.constructors import class_of, keywords
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
+from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec, Statistics
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
@@ -113,6 +115,15 @@ class Plain(Policy):
         return self.normalizer.raw_action(noise)
 
 
+def base_of(kind: str, spec: PolicySpec) -> Policy:
+    """Return the base of a method that starts from a kind of policy; otherwise the plain one."""
+    if not kind:
+        return Plain(spec)
+    network: Any = policy_kinds()[kind]
+    base: Policy = network(spec, hidden=(16, 16), sampling_steps=2)
+    return base
+
+
 def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algorithm:
     """Make a registered method; of ``wanted`` it is given what its constructor takes.
 
@@ -129,7 +140,7 @@ def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algo
     setup = Setup(
         spec=spec,
         policy=lambda spec: GaussianPolicy(spec, hidden=(8,)),
-        base=Plain(spec),
+        base=base_of(class_of(target, "_target_").starts_from, spec),
         statistics=Statistics(zero, zero + 1, zero - 1, zero + 1, *ranges),
         num_envs=num_envs,
         discount=GAMMA,
@@ -168,7 +179,7 @@ def critics_of(algorithm: Algorithm) -> Values | None:
 
 def value_of(algorithm: Algorithm) -> Callable[[Tensor], Tensor] | None:
     """Return what reads the state values of a method, or None where it has none."""
-    if isinstance(algorithm, PPO):
+    if isinstance(algorithm, PPO | ChainPPO):
         normalizer = algorithm.policy.normalizer
         return lambda obs: algorithm.critic(normalizer.obs(obs)).squeeze(-1)
     if isinstance(algorithm, SB3PPO):

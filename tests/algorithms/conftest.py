@@ -9,11 +9,17 @@ import pytest
 import torch
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import Batch, PolicySpec, Rollout, Statistics
 
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
 NUM_ENVS = 3
+BASES: dict[str, type[FlowPolicy] | type[DiffusionPolicy]] = {
+    "": FlowPolicy,
+    "flow": FlowPolicy,
+    "diffusion": DiffusionPolicy,
+}
 
 
 @pytest.fixture(scope="session")
@@ -27,15 +33,17 @@ def statistics() -> Statistics:
 def setup_of(statistics: Statistics) -> Callable[..., Setup]:
     """Give an algorithm what it says that it uses, and nothing else.
 
-    The base plans four actions where the run executes two, unless ``plan`` says otherwise.
+    The base plans four actions where the run executes two, unless ``plan`` says otherwise. It is a
+    flow policy unless ``start`` names another kind.
     """
 
-    def make(uses: frozenset[str] | set[str], *, plan: int = 4) -> Setup:
+    def make(uses: frozenset[str] | set[str], *, plan: int = 4, start: str = "") -> Setup:
         known = {"policy", "dataset", "base", "start"}
         assert uses <= known, f"say in {__file__} how to supply {uses}"
         with torch.random.fork_rng():
             torch.manual_seed(11)
-            base = FlowPolicy(
+            kind = BASES[start]
+            base = kind(
                 PolicySpec(5, plan, 2, SPEC.action_low, SPEC.action_high),
                 hidden=(16, 16),
                 sampling_steps=2,

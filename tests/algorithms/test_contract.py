@@ -41,7 +41,7 @@ def build(request: pytest.FixtureRequest, setup_of: SetupOf) -> Callable[..., Al
     kind, keywords = chosen(request.param)
 
     def make(seed: int = 0, plan: int = 4) -> Algorithm:
-        setup = setup_of(kind.uses, plan=plan)
+        setup = setup_of(kind.uses, plan=plan, start=kind.starts_from)
         torch.manual_seed(seed)
         algorithm: Algorithm = kind(setup, **keywords)
         return algorithm
@@ -224,7 +224,7 @@ def test_leaves_the_base_as_it_is(
 )
 def test_learns_on_a_copy_of_its_start(data_of: DataOf, setup_of: SetupOf, file: Path) -> None:
     kind, keywords = chosen(file)
-    setup = setup_of({"start"})
+    setup = setup_of({"start"}, start=kind.starts_from)
     assert setup.base is not None
     before = copy.deepcopy(setup.base.state_dict())
     algorithm = kind(setup, **keywords)

@@ -201,6 +201,7 @@ def test_repeating_the_last_action_of_a_cut_chunk_would_not_do(
 ON_POLICY: dict[str, Any] = {
     "hidden": [32, 32],
     "learning_rate": 1e-2,
+    "critic_learning_rate": 1e-2,
     "normalize_observations": False,
     "normalize_rewards": False,
     "rollout_steps": 16,

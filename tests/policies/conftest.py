@@ -22,6 +22,7 @@ from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
+from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec, Statistics
 
@@ -51,6 +52,15 @@ def _steered() -> Policy:
     return LatentPolicy(TanhGaussianPolicy(latent_spec(base, 1.5), **SMALL), base)
 
 
+def _tuned(sampler: str) -> Policy:
+    base = DiffusionPolicy(SPEC, **SMALL, sampler=sampler, sampling_steps=4, train_steps=4)
+    policy = TunedDiffusionPolicy(_fitted(base), tuned_steps=3)
+    with torch.no_grad():
+        for weight in policy.tuned.parameters():
+            weight.add_(0.03 * torch.randn_like(weight))
+    return policy
+
+
 # Kinds made of other policies cannot be built from a spec, so they stand here.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
@@ -59,6 +69,8 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     ),
     "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
                                             train_steps=4)),
+    "tuned_diffusion": lambda: _tuned("ddim"),
+    "tuned_ddpm": lambda: _tuned("ddpm"),
     "gaussian": lambda: _fitted(GaussianPolicy(SPEC, **SMALL)),
 }  # fmt: skip
 

@@ -1,0 +1,37 @@
+"""What a method starts from: the kind of policy that it can tune."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from trimtab.algorithms.base import Setup
+from trimtab.policies.base import Policy
+from trimtab.types import TrimtabError
+
+__all__ = ["start_of"]
+
+Kind = TypeVar("Kind", bound=Policy)
+
+
+def start_of(setup: Setup, kind: type[Kind]) -> Kind:
+    """Return a trainable copy of what a method starts from.
+
+    Args:
+        setup: has a base, or a policy with a dataset.
+        kind: class that the policy must have.
+
+    Raises:
+        TrimtabError: if it is of another kind, or plans less than what is executed.
+    """
+    start = setup.start()
+    wanted = kind.__module__.rpartition(".")[2]
+    if not isinstance(start, kind):
+        raise TrimtabError(
+            f"this method tunes a {wanted} policy, and it was given a {start.kind} policy; give "
+            f"base= of a run with policy={wanted}, or policy={wanted} with a dataset"
+        )
+    if start.spec.horizon < setup.spec.horizon:
+        raise TrimtabError(
+            f"act_steps={setup.spec.horizon}: the policy plans only {start.spec.horizon} actions"
+        )
+    return start

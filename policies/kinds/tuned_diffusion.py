@@ -1,0 +1,85 @@
+"""A diffusion policy whose last denoising steps have a network of their own, which is tuned."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor
+
+from trimtab.policies.base import Policy
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.networks.chains import Chain, DiffusionChain, Predict
+from trimtab.types import Obs, TrimtabError
+
+
+class TunedDiffusionPolicy(Policy):
+    """The base's early denoising steps, frozen, then tuned ones (DPPO, arXiv 2409.00588).
+
+    It acts by the base's own sampler. Its tuned network begins as a copy of the base's.
+
+    Args:
+        base: a diffusion policy; its weights get no gradients.
+        tuned_steps: how many of the last steps are tuned.
+
+    Raises:
+        TrimtabError: if there are not so many steps.
+    """
+
+    def __init__(self, base: DiffusionPolicy, *, tuned_steps: int) -> None:
+        steps = len(base.sampler.timesteps)
+        if not 1 <= tuned_steps <= steps:
+            raise TrimtabError(
+                f"tuned diffusion policy: tuned_steps={tuned_steps}: must be from 1 to the "
+                f"{steps} steps of its sampler"
+            )
+        super().__init__(base.spec, base.noise_shape, tuned_steps=tuned_steps)
+        self.normalizer = base.normalizer
+        self.base = base.requires_grad_(False).eval()
+        self.tuned = copy.deepcopy(base.network).requires_grad_(True)
+        self.early = steps - tuned_steps
+        self.chain = DiffusionChain(base.sampler, eta=0.0)
+        self.single = len(base.noise_shape) == 2  # one latent is all the noise that there is
+
+    def train(self, mode: bool = True) -> TunedDiffusionPolicy:
+        """Set the tuned network's mode; the frozen base stays in evaluation mode."""
+        super().train(mode)
+        self.base.eval()
+        return self
+
+    def predictor(self, obs: Obs, chain: Chain) -> Predict:
+        """Return what predicts the noise of each step of ``chain``: frozen, then tuned."""
+        vector = self.normalizer.obs(obs)
+        frozen, tuned = self.base.network, self.tuned
+        frozen_share = frozen.condition(vector) if self.early else None
+        tuned_share = tuned.condition(vector)
+
+        def predict(point: Tensor, index: int) -> Tensor:
+            time = chain.time(index)
+            if index < self.early:
+                early: Tensor = frozen(point, time, frozen_share)
+                return early
+            late: Tensor = tuned(point, time, tuned_share)
+            return late
+
+        return predict
+
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        predict = self.predictor(obs, self.chain)
+        point = noise if self.single else noise[:, 0]
+        for index in range(self.chain.steps):
+            point = self.chain.mean(point, predict(point, index), index)
+            if not self.single and index < self.chain.steps - 1:
+                point = point + self.chain.std(index) * noise[:, index + 1]
+        return self.normalizer.raw_action(point)
+
+    @property
+    def label(self) -> str:
+        """It is listed under the kind of its base."""
+        return self.base.label
+
+    def config(self) -> dict[str, object]:
+        """Return JSON that nests the config of the base."""
+        described = super().config()
+        described.pop("spec")
+        return {**described, "base": self.base.config()}
