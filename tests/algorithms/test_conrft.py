@@ -102,48 +102,43 @@ def chunks(policy: ConsistencyPolicy, obs: Tensor, noise: Tensor) -> Tensor:
     return policy.normalizer.normalize_action(policy(obs, noise))
 
 
-@pytest.mark.parametrize("offline", [True, False])
-def test_critic_loss_by_hand(offline: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm, data = made(conservative_weight=0.3, candidates=3), batch()
+@pytest.mark.parametrize(("offline", "rows"), [(True, 6), (True, 2), (False, 6)])
+def test_critic_loss_by_hand(offline: bool, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = made(conservative_weight=0.3, candidates=3, conservative_share=rows / 6)
+    data = batch()
     for step in range(4):
         algorithm.update(batch(seed=step))  # so that critics and targets differ
     old = copy.deepcopy(algorithm)
-    noise = iter([n_later := torch.randn(18, 2, 1), n_now := torch.randn(18, 2, 1)])
-    if not offline:
-        noise = iter([n_later := torch.randn(6, 2, 1)])
+    n_td, (n_here, n_there) = torch.randn(6, 2, 1), torch.randn(2, 3 * rows, 2, 1)
+    noise = iter([n_td, n_here, n_there])
     monkeypatch.setattr(algorithm.policy, "sample_noise", lambda n: next(noise))
-    drawn = torch.rand(3, 6, 2, 1)
+    drawn = torch.rand(3, rows, 2, 1)
     monkeypatch.setattr(torch, "rand_like", lambda x: drawn)
     algorithm.actor_every = 1000
     metrics = (algorithm.update_offline if offline else algorithm.update)(data)
 
-    expected, gap = 0.0, 0.0
+    error, gap = 0.0, 0.0
     obs, next_obs = data.obs, data.next_obs
     assert isinstance(obs, Tensor) and isinstance(next_obs, Tensor) and data.mc_return is not None
     with torch.no_grad():
         for row in range(6):
             here, there = obs[row : row + 1], next_obs[row : row + 1]
-            later = (
-                [chunks(old.policy, there, n_later[j * 6 + row][None]) for j in range(3)][
-                    : 3 if offline else 1
-                ]
-                if offline
-                else [chunks(old.policy, there, n_later[row][None])]
-            )
-            backup = data.reward[row] + data.discount[row] * old.target(there, later[0]).min()
+            later = chunks(old.policy, there, n_td[row][None])
+            backup = data.reward[row] + data.discount[row] * old.target(there, later).min()
             taken = old.critic(here, data.action[row : row + 1] / 2.0)
-            expected += float((taken - backup).square().sum()) / (2 * 6)
-            if offline:
-                asked = [2 * drawn[j, row][None] - 1 for j in range(3)] + later
-                asked += [chunks(old.policy, here, n_now[j * 6 + row][None]) for j in range(3)]
-                for member in range(2):
-                    q = [max(float(old.critic(here, a)[member]), float(data.mc_return[row]))
-                         for a in asked]  # fmt: skip
-                    own = float(taken[member])
-                    soft = math.log((sum(math.exp(v) for v in q) + math.exp(own)) / 10)
-                    gap += (soft - own) / (2 * 6)
+            error += float((taken - backup).square().sum()) / (2 * 6)
+            if not offline or row >= rows:
+                continue
+            asked = [2 * drawn[j, row][None] - 1 for j in range(3)]
+            asked += [chunks(old.policy, here, n_here[j * rows + row][None]) for j in range(3)]
+            asked += [chunks(old.policy, there, n_there[j * rows + row][None]) for j in range(3)]
+            for member in range(2):
+                least, own = float(data.mc_return[row]), float(taken[member])
+                q = [max(float(old.critic(here, one)[member]), least) for one in asked]
+                soft = math.log((sum(math.exp(value) for value in q) + math.exp(own)) / 10)
+                gap += (soft - own) / (2 * rows)
     assert float(metrics["conservative_gap"]) == pytest.approx(gap, abs=1e-5)
-    assert float(metrics["critic_loss"]) == pytest.approx(expected + 0.3 * gap, rel=1e-4)
+    assert float(metrics["critic_loss"]) == pytest.approx(error + 0.3 * gap, rel=1e-4)
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -163,7 +158,7 @@ def test_actor_climbs_values_and_clones(offline: bool, monkeypatch: pytest.Monke
 
     taken: list[Tensor] = []
     monkeypatch.setattr(algorithm.policy, "bc_loss", imitation)
-    monkeypatch.setattr(algorithm.policy, "sample_noise", lambda n: noise.repeat(n // 6, 1, 1))
+    monkeypatch.setattr(algorithm.policy, "sample_noise", lambda n: noise.repeat(n, 1, 1)[:n])
     monkeypatch.setattr(algorithm.actor_optimizer, "step", taken.append)
     (algorithm.update_offline if offline else algorithm.update)(data)
     beta, eta = (0.7, 0.2) if offline else (0.4, 1.5)
@@ -225,7 +220,9 @@ def test_offline_updates_wait_for_no_device(update: str, monkeypatch: pytest.Mon
     base = FlowPolicy(replace(SPEC, horizon=3), hidden=(8, 8), sampling_steps=2).to("meta")
     algorithm = ConRFT(replace(setup(base=base), device="meta"), **SMALL)
     data = batch()
-    moved = {k: v.to("meta") if torch.is_tensor(v) else v for k, v in vars(data).items()}
+    moved: dict[str, Any] = {
+        k: v.to("meta") if torch.is_tensor(v) else v for k, v in vars(data).items()
+    }
     for name in ("item", "__bool__", "__float__", "tolist", "cpu"):
         monkeypatch.setattr(torch.Tensor, name, lambda *_: pytest.fail("waits for its device"))
     for _ in range(2):
@@ -244,6 +241,7 @@ def test_offline_updates_wait_for_no_device(update: str, monkeypatch: pytest.Mon
         (setup(), {"offline_value": -1.0}, "offline_value"),
         (setup(), {"online_imitation": -1.0}, "online_imitation"),
         (setup(), {"tau": 2.0}, "tau"),
+        (setup(), {"conservative_share": 1.5}, "conservative_share"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(
