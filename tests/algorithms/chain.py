@@ -22,6 +22,7 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.finetuning.chain_ppo import ChainPPO
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.offline_to_online.conrft import ConRFT
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.algorithms.peers.sb3 import ReplayingPeer
 from trimtab.algorithms.peers.sb3_ppo import SB3PPO
@@ -35,7 +36,7 @@ from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec, Statistics
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
-WITHOUT_CRITIC = {"bc", "frozen", "zero_noise"}
+WITHOUT_CRITIC = {"bc", "consistency_distillation", "frozen", "zero_noise"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.
 WITHOUT_CRITIC |= {"ogpo"}
 GAMMA = 0.7
@@ -169,7 +170,7 @@ def critics_of(algorithm: Algorithm) -> Values | None:
         return steered
     if isinstance(algorithm, SAC):
         return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
-    if isinstance(algorithm, TD3):
+    if isinstance(algorithm, TD3 | ConRFT):
         return lambda obs, action: [algorithm.critic(algorithm.policy.normalizer.obs(obs), action)]
     if isinstance(algorithm, ReplayingPeer):
         model: Any = algorithm.model
@@ -201,6 +202,8 @@ class HeldPlan:
         self.modules = self._actors(algorithm)
         size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0
         mean = torch.atanh(torch.tensor(plan) * PUSH / size)
+        if isinstance(algorithm, ConRFT):  # its policy has no tanh, and takes half of its network
+            mean = torch.tensor(plan) * PUSH / algorithm.policy.sigma_data
         with torch.no_grad():
             for module in self.modules[: 2 if self.deterministic else 1]:
                 self._fix(module, mean)
@@ -208,6 +211,8 @@ class HeldPlan:
 
     def _actors(self, algorithm: Algorithm) -> list[nn.Module]:
         self.deterministic = True
+        if isinstance(algorithm, ConRFT):
+            return [algorithm.policy]
         if isinstance(algorithm, TD3):
             return [algorithm.policy, algorithm.policy_target]
         if isinstance(algorithm, SAC):

@@ -35,6 +35,8 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "expectile": 0.5,
     "critics": 3,
     "actor_every": 1,
+    "student_hidden": [32, 32],
+    "online_imitation": 0.0,
 }
 
 TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
