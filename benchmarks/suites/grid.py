@@ -109,9 +109,7 @@ class _Grid:
                 f"no {key}"
             )
         variants = {None: [], **self.side("variants").get(method, {})}
-        bases: Sequence[str | None] = (
-            list(self.side("bases")) if described.get("base", True) else [None]
-        )
+        bases = self._bases_of(method, described.get("base", True))
         for base in bases:
             for variant, more in variants.items():
                 words = [*of_task["words"], *described["words"]]
@@ -129,6 +127,20 @@ class _Grid:
                 if "seconds" in described:
                     run["seconds"] = described["seconds"]
                 yield name, run
+
+    def _bases_of(self, method: str, base: bool | Sequence[str]) -> Sequence[str | None]:
+        """Return the bases that a method starts from: all, those that are named, or nothing."""
+        if base is True:
+            return list(self.side("bases"))
+        if base is False:
+            return [None]
+        for name in base:
+            if name not in self.grid["bases"]:
+                raise TrimtabError(
+                    f"suite {self.suite}: grid.methods.{method} starts from {name}; "
+                    f"{nearest(name, self.grid['bases'])}"
+                )
+        return [name for name in self.side("bases") if name in base]
 
     def _known(self, words: Sequence[str]) -> list[str]:
         """Return those words of ``where_known`` whose setting the run's method has."""

@@ -12,7 +12,7 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.phases import Budget, Outcome, Trials
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
-from trimtab.types import Batch, PolicySpec, Rollout, Statistics
+from trimtab.types import Batch, PolicySpec, Rollout, Statistics, TrimtabError
 
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
 NUM_ENVS = 3
@@ -85,6 +85,15 @@ def rollout_for(algorithm: Algorithm, seed: int) -> Rollout:
     )
 
 
+def learns_from_trials(algorithm: Algorithm) -> bool:
+    """Whether a phase of a run that only interacts is fed by trials."""
+    try:
+        phases = algorithm.phases(Budget(offline_steps=0, online_steps=1))
+    except TrimtabError:  # it learns offline first
+        return False
+    return any(isinstance(phase.feed, Trials) for phase in phases)
+
+
 @pytest.fixture
 def data_of(batch_of: Callable[..., Batch]) -> Callable[..., Batch | Rollout | Outcome]:
     """Draw what the harness would give to an algorithm's update."""
@@ -92,7 +101,7 @@ def data_of(batch_of: Callable[..., Batch]) -> Callable[..., Batch | Rollout | O
     def draw(algorithm: Algorithm, seed: int = 0) -> Batch | Rollout | Outcome:
         if algorithm.rollout_steps:
             return rollout_for(algorithm, seed)
-        if any(isinstance(one.feed, Trials) for one in algorithm.phases(Budget(0, 1))):
+        if learns_from_trials(algorithm):
             uniform = torch.rand(2, 4, generator=torch.Generator().manual_seed(seed))
             success = (uniform[0] < 0.5).float()
             return Outcome(success, uniform[1], steps=torch.full((4,), 7))

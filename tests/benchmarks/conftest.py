@@ -16,6 +16,7 @@ from hydra.utils import get_class
 from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.constructors import keywords_of
 from trimtab.benchmarks.settings.groups import load_group
 
 FINGERPRINTS = {
@@ -180,22 +181,37 @@ class Tiny:
         ]
 
     def online(self, out: Path, algorithm: str) -> list[str]:
-        """Return the settings of a run that learns by acting; steering methods get the base."""
-        method = load_group("algorithm", algorithm)["algorithm"]
-        uses = get_class(method["_target_"]).uses
-        on_policy = "rollout_steps" in method
+        """Return the settings of a run that learns by acting; what starts from a base gets one."""
+        kind = get_class(load_group("algorithm", algorithm)["algorithm"]["_target_"])
+        small = {
+            "hidden": "[16]",
+            "batch_size": "16",
+            "rollout_steps": "9",
+            "warmup_steps": "48",
+            "tickets": "3",
+            "episodes": "2",
+            "epochs": "2",
+        }
         return [
             *self.task(out),
             f"algorithm={algorithm}",
-            *([f"base={self.base}"] if uses & {"base", "start"} else []),
-            "algorithm.hidden=[16]",
-            "algorithm.batch_size=16",
-            "algorithm.rollout_steps=9" if on_policy else "algorithm.warmup_steps=48",
+            *([f"base={self.base}"] if kind.uses & {"base", "start"} else []),
+            *(
+                f"algorithm.{key}={value}"
+                for key, value in small.items()
+                if key in keywords_of(kind)
+            ),
             "num_envs=2",
             "online_steps=320",
             "eval_every=150",
             "checkpoint_every=60",
         ]
+
+    def cloned(self, policy: str, out: Path) -> Path:
+        """Return the folder of a run that cloned another kind of policy from the same data."""
+        words = [*self.task(out), "algorithm=bc", f"policy={policy}", "policy.hidden=[16]"]
+        words += [f"dataset={self.dataset}", "offline_steps=60", "algorithm.batch_size=16"]
+        return train(compose_run(words)).folder
 
 
 @pytest.fixture(scope="session")

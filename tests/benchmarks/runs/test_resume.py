@@ -18,19 +18,34 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.core import segments
 from trimtab.benchmarks.core.checkpoint import Checkpoints, load_checkpoint
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.catalog import family_of
 from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.constructors import class_of
+from trimtab.benchmarks.settings.groups import group_options, registered_target
 from trimtab.errors import Stopped
 from trimtab.types import TrimtabError
 
 HERE = Path(__file__).resolve().parent
 CONTEXT = multiprocessing.get_context("forkserver")
 NEVER = 9.0
+IMPROVING = {"steering", "selection", "editing", "finetuning", "offline_to_online"}
 HOPPING = ("sac", "td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
+# Methods that improve a policy; those that learn nothing have nothing to resume.
+STARTING = [
+    name
+    for name in group_options("algorithm")
+    if family_of(target := str(registered_target("algorithm", name))) in IMPROVING
+    and class_of(target, "algorithm").explore is not Algorithm.explore
+]
+OF_A_KIND = {"dppo": "diffusion", "conrft": "consistency", "rl_100": "diffusion"}
+"""Methods that start from this kind of policy; the others are tried on a flow."""
 ROUND = "sac buffer_size=36"
 """A run whose ring goes round more than twice."""
 
@@ -94,6 +109,8 @@ def outcome(folder: Path) -> dict[str, Any]:
     kept = sorted((folder / "checkpoint").glob("rows/*"))
     rows = read_episodes(folder / "episodes.parquet").to_pylist()
     summary = json.loads((folder / "result.json").read_text())
+    for place in summary["evaluations"]:
+        del place["seconds"]
     return {
         "folder": folder.parts[-3:],
         "weights": (folder / "policy" / "model.safetensors").read_bytes(),
@@ -115,6 +132,19 @@ def words_of(tiny: Any, method: str, out: Path) -> list[str]:
         words = [*words, "env=gym/Hopper-v5", "env_options.horizon=200"]
     words += more
     return list({word.partition("=")[0]: word for word in words}.values())  # each given once
+
+
+@pytest.fixture(scope="module")
+def cloned(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a tiny clone of a kind of policy; made once."""
+    known: dict[str, Path] = {}
+
+    def folder_of(kind: str) -> Path:
+        if kind not in known:
+            known[kind] = tiny.cloned(kind, tmp_path_factory.mktemp(kind))
+        return known[kind]
+
+    return folder_of
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +185,27 @@ def test_killed_at_three_random_moments(
         assert resumed_from[-1]["collector"]["envs"]["chunks"].max() > 0
     finish(words)
     assert outcome(folder) == left_alone(method)
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("method", STARTING)
+def test_a_method_that_starts_from_a_policy_is_killed_goes_on_and_is_exported(
+    method: str, tiny: Any, cloned: Callable[[str], Path], tmp_path: Path
+) -> None:
+    outcomes = []
+    for place in ("left-alone", "killed"):
+        words = words_of(tiny, method, tmp_path / place)
+        if method in OF_A_KIND:
+            words = [word for word in words if not word.startswith("base=")]
+            words += [f"base={cloned(OF_A_KIND[method])}"]
+        if place == "killed":
+            kill(words, "nowhere", 0.6, 0.7)
+        finish(words)
+        outcomes.append(outcome(run_folder(tmp_path / place)))
+    assert outcomes[0] == outcomes[1]
+    errors = export_bundle(run_folder(tmp_path / "killed"), tmp_path / "bundle")
+    assert max(errors.values()) < 1e-4
+    assert (tmp_path / "bundle" / "policy.onnx").is_file()
 
 
 @pytest.mark.parametrize("method", ["ppo", "sac"])
