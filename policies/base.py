@@ -78,6 +78,20 @@ class Policy(nn.Module, ABC):
             f"a {self.kind} policy has no behaviour-cloning loss; choose another policy=…"
         )
 
+    def bc_errors(self, batch: Batch) -> Tensor:
+        """Return the imitation error of every entry of a batch's chunks, ``[B, H, A]``.
+
+        Their mean over what is valid is :meth:`bc_loss`; a method that weighs decisions by their
+        worth takes the mean itself.
+
+        Raises:
+            TrimtabError: if policies of this kind have no such errors.
+        """
+        raise TrimtabError(
+            f"a {self.kind} policy has no imitation error for each decision; choose another "
+            "policy=…, such as flow or diffusion"
+        )
+
     @property
     def reading(self) -> Reading:
         """What it reads at each decision."""

@@ -8,7 +8,7 @@ from trimtab.algorithms.base import Setup
 from trimtab.policies.base import Policy
 from trimtab.types import TrimtabError
 
-__all__ = ["start_of"]
+__all__ = ["any_start_of", "start_of"]
 
 Kind = TypeVar("Kind", bound=Policy)
 
@@ -23,13 +23,23 @@ def start_of(setup: Setup, kind: type[Kind]) -> Kind:
     Raises:
         TrimtabError: if it is of another kind, or plans less than what is executed.
     """
-    start = setup.start()
+    start = any_start_of(setup)
     wanted = kind.__module__.rpartition(".")[2]
     if not isinstance(start, kind):
         raise TrimtabError(
             f"this method tunes a {wanted} policy, and it was given a {start.kind} policy; give "
             f"base= of a run with policy={wanted}, or policy={wanted} with a dataset"
         )
+    return start
+
+
+def any_start_of(setup: Setup) -> Policy:
+    """Return a trainable copy of what a method starts from, of whatever kind.
+
+    Raises:
+        TrimtabError: if it plans less than what is executed.
+    """
+    start = setup.start()
     if start.spec.horizon < setup.spec.horizon:
         raise TrimtabError(
             f"act_steps={setup.spec.horizon}: the policy plans only {start.spec.horizon} actions"

@@ -61,7 +61,11 @@ class DiffusionPolicy(Policy):
         return self.normalizer.raw_action(action)
 
     def bc_loss(self, batch: Batch) -> Tensor:
-        """Return the noise-prediction error at a random level (Ho et al., eq. 14)."""
+        """Return the mean of :meth:`bc_errors`."""
+        return self.masked_mean(self.bc_errors(batch), batch.valid)
+
+    def bc_errors(self, batch: Batch) -> Tensor:
+        """Return the squared error of the noise at a random level (Ho et al., eq. 14)."""
         clean = self.normalizer.normalize_action(batch.action)
         level = torch.randint(self.train_steps, (len(batch),), device=clean.device)
         epsilon = torch.randn_like(clean)
@@ -69,4 +73,5 @@ class DiffusionPolicy(Policy):
         noisy = alpha.sqrt() * clean + (1 - alpha).sqrt() * epsilon
         condition = self.network.condition(self.normalizer.obs(batch.obs))
         predicted = self.network(noisy, level / self.train_steps, condition)
-        return self.masked_mean((predicted - epsilon).square(), batch.valid)
+        error: Tensor = (predicted - epsilon).square()
+        return error

@@ -49,11 +49,16 @@ class FlowPolicy(Policy):
         return self.normalizer.raw_action(action)
 
     def bc_loss(self, batch: Batch) -> Tensor:
-        """Return the loss ``|v(x_t, t) - (a - eps)|^2`` with ``x_t = (1 - t) eps + t a``."""
+        """Return the mean of :meth:`bc_errors`."""
+        return self.masked_mean(self.bc_errors(batch), batch.valid)
+
+    def bc_errors(self, batch: Batch) -> Tensor:
+        """Return ``(v(x_t, t) - (a - eps))^2`` with ``x_t = (1 - t) eps + t a`` ``[B, H, A]``."""
         clean = self.normalizer.normalize_action(batch.action)
         epsilon = torch.randn_like(clean)
         time = torch.rand(len(batch), device=clean.device)
         noisy = torch.lerp(epsilon, clean, time[:, None, None])
         condition = self.network.condition(self.normalizer.obs(batch.obs))
         velocity = self.network(noisy, time, condition)
-        return self.masked_mean((velocity - (clean - epsilon)).square(), batch.valid)
+        error: Tensor = (velocity - (clean - epsilon)).square()
+        return error

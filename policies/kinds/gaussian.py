@@ -44,5 +44,9 @@ class GaussianPolicy(Policy):
 
     def bc_loss(self, batch: Batch) -> Tensor:
         """Return the mean squared error in normalised units."""
+        return self.masked_mean(self.bc_errors(batch), batch.valid)
+
+    def bc_errors(self, batch: Batch) -> Tensor:
+        """Return the squared error of every entry in normalised units."""
         target = self.normalizer.normalize_action(batch.action)
-        return self.masked_mean((self.mean(batch.obs) - target).square(), batch.valid)
+        return (self.mean(batch.obs) - target).square()
