@@ -236,7 +236,7 @@ def test_q_chunking_clones_what_was_executed() -> None:
             rows += 1
     assert float(metrics["clone_loss"]) == pytest.approx(float(total.detach()) / rows, rel=1e-5)
     peer = torch.optim.Adam(clone.parameters(), 3e-3)
-    (total / rows).backward()  # type: ignore[no-untyped-call]
+    (total / rows).backward()
     peer.step()
     for mine, theirs in zip(ours.policy.base.parameters(), clone.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
