@@ -19,6 +19,7 @@ from trimtab.policies.bundle.files import CONFIG, Array, sealed
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.kinds.edited import EditedPolicy, editor_of
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
@@ -70,6 +71,11 @@ def _tuned(sampler: str) -> Policy:
     return policy
 
 
+def _edited() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    return EditedPolicy(base, editor_of(base, 3, sees_chunk=True, **SMALL), scale=0.3)
+
+
 # Kinds made of other policies cannot be built from a spec, so they stand here.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
@@ -77,6 +83,7 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     "repeated_noise": lambda: RepeatedNoisePolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
     ),
+    "edited": _edited,
     "best_of": lambda: BestOfPolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
     ),
