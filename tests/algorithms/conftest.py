@@ -79,7 +79,8 @@ def rollout_for(algorithm: Algorithm, seed: int) -> Rollout:
         next_obs=torch.cat([obs[1:], 4 * uniform(SPEC.obs_dim)[:1] - 2]),
         discount=0.99 * (~terminated).float(),
         cut=terminated | truncated,
-        aux={k: 2 * uniform(*v) - 1 for k, v in algorithm.aux_shapes.items()},
+        # Near 0, as what a narrow policy may really have done: densities of the rest are cut off.
+        aux={k: 0.2 * (2 * uniform(*v) - 1) for k, v in algorithm.aux_shapes.items()},
     )
 
 
@@ -115,7 +116,9 @@ def batch_of() -> Callable[..., Batch]:
             next_obs=4 * uniform(count, SPEC.obs_dim) - 2,
             discount=0.99 * (uniform(count) < 0.8).float(),
             valid=valid,
-            mc_return=uniform(count) if "dataset" in algorithm.uses else None,
+            mc_return=(
+                uniform(count) if algorithm.wants.mc_return or "dataset" in algorithm.uses else None
+            ),
             next_action=(
                 low + (high - low) * uniform(count, SPEC.horizon, SPEC.action_dim)
                 if algorithm.wants.next_action

@@ -21,6 +21,7 @@ from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
 from trimtab.policies.registry import policy_kinds
@@ -69,6 +70,9 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     ),
     "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
                                             train_steps=4)),
+    "stochastic_flow": lambda: StochasticFlowPolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=3)), level=0.3
+    ),
     "tuned_diffusion": lambda: _tuned("ddim"),
     "tuned_ddpm": lambda: _tuned("ddpm"),
     "gaussian": lambda: _fitted(GaussianPolicy(SPEC, **SMALL)),

@@ -1,0 +1,57 @@
+"""A flow policy that is carried along with noise in every step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trimtab.policies.base import Policy
+from trimtab.policies.kinds.flow import FlowPolicy
+from trimtab.policies.networks.chains import NOISE_LIMIT, FlowChain, walk
+from trimtab.types import Obs, Statistics
+
+
+class StochasticFlowPolicy(Policy):
+    """A flow as a stochastic process with the same marginals, as OGPO acts (arXiv 2605.03065).
+
+    Its noise is a whole path: where it starts, then that of each step, which is cut at 3 sigma.
+
+    Args:
+        base: a flow policy, whose Euler steps get the noise.
+        noise: how it goes with time, a name of ``chains.FLOW_NOISE``.
+        level: how large it is.
+    """
+
+    def __init__(self, base: FlowPolicy, *, noise: str = "tapered", level: float = 0.05) -> None:
+        shape = (base.sampler.steps + 1, base.spec.horizon, base.spec.action_dim)
+        super().__init__(base.spec, shape, noise=noise, level=level)
+        self.base = base
+        self.normalizer = base.normalizer
+        self.chain = FlowChain(base.sampler.steps, noise=noise, level=level)
+
+    def fit_normalizer(self, statistics: Statistics) -> None:
+        """Fit the base's normaliser."""
+        self.base.fit_normalizer(statistics)
+
+    def points(self, obs: Obs, noise: Tensor) -> list[Tensor]:
+        """Return the points of the path ``[B, H, A]``, normalised; the last one is not clipped."""
+        network, chain = self.base.network, self.chain
+        condition = network.condition(self.normalizer.obs(obs))
+        steps = noise[:, 1:].clamp(-NOISE_LIMIT, NOISE_LIMIT)
+        noise = torch.cat([noise[:, :1], steps], dim=1)
+        return walk(chain, lambda x, i: network(x, chain.time(i), condition), noise)
+
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        return self.normalizer.raw_action(self.points(obs, noise)[-1])
+
+    @property
+    def label(self) -> str:
+        """It is listed under the kind of its base."""
+        return self.base.label
+
+    def config(self) -> dict[str, object]:
+        """Return JSON that nests the config of the base."""
+        described = super().config()
+        described.pop("spec")
+        return {**described, "base": self.base.config()}
