@@ -7,7 +7,7 @@ the whole map, so that what steers one can be tried on the other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,9 @@ from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.normalizer import Normalizer
-from trimtab.types import Batch, Obs, TrimtabError
+from trimtab.types import Obs, TrimtabError
 
-__all__ = ["KarrasDenoiser", "check_teacher", "same_noise_loss", "student_of", "with_rest"]
+__all__ = ["KarrasDenoiser", "check_teacher", "same_chunk_loss", "same_noise_loss", "student_of"]
 
 _ONE_STEP = (DeterministicPolicy, DiagonalGaussianPolicy, GaussianPolicy, TanhGaussianPolicy)
 
@@ -67,17 +67,31 @@ def student_of(
     return student
 
 
-def same_noise_loss(student: ConsistencyPolicy, teacher: Policy, obs: Obs) -> Tensor:
-    """Return ``mean |student(s, z) - teacher(s, z)|^2`` in normalised units, ``z ~ N(0, I)``.
+def same_chunk_loss(
+    student: ConsistencyPolicy, obs: Tensor, teach: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return ``mean |student(s, z) - teach(z)|^2`` in normalised units, ``z ~ N(0, I)``.
 
     The student's chunk is taken before it is clipped to the limits.
+
+    Args:
+        student: of one step.
+        obs: normalised observations ``[B, O]``.
+        teach: from noise to normalised chunks at these observations.
     """
-    read = student.normalizer.obs(obs)
-    noise = student.sample_noise(len(read))
+    noise = student.sample_noise(len(obs))
     with torch.no_grad():
-        taught = student.normalizer.normalize_action(teacher(obs, noise))
-    learned = student.chunk(student.network.condition(read), noise)
+        taught = teach(noise)
+    learned = student.chunk(student.network.condition(obs), noise)
     return (learned - taught).square().mean()
+
+
+def same_noise_loss(student: ConsistencyPolicy, teacher: Policy, obs: Obs) -> Tensor:
+    """Return ``mean |student(s, z) - teacher(s, z)|^2`` in normalised units for raw ``obs``."""
+    normalizer = student.normalizer
+    return same_chunk_loss(
+        student, normalizer.obs(obs), lambda z: normalizer.normalize_action(teacher(obs, z))
+    )
 
 
 class KarrasDenoiser(nn.Module):
@@ -158,17 +172,3 @@ def _times(sigma: Tensor, known: Tensor) -> Tensor:
     above = torch.searchsorted(points, logs).clamp(1, count - 1)
     low, high = points[above - 1], points[above]
     return (above - 1 + ((logs - low) / (high - low)).clamp(0, 1)) / count
-
-
-def with_rest(policy: Policy, data: Batch) -> tuple[Tensor, Tensor]:
-    """Return whole chunks ``[B, H, A]`` of a batch with shorter ones, and which actions are real.
-
-    A policy that plans further than is executed is cloned on what was executed; the rest of the
-    chunk is its own plan, which the loss leaves out.
-    """
-    missing = policy.spec.horizon - data.action.shape[1]
-    if not missing:
-        return data.action, data.valid
-    rest = policy.act(data.obs)[:, -missing:]
-    valid = torch.cat([data.valid, torch.zeros_like(rest[..., 0], dtype=torch.bool)], 1)
-    return torch.cat([data.action, rest], 1), valid

@@ -32,7 +32,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -40,7 +39,8 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.conservative import conservative_gap
-from trimtab.algorithms.common.one_step import same_noise_loss, student_of, with_rest
+from trimtab.algorithms.common.one_step import same_noise_loss, student_of
+from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
@@ -262,8 +262,7 @@ class ConRFT(Algorithm):
 
     def actor_losses(self, data: Batch, obs: Tensor) -> tuple[Tensor, Tensor]:
         """Return the imitation loss, and the mean value of the policy's own chunks."""
-        whole, valid = with_rest(self.policy, data)
-        cloned = self.policy.bc_loss(replace(data, action=whole, valid=valid))
+        cloned = self.policy.bc_loss(as_plans(data, self.policy.spec.horizon))
         return cloned, self.critic(obs, self.sample(obs, 1)[0]).mean()
 
     def state(self) -> Mapping[str, Stateful]:

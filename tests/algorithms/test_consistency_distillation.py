@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.common.one_step import KarrasDenoiser, same_noise_loss, with_rest
+from trimtab.algorithms.common.one_step import KarrasDenoiser, same_noise_loss
 from trimtab.algorithms.finetuning.consistency_distillation import ConsistencyDistillation
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
@@ -289,16 +289,3 @@ def test_what_cannot_be_distilled_is_said_in_one_line(
     with pytest.raises(TrimtabError, match=word) as caught:
         made(base(), **keywords)
     assert "\n" not in str(caught.value)
-
-
-def test_a_chunk_that_is_cut_goes_on_as_the_policy_plans() -> None:
-    policy = FlowPolicy(PolicySpec(2, 4, 2, (-1.0, -2.0), (1.0, 2.0)), hidden=(8, 8))
-    data = batch(5)
-    torch.manual_seed(3)
-    whole, valid = with_rest(policy, data)
-    torch.manual_seed(3)
-    assert torch.equal(whole[:, 1:], policy.act(data.obs)[:, 1:])
-    assert torch.equal(whole[:, :1], data.action)
-    assert valid.tolist() == [[True, False, False, False]] * 5
-    alone, _ = with_rest(flow(), data)
-    assert alone is data.action

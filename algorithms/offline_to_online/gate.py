@@ -1,0 +1,104 @@
+"""AM-Q: whether a candidate is better than the accepted policy, by learned models and values.
+
+Lei et al., "Uni-O4: Unifying Online and Offline Deep Reinforcement Learning with Multi-Step
+On-Policy Optimization" (arXiv 2311.03351), equation 15: the mean of Q over what a policy meets when
+it starts at the data's observations and a learned model says what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.policies.networks.dynamics import DynamicsEnsemble
+
+__all__ = ["Gate"]
+
+
+class Gate(nn.Module):
+    """Models of what comes next, and the best score so far.
+
+    Attributes:
+        best: the best score.
+        accepted: how many candidates were accepted.
+        updates: updates of the candidate so far.
+
+    Args:
+        obs_dim: length of a normalised observation.
+        action_size: length of a flattened action chunk.
+        decisions: decisions from each observation on.
+        hidden: widths of the models' hidden layers.
+        members: number of models.
+    """
+
+    best: Tensor
+    accepted: Tensor
+
+    def __init__(
+        self,
+        obs_dim: int,
+        action_size: int,
+        *,
+        decisions: int,
+        hidden: Sequence[int] = (200, 200),
+        members: int = 5,
+    ) -> None:
+        super().__init__()
+        self.decisions, self.updates = decisions, 0
+        self.dynamics = DynamicsEnsemble(obs_dim, action_size, hidden=hidden, members=members)
+        self.register_buffer("best", torch.zeros(()))
+        self.register_buffer("accepted", torch.zeros(()))
+
+    @torch.no_grad()
+    def score(
+        self,
+        obs: Tensor,
+        act: Callable[[Tensor], Tensor],
+        value: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Return the mean of all decisions' least values in the models, a scalar.
+
+        A row counts in each decision by the chance that its episode still goes on.
+
+        Args:
+            obs: normalised observations to start from, ``[B, O]``; a rest that the members cannot
+                share evenly is left out.
+            act: what the policy executes, from ``[B, O]`` to ``[B, H, A]``.
+            value: of observations and what is executed, ``[E, B]``.
+        """
+        members = self.dynamics.members
+        obs = obs.repeat(members, 1) if len(obs) < members else obs
+        obs = obs[: len(obs) // members * members]
+        alive = torch.ones_like(obs[:, 0])
+        total, weight = torch.zeros_like(self.best), torch.zeros_like(self.best)
+        for _ in range(self.decisions):
+            action = act(obs)
+            total += (alive * value(obs, action).amin(0)).sum()
+            weight += alive.sum()
+            obs, end = self.dynamics(obs, action)
+            alive = alive * (1.0 - end)
+        return total / weight
+
+    @torch.no_grad()
+    def begin(self, score: Tensor) -> None:
+        """Take the score of the policy that is there at first as the best so far."""
+        self.best.copy_(score)
+
+    @torch.no_grad()
+    def judge(self, score: Tensor, accepted: nn.Module, candidate: nn.Module) -> None:
+        """Copy ``candidate`` to ``accepted`` if its score is above the best so far."""
+        better = score > self.best
+        for mine, theirs in zip(accepted.parameters(), candidate.parameters(), strict=True):
+            mine.copy_(torch.where(better, theirs, mine))
+        self.best.copy_(torch.where(better, score, self.best))
+        self.accepted += better
+
+    def get_extra_state(self) -> int:
+        """Return the number of updates, for checkpoints."""
+        return self.updates
+
+    def set_extra_state(self, state: int) -> None:
+        """Go on with a number of updates."""
+        self.updates = int(state)

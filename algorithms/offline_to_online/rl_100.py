@@ -1,0 +1,298 @@
+"""RL-100: cloning, offline improvement behind a gate, online improvement, a student of one step.
+
+Lei et al., "RL-100: Performant Robotic Manipulation with Real-World Reinforcement Learning" (arXiv
+2510.14830), with the gate of Uni-O4 (arXiv 2311.03351). A denoising step k is a Gaussian action,
+its density p_k that of the executed part of the chunk, and one surrogate serves offline and online:
+
+    L_k = -mean min(rho_k A, clip(rho_k, 1 - eps, 1 + eps) A),  rho_k = p_k / p_k,old
+
+with the same A for all k, a ratio and an optimiser step for each k of a minibatch.
+
+- clone:    the diffusion policy's own loss; left out where a base is given
+- values:   IQL (arXiv 2110.06169): V by the expectile of min Q'(s, a), Q by
+            r + gamma (1 - d) V(s'); and an ensemble of models of what comes next
+- improve:  chains of the accepted policy at the data's observations, A = min Q(s, a_0) - V(s),
+            normalised in the batch; eps falls in a line. Every ``gate_every`` updates the candidate
+            is scored (AM-Q): the mean of min Q over decisions of its mode in the models. If the
+            score is above the best so far, the candidate becomes the accepted policy
+- online:   A by generalised advantage estimation over chunks from V, normalised in the rollout
+- student:  mean |f(z) - policy(s, z)|^2 on the same noise, after each update of the others; with
+            ``one_step`` it is what is judged, otherwise there is none
+
+Published: 100 training and 10 sampling steps, critics 512x2, batches of 512, models 400x4 with 7
+members of which 5 elites, floor 0.0067, online learning rate 3e-6 adapted to a KL of 0.02, 2048
+decisions a rollout. An adaptation, because:
+
+- rollouts are not added to the data and cloned again before another offline round;
+- learning rates are fixed: to adapt one to a divergence would wait for the device;
+- all models are used, by their means, without elites or early stop; ends are learned and weigh rows
+  (there: known, and they drop rows); the best score starts with that of the start;
+- networks are perceptrons on states: no encoder of pictures, no reconstruction, no bottleneck;
+- critics are about the executed actions, and V takes a step with each denoising step.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.expectiles import expectile_loss
+from trimtab.algorithms.common.one_step import same_chunk_loss, student_of
+from trimtab.algorithms.common.plans import as_plans
+from trimtab.algorithms.common.starts import start_of
+from trimtab.algorithms.common.targets import polyak
+from trimtab.algorithms.finetuning.chain_ppo import ChainPPO, Decisions, Judged, clipped_surrogate
+from trimtab.algorithms.offline_to_online.denoising import Denoising, DenoisingNetwork
+from trimtab.algorithms.offline_to_online.gate import Gate
+from trimtab.algorithms.on_policy.ppo import normalized
+from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.policies.base import Policy
+from trimtab.policies.kinds.consistency import ConsistencyPolicy
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.types import Batch, Metrics, Obs, Rollout
+
+
+class RL100(ChainPPO):
+    """Clone, improve offline behind a gate, then online.
+
+    Args:
+        setup: needs ``dataset``, and ``base`` or ``policy``; a diffusion policy.
+        one_step: whether a student of one step is distilled and judged.
+        student_hidden: widths of the student's hidden layers.
+        clone_share: share of the offline updates that clone, where there is no base.
+        value_share: share of the other offline updates that learn values and models.
+        expectile: of V.
+        tau: Polyak rate of the target critics.
+        floor: least standard deviation of a denoising step.
+        offline_learning_rate: Adam's, of the candidate.
+        offline_clip: eps at the start of offline improvement.
+        clip_decay_updates: updates after which the offline eps is a tenth of that.
+        gate_every: updates between two scores.
+        gate_decisions: decisions in the models.
+        ppo: settings of ``ChainPPO``; ``batch_size`` counts decisions.
+
+    Raises:
+        TrimtabError: if what it starts from is no diffusion policy, or cannot teach a student.
+    """
+
+    uses = frozenset({"start", "dataset"})
+    starts_from = "diffusion"
+    without = frozenset({"normalize_rewards"})  # V is learned offline in rewards as they are
+    faithful = False
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        one_step: bool = True,
+        student_hidden: Sequence[int] = (256, 256, 256),
+        clone_share: float = 0.5,
+        value_share: float = 0.5,
+        expectile: float = 0.7,
+        tau: float = 0.005,
+        floor: float = 0.05,
+        offline_learning_rate: float = 1e-5,
+        offline_clip: float = 0.25,
+        clip_decay_updates: int = 8_000,
+        gate_every: int = 50,
+        gate_decisions: int = 20,
+        **ppo: Any,
+    ) -> None:
+        for name, share in (("clone_share", clone_share), ("value_share", value_share),
+                            ("tau", tau), ("expectile", expectile)):  # fmt: skip
+            check_range(name, share, 0, 1)
+        check_range("floor", floor, 1e-6)
+        check_range("offline_clip", offline_clip, 1e-12)
+        check_range("gate_every", gate_every, 1)
+        check_range("gate_decisions", gate_decisions, 1)
+        check_range("clip_decay_updates", clip_decay_updates, 1)
+        self.shares = (0.0 if setup.base is not None else clone_share, value_share)
+        self.expectile, self.tau = expectile, tau
+        self.offline_clip, self.clip_decay_updates = offline_clip, clip_decay_updates
+        self.gate_every = gate_every
+        self.actor = start_of(setup, DiffusionPolicy)
+        self.student: ConsistencyPolicy | None = None
+        if one_step:
+            self.student = student_of(self.actor, hidden=student_hidden, time_dim=16, levels=40)
+        self.policy: Policy = self.actor if self.student is None else self.student
+        self.denoising = Denoising(self.actor, floor=floor, act_steps=setup.spec.horizon)
+        steps = len(self.denoising.steps)
+        learned = list(self.actor.network.parameters())
+        super().__init__(
+            setup, learned, points=steps + 1, items=steps, normalize_rewards=False, **ppo
+        )
+        spec, size = self.actor.spec, self.act_steps * self.actor.spec.action_dim
+        hidden = ppo.get("hidden", (256, 256, 256))
+        self.values = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
+        self.target = copy.deepcopy(self.values).requires_grad_(False)
+        self.candidate = copy.deepcopy(self.actor.network)
+        self.gate = Gate(spec.obs_dim, size, decisions=gate_decisions).to(setup.device)
+        rate = self.critic_optimizer.learning_rate
+        self.values_optimizer = Adam(self.values.parameters(), rate)
+        self.dynamics_optimizer = Adam(self.gate.dynamics.parameters(), rate)
+        self.clone_optimizer = Adam(self.actor.parameters(), rate)
+        norm = self.actor_optimizer.max_gradient_norm
+        self.candidate_optimizer = Adam(
+            self.candidate.parameters(), offline_learning_rate, max_gradient_norm=norm
+        )
+        if self.student is not None:
+            self.student_optimizer = Adam(self.student.parameters(), rate)
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Clone, learn values, improve behind the gate, then interact."""
+        cloned = int(self.shares[0] * budget.offline_steps)
+        valued = int(self.shares[1] * (budget.offline_steps - cloned))
+        improved = budget.offline_steps - cloned - valued
+        known = (
+            Phase("clone", cloned, "updates", Feed.DATASET, self.clone),
+            Phase("values", valued, "updates", Feed.DATASET, self.learn_values),
+            Phase("improve", improved, "updates", Feed.DATASET, self.improve),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )
+        return tuple(phase for phase in known if phase.length)
+
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return actions of noisy chains of the accepted policy, and the chains."""
+        chain, _ = self.denoising.chains(self.actor.network, self.actor.normalizer.obs(obs))
+        action = self.actor.normalizer.raw_action(chain[:, -1])[:, : self.act_steps]
+        return action, {"chain": chain}
+
+    def clone(self, data: Batch) -> Metrics:
+        """Take one step on the policy's imitation loss."""
+        loss = self.actor.bc_loss(as_plans(data, self.actor.spec.horizon))
+        self.clone_optimizer.step(loss)
+        return {"bc_loss": loss.detach(), **self.teach(self.actor.normalizer.obs(data.obs))}
+
+    def learn_values(self, data: Batch) -> Metrics:
+        """Take one step of V, Q and the models on the dataset."""
+        normalizer = self.actor.normalizer
+        obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
+        action = normalizer.normalize_action(self.continued_action(data))
+        # V: the expectile of the data's actions stands for the best of them.
+        with torch.no_grad():
+            backup = self.target(obs, action).amin(0)
+        value = self.critic(obs).squeeze(-1)
+        value_loss = expectile_loss(value[None], backup, self.expectile)
+        self.critic_optimizer.step(value_loss)
+        # Q: one decision, then V.
+        with torch.no_grad():
+            backup = data.reward + data.discount * self.critic(next_obs).squeeze(-1)
+        q = self.values(obs, action)
+        q_loss = (q - backup).square().mean(1).sum()
+        self.values_optimizer.step(q_loss)
+        polyak(self.target, self.values, self.tau)
+        model_loss = self.gate.dynamics.loss(obs, action, next_obs, data.discount == 0)
+        self.dynamics_optimizer.step(model_loss)
+        return {
+            "value_loss": value_loss.detach(),
+            "critic_loss": q_loss.detach(),
+            "q_mean": q.detach().mean(),
+            "dynamics_loss": model_loss.detach(),
+            **self.teach(obs),
+        }
+
+    def improve(self, data: Batch) -> Metrics:
+        """Take one step of the candidate for each denoising step; score it when that is due."""
+        obs = self.actor.normalizer.obs(data.obs)
+        if self.gate.updates == 0:
+            self.candidate.load_state_dict(self.actor.network.state_dict())
+            self.gate.begin(self.score(self.actor.network, obs))
+        with torch.no_grad():
+            chain, old = self.denoising.chains(self.actor.network, obs)
+            value = self.values(obs, self.denoising.executed(chain[:, -1])).amin(0)
+            advantage = normalized(value - self.critic(obs).squeeze(-1))
+        left = 1.0 - 0.9 * min(self.gate.updates / self.clip_decay_updates, 1.0)
+        losses = []
+        for step, before in zip(self.denoising.steps, old.unbind(1), strict=True):
+            log_ratio = self.denoising.density(self.candidate, obs, chain, step) - before
+            loss = clipped_surrogate(log_ratio, advantage, left * self.offline_clip).mean()
+            self.candidate_optimizer.step(loss)
+            losses.append(loss.detach())
+        self.gate.updates += 1
+        if self.gate.updates % self.gate_every == 0:
+            self.gate.judge(self.score(self.candidate, obs), self.actor.network, self.candidate)
+        return {
+            "policy_loss": torch.stack(losses).mean(),
+            "best_score": self.gate.best.clone(),
+            "accepted": self.gate.accepted.clone(),
+            **self.teach(obs),
+        }
+
+    def score(self, network: DenoisingNetwork, obs: Tensor) -> Tensor:
+        """Return AM-Q: the mean value that a policy's mode meets in the models."""
+        return self.gate.score(obs, lambda seen: self.denoising.mode(network, seen), self.values)
+
+    def teach(self, obs: Tensor) -> Metrics:
+        """Take one step of the student, if there is one, towards the accepted policy."""
+        if self.student is None:
+            return {}
+        loss = same_chunk_loss(
+            self.student, obs, lambda z: self.denoising.plan(self.actor.network, obs, z)
+        )
+        self.student_optimizer.step(loss)
+        return {"distillation_loss": loss.detach()}
+
+    def update(self, data: Rollout) -> Metrics:
+        """Improve policy and V on one rollout, then let the student follow."""
+        metrics = super().update(data)
+        obs = self.actor.normalizer.obs(data.obs).flatten(0, 1)
+        taught: Metrics = {}
+        for _ in range(self.epochs):
+            order = torch.randperm(len(obs), device=obs.device)
+            for rows in order.split(self.batch_size):
+                taught = self.teach(obs[rows])
+        return {**metrics, **taught}
+
+    def remember(self, obs: Tensor, chain: Tensor) -> Tensor:
+        """Return the log-densities of all steps, ``[M, K]``."""
+        network = self.actor.network
+        of = self.denoising
+        return torch.stack([of.density(network, obs, chain, step) for step in of.steps], 1)
+
+    def minibatches(self, samples: Decisions) -> Iterator[tuple[Decisions, Tensor]]:
+        """Yield each minibatch once for each denoising step ``[1]``, several epochs.
+
+        Advantages are normalised in the whole rollout.
+        """
+        size = min(self.batch_size, len(samples))
+        samples = replace(samples, advantage=normalized(samples.advantage))
+        for _ in range(self.epochs):
+            order = torch.randperm(len(samples), device=samples.obs.device)
+            for first in range(0, len(samples) - size + 1, size):
+                part = samples[order[first : first + size]]
+                for step in self.denoising.steps:
+                    yield part, step
+
+    def judge(self, part: Decisions, item: Tensor) -> Judged:
+        """Return the clipped surrogate of one denoising step."""
+        density = self.denoising.density(self.actor.network, part.obs, part.chain, item)
+        log_ratio = density - part.old.index_select(1, item).squeeze(1)
+        loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
+        return Judged(loss, log_ratio, (log_ratio.exp() - 1).abs() > self.clip)
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return networks, models and optimisers."""
+        parts: dict[str, Stateful] = {
+            **super().state(),
+            "policy": self.actor,
+            "values": self.values,
+            "target": self.target,
+            "candidate": self.candidate,
+            "gate": self.gate,
+            "values_optimizer": self.values_optimizer,
+            "dynamics_optimizer": self.dynamics_optimizer,
+            "clone_optimizer": self.clone_optimizer,
+            "candidate_optimizer": self.candidate_optimizer,
+        }
+        if self.student is not None:
+            parts |= {"student": self.student, "student_optimizer": self.student_optimizer}
+        return parts
