@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from trimtab.benchmarks.runs.base import load_base, training
@@ -9,9 +11,10 @@ from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.envs.registry import get_spec
 from trimtab.files import read_json, sha256_file
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
+from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
 
-__all__ = ["export_bundle", "export_sb3"]
+__all__ = ["export_black_box", "export_bundle", "export_sb3"]
 
 
 def export_bundle(run: Path, out: Path) -> dict[str, float]:
@@ -36,6 +39,23 @@ def export_bundle(run: Path, out: Path) -> dict[str, float]:
         summary = read_json(run / "result.json", "result")
         results = {key: summary[key] for key in ("env", "episodes", "return", "success")}
     save_bundle(bundle.policy, out, contract=contract, results=results)
+    return check_bundle(out)
+
+
+def export_black_box(write: Callable[[Path], object], out: Path) -> dict[str, float]:
+    """Write a bundle with ONNX and without weights; return its replay errors.
+
+    Args:
+        write: writes the whole bundle to a folder.
+        out: folder of the bundle.
+
+    Raises:
+        TrimtabError: if the bundle cannot be written, or ``out`` exists.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "bundle"
+        write(whole)
+        withhold_weights(whole, out)
     return check_bundle(out)
 
 

@@ -96,11 +96,13 @@ COMMANDS: dict[str, Command] = {
         (
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
+            "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
             "out": Setting(..., "folder of the bundle to write"),
             "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
+            "weights": Setting(True, "false: the graph alone, which others can run and steer"),
         },
     ),
     "dataset": Command(

@@ -17,6 +17,7 @@ __all__ = [
     "base_identity",
     "base_label",
     "check_base_fits",
+    "check_has_weights",
     "load_base",
     "policy_folder",
     "training",
@@ -30,6 +31,19 @@ def load_base(path: str) -> Bundle:
         TrimtabError: if there is none at ``path``, or it is damaged.
     """
     return load_bundle(policy_folder(path))
+
+
+def check_has_weights(base: Bundle, method: str) -> None:
+    """Check that there is something in a base that a method can learn on from.
+
+    Raises:
+        TrimtabError: if it is a black box.
+    """
+    if next(base.policy.parameters(), None) is None:
+        raise TrimtabError(
+            f"base {base.folder} has no weights, and {method} tunes those of its base; steer it "
+            "from outside, as dsrl_sac, dsrl_na and golden_ticket do"
+        )
 
 
 def policy_folder(path: str) -> Path:

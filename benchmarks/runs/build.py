@@ -13,6 +13,7 @@ from trimtab.benchmarks.runs.base import (
     base_identity,
     base_label,
     check_base_fits,
+    check_has_weights,
     load_base,
     training,
 )
@@ -87,6 +88,8 @@ def components(
     spec = spec_of(env, act_steps, observations).with_history(history)
     if base is not None:
         _check_base(base, spec, env)
+        if "start" in method.uses:
+            check_has_weights(base, str(config.algorithm))
     policy = _policy_maker(config)
 
     @functools.cache  # the method is made more than once: for its identity, and to learn

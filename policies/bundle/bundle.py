@@ -4,6 +4,8 @@ A bundle holds ``config.json`` (the contract), ``model.safetensors`` (weights), 
 (observation and noise in, action out), ``golden.safetensors`` (rows that every loader replays) and
 ``README.md`` (a model card). Nothing in it is code. Robots open it with
 :func:`trimtab.policies.runtime.load_policy`, which needs no torch.
+
+A bundle without weights is a black box (:mod:`trimtab.policies.bundle.withheld`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from torch import Tensor
 
 import trimtab
 from trimtab.files import atomic_directory, sha256_json
-from trimtab.observations import joined, tree_map
+from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import (
     CARD,
@@ -38,7 +39,6 @@ from trimtab.policies.bundle.files import (
     MODEL,
     ONNX,
     VERSION,
-    Array,
     Contract,
     inputs_of,
     read_files,
@@ -46,15 +46,14 @@ from trimtab.policies.bundle.files import (
     replay_error,
     sealed,
 )
+from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.bundle.onnx_export import export_onnx
-from trimtab.policies.features import observations
-from trimtab.policies.normalizer import Normalizer
+from trimtab.policies.bundle.withheld import black_box
 from trimtab.policies.registry import build_policy
 from trimtab.policies.runtime import PolicyRunner
 from trimtab.types import TrimtabError
 
-_ROWS = 32
 _REQUIRED = ("env", "control_rate", "act_steps")
 _OPTIONAL = (
     "env_options", "env_horizon", "fingerprint", "obs_names", "action_names", "training",
@@ -110,7 +109,7 @@ def save_bundle(
     config = _config(policy, contract)
     files = {
         MODEL: safetensors.torch.save(_state(policy)),
-        GOLDEN: safetensors.torch.save(_golden(policy)),
+        GOLDEN: safetensors.torch.save(golden_rows(policy)),
     }
     if onnx:
         with torch.random.fork_rng(devices=[]):
@@ -160,13 +159,14 @@ def check_bundle(folder: str | Path) -> dict[str, float]:
 def bundle_hash(folder: str | Path) -> str:
     """Return the identity of a bundle's policy: a SHA-256 over its weights and its settings.
 
-    It does not change with the model card, the golden rows or the ONNX file.
+    It does not change with the model card, the golden rows or the ONNX file; that of a black box,
+    which has no weights, is over its ONNX file.
 
     Raises:
         TrimtabError: if a file is missing or was changed.
     """
     config, files = read_files(folder)
-    weights = hashlib.sha256(files[MODEL]).hexdigest()
+    weights = hashlib.sha256(files[MODEL] if MODEL in files else files[ONNX]).hexdigest()
     return sha256_json({"policy": config.get("policy"), "model": weights})
 
 
@@ -174,9 +174,12 @@ def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, NDArray[Any
     config, files = read_files(folder)
     contract = Contract.parse(config, str(folder / CONFIG))
     golden = read_golden(files[GOLDEN], contract, str(folder / GOLDEN))
-    policy = _build(config.get("policy"), str(folder / CONFIG))
-    _check_fit(policy, contract, str(folder / CONFIG))
-    _load_state(policy, files[MODEL], str(folder / MODEL))
+    if MODEL in files:
+        policy = _build(config.get("policy"), str(folder / CONFIG))
+        _check_fit(policy, contract, str(folder / CONFIG))
+        _load_state(policy, files[MODEL], str(folder / MODEL))
+    else:
+        policy = black_box(contract, files[ONNX], golden, str(folder / ONNX))
     policy.evaluate_deterministic = bool(config["evaluate_deterministic"])
     _replay(policy, golden, contract, str(folder))
     return Bundle(policy, config, folder), files, golden
@@ -256,41 +259,6 @@ def _state(policy: Policy) -> dict[str, Tensor]:
         name: value.detach().cpu().clone().contiguous()
         for name, value in policy.state_dict().items()
     }
-
-
-def _golden(policy: Policy) -> dict[str, Tensor]:
-    """Return golden rows: observations from the fitted range, a quarter with zero noise."""
-    generator = np.random.Generator(np.random.Philox(0))
-    shift, scale = _obs_range(policy)
-    unit = generator.uniform(-1.0, 1.0, (_ROWS, policy.spec.obs_dim)).astype(np.float32)
-    noise = generator.standard_normal((_ROWS, *policy.noise_shape), dtype=np.float32)
-    noise[: _ROWS // 4] = 0.0
-    obs = observations(torch.from_numpy(shift + scale * unit), policy.spec)
-    drawn = torch.from_numpy(noise)
-    device = policy.normalizer.obs_shift.device
-    training = policy.training
-    try:
-        with torch.no_grad():
-            there = tree_map(lambda part: part.to(device), obs)
-            action = policy.eval()(there, drawn.to(device))
-    finally:
-        policy.train(training)
-    parts = {name: part.contiguous() for name, part in joined(obs).items()}
-    return {**parts, "noise": drawn, "action": action.cpu().contiguous()}
-
-
-def _obs_range(policy: Policy) -> tuple[Array, Array]:
-    """Return centre and half width ``[O]`` of the observations that the policy was fitted to.
-
-    A composed policy has several normalisers, of which only the base's may have been fitted.
-    """
-    ranges = [
-        (module.obs_shift.cpu().numpy(), module.obs_scale.cpu().numpy())
-        for module in policy.modules()
-        if isinstance(module, Normalizer) and len(module.obs_shift) == policy.spec.obs_dim
-    ]
-    fitted = [pair for pair in ranges if pair[0].any() or (pair[1] != 1).any()]
-    return (fitted or ranges)[0]
 
 
 def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:

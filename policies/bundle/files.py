@@ -218,7 +218,8 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     if config.get("sha256") != _digest(body):
         raise TrimtabError(f"{path}: was changed after the export (its hash differs); {_AGAIN}")
     hashes = config.get("files")
-    if not isinstance(hashes, dict) or not {MODEL, GOLDEN} <= set(hashes) <= set(HASHED):
+    known = isinstance(hashes, dict) and {GOLDEN} < set(hashes) <= set(HASHED)
+    if not isinstance(hashes, dict) or not known:
         raise TrimtabError(f"{path}: its entry 'files' does not list a bundle's files; {_AGAIN}")
     files = {}
     for name, expected in hashes.items():

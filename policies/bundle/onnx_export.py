@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
+from trimtab.policies.bundle.inlining import inline
 from trimtab.policies.features import observations
+from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.types import TrimtabError
 
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
@@ -35,6 +37,9 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     """
     # A copy, because exporting sets modes and devices that a policy in training must keep.
     frozen = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
+    boxes = [one for one in frozen.modules() if isinstance(one, BlackBoxPolicy)]
+    for number, box in enumerate(boxes):
+        box.number = number
     # Two rows, because a batch of one would be traced as a fixed size.
     obs = observations(torch.zeros(2, policy.spec.obs_dim), policy.spec)
     parts = dict(obs) if isinstance(obs, Mapping) else {FLAT: obs}
@@ -59,6 +64,9 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     if program is None:
         raise TrimtabError(f"export: a {policy.kind} policy cannot become ONNX")
     model = program.model_proto
+    inline(
+        model, [one.graph_bytes() for one in frozen.modules() if isinstance(one, BlackBoxPolicy)]
+    )
     # The exporter notes on every node which source line it came from; a bundle is no place for the
     # paths of the machine that made it, and without them the same policy gives the same bytes.
     graph = model.graph

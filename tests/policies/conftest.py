@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import shutil
@@ -16,7 +17,9 @@ import torch
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.bundle.files import CONFIG, Array, sealed
+from trimtab.policies.bundle.onnx_export import export_onnx
 from trimtab.policies.kinds.best_of import BestOfPolicy
+from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
@@ -76,10 +79,21 @@ def _edited() -> Policy:
     return EditedPolicy(base, editor_of(base, 3, sees_chunk=True, **SMALL), scale=0.3)
 
 
+@functools.cache
+def _graph() -> bytes:
+    torch.manual_seed(3)
+    return export_onnx(_fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), {})
+
+
+def _black_box() -> Policy:
+    return BlackBoxPolicy.of(SPEC, (SPEC.horizon, SPEC.action_dim), _graph())
+
+
 # Kinds made of other policies cannot be built from a spec, so they stand here.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
     "constant_noise": _ticket,
+    "black_box": _black_box,
     "repeated_noise": lambda: RepeatedNoisePolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
     ),

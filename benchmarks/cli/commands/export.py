@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
 
-from trimtab.benchmarks.artefacts.export import export_bundle, export_sb3
+from trimtab.benchmarks.artefacts.export import export_black_box, export_bundle, export_sb3
 from trimtab.errors import TrimtabError
 
 __all__ = ["export"]
 
 
-def export(run: str, out: str, env: str) -> int:
+def export(run: str, out: str, env: str, weights: bool) -> int:
     """Write a bundle with ONNX and check it."""
     source = Path(run)
     if env and source.is_dir():
         raise TrimtabError(f"export: env={env}: {run} names its task itself; leave env= out")
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
-    errors = export_sb3(source, env, Path(out)) if env else export_bundle(source, Path(out))
+    write: Callable[[Path], dict[str, float]] = (
+        functools.partial(export_sb3, source, env)
+        if env
+        else functools.partial(export_bundle, source)
+    )
+    errors = write(Path(out)) if weights else export_black_box(write, Path(out))
     Console(soft_wrap=True, highlight=False).print(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())

@@ -1,0 +1,93 @@
+"""Put the graphs of black boxes into the graph of a policy that is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import compose, version_converter
+
+from trimtab.policies.kinds.black_box import OPERATOR
+from trimtab.types import TrimtabError
+
+__all__ = ["inline"]
+
+_DOMAIN, _TYPE = OPERATOR.split("::")
+
+
+def inline(model: onnx.ModelProto, graphs: Sequence[bytes]) -> None:
+    """Replace every node that stands for a black box by the graph of that black box, in place.
+
+    Args:
+        model: what was exported.
+        graphs: those of the policy's black boxes by their numbers, each a whole ONNX model.
+
+    Raises:
+        TrimtabError: if a graph needs other operators than ``model`` can have beside it.
+    """
+    nodes, found = [], 0
+    for node in model.graph.node:
+        if (node.domain, node.op_type) != (_DOMAIN, _TYPE):
+            nodes.append(node)
+            continue
+        (attribute,) = (one for one in node.attribute if one.name == "number")
+        nodes += _nodes(model, node, graphs[attribute.i], f"black_box_{found}_")
+        found += 1
+    if not found:
+        return
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    kept = [one for one in model.opset_import if one.domain != _DOMAIN]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    onnx.checker.check_model(model)
+
+
+def _nodes(
+    model: onnx.ModelProto, node: onnx.NodeProto, graph: bytes, prefix: str
+) -> list[onnx.NodeProto]:
+    """Return the nodes that take the place of ``node``; their weights go to ``model``."""
+    part = compose.add_prefix(_fitting(onnx.load_from_string(graph), model), prefix)
+    wires = dict(zip([port.name for port in part.graph.input], node.input, strict=True))
+    wires |= dict(zip([port.name for port in part.graph.output], node.output, strict=True))
+    _rename(part.graph, wires)
+    model.graph.initializer.extend(part.graph.initializer)
+    model.graph.value_info.extend(part.graph.value_info)
+    model.functions.extend(part.functions)
+    model.ir_version = max(model.ir_version, part.ir_version)
+    return list(part.graph.node)
+
+
+def _fitting(part: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return ``part`` with the operators' versions of ``model``, which gets those it lacks."""
+    versions = {one.domain: one.version for one in model.opset_import}
+    ours = versions[""]
+    theirs = next((one.version for one in part.opset_import if one.domain == ""), ours)
+    if theirs != ours:
+        try:
+            part = version_converter.convert_version(part, ours)
+        except Exception as error:  # the converter raises many unrelated types
+            raise TrimtabError(
+                f"export: the black box has operators of version {theirs}, which cannot stand "
+                f"beside those of version {ours}; export it again with a newer ONNX"
+            ) from error
+    for one in part.opset_import:
+        if one.domain not in versions:
+            model.opset_import.append(one)
+        elif versions[one.domain] != one.version:
+            raise TrimtabError(
+                f"export: the black box has operators {one.domain} of version {one.version}, the "
+                f"graph around it those of version {versions[one.domain]}"
+            )
+    return part
+
+
+def _rename(graph: onnx.GraphProto, wires: Mapping[str, str]) -> None:
+    """Give what nodes read and write other names, also inside of branches and loops."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for place, name in enumerate(names):
+                names[place] = wires.get(name, name)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs):
+                _rename(inner, wires)

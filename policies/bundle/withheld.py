@@ -1,0 +1,93 @@
+"""Bundles without weights: a policy that others may run, steer and judge, and not look into.
+
+Such a bundle has ``policy.onnx`` and no ``model.safetensors``. It opens as a black box
+(:mod:`trimtab.policies.kinds.black_box`), on a robot as any other bundle.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from numpy.typing import NDArray
+
+from trimtab.files import atomic_directory
+from trimtab.observations import tree_map
+from trimtab.policies.bundle.files import (
+    CONFIG,
+    GOLDEN,
+    ONNX,
+    Contract,
+    inputs_of,
+    read_files,
+    sealed,
+)
+from trimtab.policies.bundle.model_card import model_card
+from trimtab.policies.kinds.black_box import BlackBoxPolicy
+from trimtab.types import PolicySpec, TrimtabError
+
+__all__ = ["black_box", "withhold_weights"]
+
+
+def black_box(
+    contract: Contract, graph: bytes, golden: Mapping[str, NDArray[Any]], where: str
+) -> BlackBoxPolicy:
+    """Return the policy of a bundle without weights.
+
+    Args:
+        contract: of the bundle.
+        graph: the bytes of its ONNX file.
+        golden: its golden rows; observations are taken to lie in the range of theirs.
+        where: the ONNX file.
+
+    Raises:
+        TrimtabError: if the graph cannot be opened.
+    """
+    spec = PolicySpec(
+        contract.obs_dim, contract.horizon, contract.action_dim, contract.action_low,
+        contract.action_high, contract.parts, contract.history,
+    )  # fmt: skip
+    try:
+        policy = BlackBoxPolicy.of(spec, contract.noise_shape, graph)
+    except TrimtabError as error:
+        raise TrimtabError(f"{where}: {error}") from error
+    obs, _ = inputs_of(golden, contract)
+    policy.see(tree_map(torch.tensor, obs))
+    return policy
+
+
+def withhold_weights(source: str | Path, folder: str | Path) -> Path:
+    """Write a copy of a bundle that has its graph and not its weights; return its folder.
+
+    The graph has the weights in it, as numbers that nothing here reads.
+
+    Args:
+        source: a bundle with ``policy.onnx``.
+        folder: where the copy goes.
+
+    Raises:
+        TrimtabError: if ``source`` is no such bundle, or ``folder`` cannot be written or exists.
+    """
+    config, files = read_files(source)
+    folder = Path(folder).resolve()
+    if ONNX not in files:
+        raise TrimtabError(f"bundle {source}: has no {ONNX}; make a complete one by trimtab export")
+    if folder.exists():
+        raise TrimtabError(f"bundle {folder}: exists; choose another folder")
+    described = {**config, "policy": {"kind": "black_box"}}
+    graph = onnx.load_from_string(files[ONNX])
+    del graph.metadata_props[:]  # it repeats what the policy was made of
+    body = {key: value for key, value in described.items() if key not in ("files", "sha256")}
+    graph.metadata_props.add(key="trimtab", value=json.dumps(body, sort_keys=True))
+    kept = {GOLDEN: files[GOLDEN], ONNX: graph.SerializeToString(deterministic=True)}
+    described = sealed(described, kept)
+    with atomic_directory(folder) as draft:
+        for name, data in kept.items():
+            (draft / name).write_bytes(data)
+        (draft / CONFIG).write_text(json.dumps(described, indent=2, allow_nan=False) + "\n")
+        (draft / "README.md").write_text(model_card(described), encoding="utf-8")
+    return folder
