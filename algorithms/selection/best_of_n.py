@@ -12,8 +12,8 @@ trained; all that learns is the critic that ranks its samples:
 w is the mean of the Q functions, or their least. Chunks are executed whole, so r is what all of the
 chunk collected, and the backup over it has no off-policy bias.
 
-An adaptation (``faithful = False``): neither paper steers a frozen, pretrained, chunked policy
-online with nothing else. Besides:
+An adaptation (``faithful`` is False): neither paper ranks the chunks of a frozen, pretrained policy
+online with nothing else trained. Besides:
 
 - ``target_candidates`` M is a setting apart from N (EMaQ and BFN: the same). With 1 the critic is
   that of the clone itself, and acting is one step of improvement over it, as in IDQL;

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.finetuning.chain_ppo import ChainPPO
+from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
+from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.offline_to_online.conrft import ConRFT
@@ -27,18 +29,22 @@ from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.algorithms.peers.sb3 import ReplayingPeer
 from trimtab.algorithms.peers.sb3_ppo import SB3PPO
 from trimtab.algorithms.peers.sb3_sac import SB3SAC
+from trimtab.algorithms.selection.best_of_n import BestOfN
 from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.benchmarks.settings.constructors import class_of, keywords
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.registry import policy_kinds
-from trimtab.types import PolicySpec, Statistics
+from trimtab.types import Batch, PolicySpec, Statistics
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
 WITHOUT_CRITIC = {"bc", "consistency_distillation", "frozen", "zero_noise"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.
 WITHOUT_CRITIC |= {"ogpo", "diffusion_awr", "diffusion_rwr"}
+OF_THE_DATA = {"idql"}
+"""Methods whose values are those of the actions that were taken, whatever their policy does; their
+own tests hold those against this chain."""
 GAMMA = 0.7
 PUSH = 0.8  # size of an action; its sign decides
 LOG_STD = -3.0  # of a held plan, before squashing: so narrow that its signs are certain
@@ -108,14 +114,23 @@ def seen(states: Sequence[int] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class Plain(Policy):
-    """Its action is its latent: with it as a base, steering in latents is acting."""
+    """Its action is its latent: with it as a base, steering in latents is acting.
+
+    It can be held at a plan, and cloning does not move it.
+    """
 
     def __init__(self, spec: PolicySpec) -> None:
         super().__init__(spec, (spec.horizon, spec.action_dim))
+        self.scale = nn.Parameter(torch.ones(()))
+        self.plan = nn.Parameter(torch.zeros(spec.horizon, spec.action_dim))
 
     def forward(self, obs: Tensor, noise: Tensor) -> Tensor:
-        """Return the latent, clipped to the limits."""
-        return self.normalizer.raw_action(noise)
+        """Return the latent, clipped to the limits, or the plan that it is held at."""
+        return self.normalizer.raw_action(self.scale * noise + self.plan)
+
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """Return a loss without a slope."""
+        return 0.0 * (self.scale + self.plan.sum())
 
 
 def base_of(kind: str, spec: PolicySpec) -> Policy:
@@ -172,6 +187,10 @@ def critics_of(algorithm: Algorithm) -> Values | None:
         return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
     if isinstance(algorithm, TD3 | ConRFT):
         return lambda obs, action: [algorithm.critic(algorithm.policy.normalizer.obs(obs), action)]
+    if isinstance(algorithm, BestOfN):
+        return lambda obs, action: [algorithm.policy.value(obs, action)]
+    if isinstance(algorithm, FQL | DiffusionQL):
+        return lambda obs, action: [algorithm.critic(algorithm.policy.normalizer.obs(obs), action)]
     if isinstance(algorithm, ReplayingPeer):
         model: Any = algorithm.model
         return lambda obs, action: [
@@ -206,12 +225,22 @@ class HeldPlan:
             mean = torch.tensor(plan) * PUSH / algorithm.policy.sigma_data
         with torch.no_grad():
             for module in self.modules[: 2 if self.deterministic else 1]:
-                self._fix(module, mean)
+                if isinstance(module, Plain):
+                    module.scale.zero_()
+                    module.plan.copy_(PUSH * torch.tensor(plan)[:, None])
+                else:
+                    self._fix(module, torch.tanh(mean) if isinstance(algorithm, FQL) else mean)
         self.saved = [copy.deepcopy(module.state_dict()) for module in self.modules]
 
     def _actors(self, algorithm: Algorithm) -> list[nn.Module]:
         self.deterministic = True
         if isinstance(algorithm, ConRFT):
+            return [algorithm.policy]
+        if isinstance(algorithm, BestOfN):
+            return [algorithm.policy.base]
+        if isinstance(algorithm, DiffusionQL):
+            return [algorithm.policy.base, algorithm.learner]
+        if isinstance(algorithm, FQL):
             return [algorithm.policy]
         if isinstance(algorithm, TD3):
             return [algorithm.policy, algorithm.policy_target]
