@@ -37,7 +37,7 @@ from trimtab.types import PolicySpec, Statistics
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
 WITHOUT_CRITIC = {"bc", "frozen", "zero_noise"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.
-WITHOUT_CRITIC |= {"ogpo", "diffusion_awr", "diffusion_rwr"}
+WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
 GAMMA = 0.7
 PUSH = 0.8  # size of an action; its sign decides
 LOG_STD = -3.0  # of a held plan, before squashing: so narrow that its signs are certain
