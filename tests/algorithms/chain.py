@@ -38,6 +38,8 @@ FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob
 WITHOUT_CRITIC = {"bc", "frozen", "zero_noise"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.
 WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
+# These weigh the imitation error of each decision, which the plain base below has none of.
+CLONED = {"diffusion_awr", "diffusion_rwr"}
 GAMMA = 0.7
 PUSH = 0.8  # size of an action; its sign decides
 LOG_STD = -3.0  # of a held plan, before squashing: so narrow that its signs are certain
@@ -142,7 +144,7 @@ def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algo
     setup = Setup(
         spec=spec,
         policy=lambda spec: GaussianPolicy(spec, hidden=(8,)),
-        base=base_of(class_of(target, "_target_").starts_from, spec),
+        base=base_of("flow" if name in CLONED else class_of(target, "_target_").starts_from, spec),
         statistics=Statistics(zero, zero + 1, zero - 1, zero + 1, *ranges),
         num_envs=num_envs,
         discount=GAMMA,
