@@ -41,7 +41,9 @@ from trimtab.types import Batch, PolicySpec, Statistics
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
 WITHOUT_CRITIC = {"bc", "consistency_distillation", "frozen", "zero_noise"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.
-WITHOUT_CRITIC |= {"ogpo", "diffusion_awr", "diffusion_rwr"}
+WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
+# These weigh the imitation error of each decision, which the plain base below has none of.
+CLONED = {"diffusion_awr", "diffusion_rwr"}
 OF_THE_DATA = {"idql"}
 """Methods whose values are those of the actions that were taken, whatever their policy does; their
 own tests hold those against this chain."""
@@ -158,7 +160,7 @@ def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algo
     setup = Setup(
         spec=spec,
         policy=lambda spec: GaussianPolicy(spec, hidden=(8,)),
-        base=base_of(class_of(target, "_target_").starts_from, spec),
+        base=base_of("flow" if name in CLONED else class_of(target, "_target_").starts_from, spec),
         statistics=Statistics(zero, zero + 1, zero - 1, zero + 1, *ranges),
         num_envs=num_envs,
         discount=GAMMA,
