@@ -19,6 +19,7 @@ from trimtab.policies.bundle.files import CONFIG, Array, sealed
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
+from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
@@ -57,10 +58,17 @@ def _edited() -> Policy:
     return EditedPolicy(base, editor_of(base, 3, sees_chunk=True, **SMALL), scale=0.3)
 
 
+def _edited_best_of() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    editor = editor_of(base, 3, sees_chunk=True, **SMALL)
+    return EditedBestOfPolicy(base, editor, scale=0.3, candidates=3, hidden=(16,), critics=4)
+
+
 # Kinds made of other policies cannot be built from a spec, so they stand here.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
     "edited": _edited,
+    "edited_best_of": _edited_best_of,
     "best_of": lambda: BestOfPolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
     ),
