@@ -222,7 +222,7 @@ def test_a_plan_beyond_what_was_executed_is_not_imitated() -> None:
                     wanted = clean[row, step] - epsilon[row, step]
                     total += float((field[step] - wanted).square().mean())
                     counted += 1
-    assert counted == 11 and float(loss) == pytest.approx(total / counted, rel=1e-4)
+    assert counted == 11 and loss.item() == pytest.approx(total / counted, rel=1e-4)
 
 
 def test_cut_chunks_go_on_as_an_edited_draw(monkeypatch: pytest.MonkeyPatch) -> None:
