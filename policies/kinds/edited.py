@@ -61,7 +61,7 @@ def editor_of(
     return editor
 
 
-def read_as(editor: TanhGaussianPolicy, base: Policy) -> None:
+def read_as(editor: Policy, base: Policy) -> None:
     """Let an editor normalise observations as its base does now."""
     observed = base.spec.obs_dim  # what an editor sees besides comes last and is left as it is
     editor.normalizer.obs_shift[:observed].copy_(base.normalizer.obs_shift)

@@ -23,6 +23,8 @@ from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
+from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy
+from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
@@ -89,6 +91,18 @@ def _black_box() -> Policy:
     return BlackBoxPolicy.of(SPEC, (SPEC.horizon, SPEC.action_dim), _graph())
 
 
+def _edited_best_of() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    editor = editor_of(base, 3, sees_chunk=True, **SMALL)
+    return EditedBestOfPolicy(base, editor, scale=0.3, candidates=3, hidden=(16,), critics=4)
+
+
+def _edited_latent() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    actor = TanhGaussianPolicy(modulation_spec(base, 3, 1.5), **SMALL)
+    return EditedLatentPolicy(actor, base, scale=0.3, act_steps=3)
+
+
 # Kinds made of other policies cannot be built from a spec, so they stand here.
 _SPECIAL: dict[str, Callable[[], Policy]] = {
     "latent": _steered,
@@ -98,6 +112,8 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
     ),
     "edited": _edited,
+    "edited_best_of": _edited_best_of,
+    "edited_latent": _edited_latent,
     "best_of": lambda: BestOfPolicy(
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
     ),
