@@ -139,17 +139,13 @@ class GroupActorCritic(Algorithm):
         critic_loss = (value - backup).square().mean(1).sum()
         self.critic_optimizer.step(critic_loss)
         polyak(self.policy.critic, self.critic, self.tau)
-        polyak(self.slow.network, self.actor.network, self.actor_rate())
+        polyak(self.slow.network, self.actor.network, self.actor_tau)
         self.updates += 1
         return {
             "critic_loss": critic_loss.detach(),
             "q_mean": value.detach().mean(),
             **{name: one.detach() for name, one in found.items()},
         }
-
-    def actor_rate(self) -> float:
-        """Return the rate at which the slow actor follows after this update."""
-        return self.actor_tau
 
     def grouped(self, obs: Obs) -> Obs:
         """Return some of a batch's observations, each ``group`` times."""
