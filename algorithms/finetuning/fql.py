@@ -123,7 +123,7 @@ class FQL(Algorithm):
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Return the usual phases; without an offline one, the flow gathers and is distilled."""
         first, rest = self.warmup_steps, budget.online_steps - self.warmup_steps
-        if budget.offline_steps or not first or rest < 0 or not self.distill_updates:
+        if budget.offline_steps or not first or rest <= 0 or not self.distill_updates:
             return super().phases(budget)
         return (
             Phase("warmup", first, "steps", Feed.EXPERIENCE, None),
