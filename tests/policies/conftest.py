@@ -23,6 +23,7 @@ from trimtab.policies.kinds.black_box import BlackBoxPolicy
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
+from trimtab.policies.kinds.edited_ascent import EditedAscentPolicy
 from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy
 from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
 from trimtab.policies.kinds.flow import FlowPolicy
@@ -112,6 +113,10 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
         _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
     ),
     "edited": _edited,
+    "edited_ascent": lambda: EditedAscentPolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), act_steps=3, candidates=5, kept=3,
+        ascent_steps=2, step_size=0.05, hidden=(16,), critics=3,
+    ),
     "edited_best_of": _edited_best_of,
     "edited_latent": _edited_latent,
     "best_of": lambda: BestOfPolicy(
