@@ -102,7 +102,9 @@ COMMANDS: dict[str, Command] = {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
             "out": Setting(..., "folder of the bundle to write"),
             "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
-            "weights": Setting(True, "false: the graph alone, which others can run and steer"),
+            "weights": Setting(
+                "true", "false: the graph alone, which others can run and steer", ("true", "false")
+            ),
         },
     ),
     "dataset": Command(

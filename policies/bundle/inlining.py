@@ -30,7 +30,7 @@ def inline(model: onnx.ModelProto, graphs: Sequence[bytes]) -> None:
         if (node.domain, node.op_type) != (_DOMAIN, _TYPE):
             nodes.append(node)
             continue
-        (attribute,) = (one for one in node.attribute if one.name == "number")
+        (attribute,) = node.attribute  # the black box's number
         nodes += _nodes(model, node, graphs[attribute.i], f"black_box_{found}_")
         found += 1
     if not found:

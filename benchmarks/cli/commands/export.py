@@ -14,7 +14,7 @@ from trimtab.errors import TrimtabError
 __all__ = ["export"]
 
 
-def export(run: str, out: str, env: str, weights: bool) -> int:
+def export(run: str, out: str, env: str, weights: str) -> int:
     """Write a bundle with ONNX and check it."""
     source = Path(run)
     if env and source.is_dir():
@@ -26,7 +26,7 @@ def export(run: str, out: str, env: str, weights: bool) -> int:
         if env
         else functools.partial(export_bundle, source)
     )
-    errors = write(Path(out)) if weights else export_black_box(write, Path(out))
+    errors = write(Path(out)) if weights == "true" else export_black_box(write, Path(out))
     Console(soft_wrap=True, highlight=False).print(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
