@@ -160,7 +160,8 @@ class KarrasDenoiser(nn.Module):
         slope = (noisy - self(noisy, level, condition)) / high
         reached = noisy + (low - high) * slope
         following = (reached - self(reached, level + 1, condition)) / low
-        return noisy + (low - high) * (slope + following) / 2
+        moved: Tensor = noisy + (low - high) * (slope + following) / 2
+        return moved
 
 
 def _times(sigma: Tensor, known: Tensor) -> Tensor:

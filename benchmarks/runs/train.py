@@ -74,8 +74,11 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
         if parts.env.success_key is None:
             raise TrimtabError(f"stop_at_success: {parts.env.id} has no success; leave it out")
     own = ["rollouts"] if algorithm.rollout_steps else list(algorithm.aux_shapes)
-    for name in ("offline_steps", "offline_share"):
-        if config[name] and own:
+    # A phase with an update of its own may learn from data that lack what the method gathers.
+    phases = algorithm.phases(budget_of(config))
+    same = any(one.feed is Feed.DATASET and one.update == algorithm.update for one in phases)
+    for name, shared in (("offline_steps", same), ("offline_share", True)):
+        if config[name] and own and shared:
             raise TrimtabError(
                 f"{name}={config[name]}: {config.algorithm} learns from its own "
                 f"{', '.join(own)}, which no dataset holds; set {name}=0"

@@ -70,6 +70,21 @@ def test_what_cannot_be_learned_from_is_named(
     assert not list(tmp_path.iterdir())  # nothing half written
 
 
+def test_rollouts_may_follow_offline_phases_with_updates_of_their_own(
+    tiny: Any, tmp_path: Path
+) -> None:
+    words = [
+        *tiny.task(tmp_path), "algorithm=rl_100", "policy=diffusion", "policy.hidden=[16]",
+        "policy.sampling_steps=2", f"dataset={tiny.dataset}", "algorithm.hidden=[16]",
+        "algorithm.student_hidden=[16]", "algorithm.batch_size=16", "algorithm.rollout_steps=9",
+        "num_envs=2", "offline_steps=20", "online_steps=160",
+    ]  # fmt: skip
+    result = train(compose_run(words))
+    assert result.summary["updates"] == 20 + 160 // (9 * 2 * 4)
+    with pytest.raises(TrimtabError, match="offline_share=0.5: rl_100 learns from its own"):
+        train(compose_run([*words, "offline_share=0.5"]))
+
+
 def test_shared_batches_pair_rows_by_chance(tiny: Any, tmp_path: Path) -> None:
     """Two sources that drew by equal generators would pair rows of the same age."""
     words = [*tiny.online(tmp_path, "sac"), f"dataset={tiny.dataset}", "offline_share=0.5"]
