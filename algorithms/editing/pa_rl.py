@@ -38,7 +38,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.plans import padded
+from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
@@ -149,7 +149,7 @@ class PARL(Algorithm):
 
     def draw(self, values: Tensor) -> Tensor:
         """Return numbers ``[B]``, drawn from the softmax of values ``[B, K]`` over temperature."""
-        # The largest of logits with Gumbel noise, -log of a waiting time, is a draw from the softmax.
+        # The largest logit with Gumbel noise, -log of a waiting time, is a draw from the softmax.
         waits: Tensor = torch.empty_like(values).exponential_()
         drawn: Tensor = (values / self.temperature - waits.log()).argmax(1)
         return drawn
@@ -196,14 +196,14 @@ class PARL(Algorithm):
 
     def clone(self, data: Batch) -> Metrics:
         """Take one step of a new policy on the data."""
-        loss = self.policy.base.bc_loss(padded(data, self.policy.spec.horizon))
+        loss = self.policy.base.bc_loss(as_plans(data, self.policy.spec.horizon))
         self.clone_optimizer.step(loss)
         return {"bc_loss": loss.detach()}
 
     def noise(self, rows: int) -> Tensor:
         """Return noise of the target's proposals ``[rows, N, ...]``."""
         drawn = self.policy.base.sample_noise(rows * self.backup_candidates)
-        return drawn.unflatten(0, (rows, self.backup_candidates))
+        return drawn.reshape(rows, self.backup_candidates, *drawn.shape[1:])
 
     def members(self) -> Tensor:
         """Return the numbers of the critics that y takes the least of."""

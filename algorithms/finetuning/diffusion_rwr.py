@@ -1,8 +1,8 @@
 """Reward-weighted regression of a diffusion or flow policy.
 
 Peters and Schaal, "Reinforcement Learning by Reward-Weighted Regression for Operational Space
-Control" (ICML 2007), as DPPO's baseline DRWR does it (Ren et al., "Diffusion Policy Policy
-Optimization", arXiv 2409.00588, appendix; the public code's ``train_rwr_diffusion_agent``):
+Control" (ICML 2007), as DPPO's baseline DRWR does it: Ren et al., "Diffusion Policy Policy
+Optimization" (arXiv 2409.00588), appendix, and its public code's ``train_rwr_diffusion_agent``:
 
 - return:  G_t = r_t + gamma G_{t+1}, over decisions whose episode ended within the rollout
 - weight:  w = min(exp(beta z), w_max), z = (G - mean) / (std + 0.001) over these decisions
