@@ -149,7 +149,7 @@ class PARL(Algorithm):
 
     def draw(self, values: Tensor) -> Tensor:
         """Return numbers ``[B]``, drawn from the softmax of values ``[B, K]`` over temperature."""
-        # The largest of logits with Gumbel noise, -log of a waiting time, is a draw from the softmax.
+        # The largest logit with Gumbel noise (-log of a waiting time) is a draw from the softmax.
         waits: Tensor = torch.empty_like(values).exponential_()
         drawn: Tensor = (values / self.temperature - waits.log()).argmax(1)
         return drawn
@@ -202,8 +202,10 @@ class PARL(Algorithm):
 
     def noise(self, rows: int) -> Tensor:
         """Return noise of the target's proposals ``[rows, N, ...]``."""
-        drawn = self.policy.base.sample_noise(rows * self.backup_candidates)
-        return drawn.unflatten(0, (rows, self.backup_candidates))
+        many = self.backup_candidates
+        return self.policy.base.sample_noise(rows * many).reshape(
+            rows, many, *self.policy.base.noise_shape
+        )
 
     def members(self) -> Tensor:
         """Return the numbers of the critics that y takes the least of."""
@@ -216,8 +218,7 @@ class PARL(Algorithm):
         if not data.whole and self.act_steps > 1:
             plan = self.policy.base.act(data.obs)[:, : self.act_steps]
             action = torch.where(data.valid[..., None], action, plan)
-        normalized: Tensor = self.policy.normalizer.normalize_action(action)
-        return normalized
+        return self.policy.normalizer.normalize_action(action)
 
     def state(self) -> Mapping[str, Stateful]:
         """Return the policy with its critics, their target and the optimisers."""
