@@ -18,12 +18,14 @@ of weight 0.005, which needs the data's returns, and a distribution over 128 val
 Other deviations from the code:
 
 - the draw's ``temperature`` is 0.1, for rewards of 0 and 1 (there: 1, for values down to -100);
-- eta is in the base's normalised units, where its data fills [-1, 1];
+- T of 2 and eta of 1.5e-3 (there: 10 and 3e-4), which reach as far; eta is in the base's
+  normalised units, where its data fills [-1, 1];
 - one step of the policy for ``base_every`` of the critics, each on actions that are optimised anew
   (there: they are stored, and the policy learns in rounds between episodes);
 - during warm-up the policy's own actions are played;
 - no dataset action takes the place of the worst of the K, which the code offers;
-- ``backup_candidates`` of 8 in the target and for imitation (32), batches of 128 (256).
+- ``backup_candidates`` of 4 in the target and for imitation (32), of which all are optimised; five
+  critics (ten); batches of 128 (256).
 
 The paper learns from half demonstrations: give ``dataset`` and ``offline_share=0.5``.
 """
@@ -80,14 +82,14 @@ class PARL(Algorithm):
         setup: Setup,
         *,
         candidates: int = 32,
-        backup_candidates: int = 8,
+        backup_candidates: int = 4,
         kept: int = 10,
-        ascent_steps: int = 10,
-        step_size: float = 3e-4,
+        ascent_steps: int = 2,
+        step_size: float = 1.5e-3,
         temperature: float = 0.1,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: int = 10,
+        critics: int = 5,
         target_critics: int = 2,
         base_every: int = 2,
         learning_rate: float = 3e-4,
