@@ -18,12 +18,14 @@ of weight 0.005, which needs the data's returns, and a distribution over 128 val
 Other deviations from the code:
 
 - the draw's ``temperature`` is 0.1, for rewards of 0 and 1 (there: 1, for values down to -100);
-- eta is in the base's normalised units, where its data fills [-1, 1];
+- T of 2 and eta of 1.5e-3 (there: 10 and 3e-4), which reach as far; eta is in the base's
+  normalised units, where its data fills [-1, 1];
 - one step of the policy for ``base_every`` of the critics, each on actions that are optimised anew
   (there: they are stored, and the policy learns in rounds between episodes);
 - during warm-up the policy's own actions are played;
 - no dataset action takes the place of the worst of the K, which the code offers;
-- ``backup_candidates`` of 8 in the target and for imitation (32), batches of 128 (256).
+- ``backup_candidates`` of 4 in the target and for imitation (32), of which all are optimised; five
+  critics (ten); batches of 128 (256).
 
 The paper learns from half demonstrations: give ``dataset`` and ``offline_share=0.5``.
 """
@@ -80,14 +82,14 @@ class PARL(Algorithm):
         setup: Setup,
         *,
         candidates: int = 32,
-        backup_candidates: int = 8,
+        backup_candidates: int = 4,
         kept: int = 10,
-        ascent_steps: int = 10,
-        step_size: float = 3e-4,
+        ascent_steps: int = 2,
+        step_size: float = 1.5e-3,
         temperature: float = 0.1,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: int = 10,
+        critics: int = 5,
         target_critics: int = 2,
         base_every: int = 2,
         learning_rate: float = 3e-4,
@@ -149,7 +151,7 @@ class PARL(Algorithm):
 
     def draw(self, values: Tensor) -> Tensor:
         """Return numbers ``[B]``, drawn from the softmax of values ``[B, K]`` over temperature."""
-        # The largest logit with Gumbel noise, -log of a waiting time, is a draw from the softmax.
+        # The largest logit with Gumbel noise (-log of a waiting time) is a draw from the softmax.
         waits: Tensor = torch.empty_like(values).exponential_()
         drawn: Tensor = (values / self.temperature - waits.log()).argmax(1)
         return drawn
@@ -202,8 +204,10 @@ class PARL(Algorithm):
 
     def noise(self, rows: int) -> Tensor:
         """Return noise of the target's proposals ``[rows, N, ...]``."""
-        drawn = self.policy.base.sample_noise(rows * self.backup_candidates)
-        return drawn.reshape(rows, self.backup_candidates, *drawn.shape[1:])
+        many = self.backup_candidates
+        return self.policy.base.sample_noise(rows * many).reshape(
+            rows, many, *self.policy.base.noise_shape
+        )
 
     def members(self) -> Tensor:
         """Return the numbers of the critics that y takes the least of."""
@@ -216,8 +220,7 @@ class PARL(Algorithm):
         if not data.whole and self.act_steps > 1:
             plan = self.policy.base.act(data.obs)[:, : self.act_steps]
             action = torch.where(data.valid[..., None], action, plan)
-        normalized: Tensor = self.policy.normalizer.normalize_action(action)
-        return normalized
+        return self.policy.normalizer.normalize_action(action)
 
     def state(self) -> Mapping[str, Stateful]:
         """Return the policy with its critics, their target and the optimisers."""

@@ -112,7 +112,7 @@ def optimized_by_hand(policy: EditedAscentPolicy, obs: Tensor, noise: Tensor) ->
             raw = (action.detach() + policy.step_size * slope) * normalizer.action_scale
             raw = (raw + normalizer.action_shift).clamp(-limit, limit)
             action = (raw - normalizer.action_shift) / normalizer.action_scale
-            value = float(mean_value(policy, obs, action))
+            value = mean_value(policy, obs, action).item()
             moved.append(value > best)
             if value > best:
                 best, best_action = value, action
