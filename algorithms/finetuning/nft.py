@@ -11,7 +11,7 @@ drawn towards it, and how much its mirror image in the old velocity:
                 + c mean |v - v_start|^2,   w = mean |xhat - x_0| of each sample, without gradients
 - worth:    r = clip(clip(A / std A, -5, 5) / 10 + 1/2, 0, 1)
 
-An adaptation (``faithful = False``): the paper tunes models of pictures by given rewards. Here a
+An adaptation (``faithful`` is False): the paper tunes models of pictures by given rewards. Here a
 state is a prompt, a group is some samples of the slow actor at a replayed state, and their reward
 is the value of a critic learned off-policy (see ``group_actor_critic``; time runs from noise to
 action). Besides: A is divided by its own deviation over the batch (there: by that of all rewards),

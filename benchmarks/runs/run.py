@@ -13,17 +13,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from trimtab.algorithms.phases import Budget, Feed, Outcome, Phase, Trials
+from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.core.checkpoint import Checkpoints
-from trimtab.benchmarks.core.device_random import device_random, set_device_random
+from trimtab.benchmarks.core.random_states import random_states, set_random_states
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.collector import Collector
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
@@ -35,6 +33,7 @@ from trimtab.benchmarks.runs.experience import (
 )
 from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite
 from trimtab.benchmarks.runs.record import Record, is_deterministic
+from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
@@ -44,29 +43,12 @@ from trimtab.files import atomic_write_json
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.types import Batch, Rollout, Source, TrimtabError
 
-__all__ = ["LOG_EVERY", "Progress", "Result", "Run", "budget_of"]
+__all__ = ["LOG_EVERY", "Run"]
 
 logger = logging.getLogger(__name__)
 
-Progress = Callable[[float, str], None]
-"""Called with the share of the run that is done and a few words."""
-
 LOG_EVERY = 500
 """Updates between two lines of ``metrics.jsonl``; an update from a rollout always has a line."""
-
-
-def budget_of(config: RunConfig) -> Budget:
-    """Return what a run may spend, by its settings."""
-    return Budget(offline_steps=config["offline_steps"], online_steps=config["online_steps"])
-
-
-@dataclass(frozen=True)
-class Result:
-    """The outcome of a run: its folder and what ``result.json`` in it says."""
-
-    folder: Path
-    summary: dict[str, Any]
-    already_done: bool
 
 
 class Run:
@@ -319,7 +301,8 @@ class Run:
             {
                 "env_steps": self.env_steps,
                 "updates": self.updates,
-                "episodes": self.collector.episodes if self.collector is not None else 0,
+                "episodes": self.trials.episodes
+                + (self.collector.episodes if self.collector is not None else 0),
                 "seconds": round(time.perf_counter() - self._started, 3),
             }
         )
@@ -378,9 +361,8 @@ class Run:
             "metrics": self.metrics.state_dict(),
             "rows": [row.to_row() for row in self.rows],
             "evaluations": self.evaluations,
-            "torch_random": torch.get_rng_state(),
-            **device_random(self.config["device"]),
-            "numpy_random": np.random.get_state(legacy=True),
+            "trial_episodes": self.trials.episodes,
+            **random_states(self.config["device"]),
             "phases": list(self.done),
             "updates": self.updates,
             "env_steps": self.env_steps,
@@ -399,9 +381,8 @@ class Run:
         self.metrics.load_state_dict(state["metrics"])
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
         self.evaluations = list(state.get("evaluations", []))  # earlier versions kept none
-        torch.set_rng_state(state["torch_random"])
-        set_device_random(self.config["device"], state)
-        np.random.set_state(tuple(state["numpy_random"]))
+        self.trials.episodes = int(state.get("trial_episodes", 0))
+        set_random_states(self.config["device"], state)
         self.done = [int(units) for units in state["phases"]]
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
         self.reached = bool(state["reached"])

@@ -14,7 +14,8 @@ from trimtab.benchmarks.runs import build
 from trimtab.benchmarks.runs.experience import wants_of
 from trimtab.benchmarks.runs.goals import goals_of
 from trimtab.benchmarks.runs.provenance import check_same_base, check_same_start, write_provenance
-from trimtab.benchmarks.runs.run import Progress, Result, Run, budget_of
+from trimtab.benchmarks.runs.result import Progress, Result, budget_of
+from trimtab.benchmarks.runs.run import Run
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.files import read_json

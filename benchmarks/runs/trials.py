@@ -37,6 +37,7 @@ class TrialJudge:
         # Behind the evaluation's, or before them where seeds come to an end.
         self.first_seed = drawn % _SPREAD + (behind if behind < 2 * _SPREAD else 0)
         self._evaluators: dict[tuple[int, int], Evaluator] = {}
+        self.episodes = 0  # that were played so far
 
     def judge(self, trial: Trial | None, check: Callable[[], None]) -> tuple[Outcome, int]:
         """Carry out a trial; return its outcome, and the environment steps that it took.
@@ -54,6 +55,7 @@ class TrialJudge:
             check=check,
         )
         device, episodes = self.config["device"], scores.episodes
+        self.episodes += len(episodes)
         outcome = Outcome(
             success=torch.tensor([float(bool(one.success)) for one in episodes], device=device),
             returns=torch.tensor([one.return_ for one in episodes], device=device),

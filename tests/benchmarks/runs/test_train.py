@@ -17,8 +17,8 @@ from omegaconf import OmegaConf
 from trimtab.benchmarks.core.checkpoint import load_checkpoint
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.build import components
+from trimtab.benchmarks.runs.result import Result
 from trimtab.benchmarks.runs.rows import read_episodes
-from trimtab.benchmarks.runs.run import Result
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.formats.minari.reader import load as load_minari

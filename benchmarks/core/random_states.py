@@ -1,18 +1,44 @@
-"""The random state of a device beside the processor, as a part of a checkpoint."""
+"""All random states that a run depends on, as a part of a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from trimtab.types import Tensor
 
-__all__ = ["device_random", "set_device_random"]
+__all__ = ["device_random", "random_states", "set_device_random", "set_random_states"]
 
 _KEY = "device_random"
 _MODULES: Mapping[str, Any] = {"cuda": torch.cuda, "xpu": torch.xpu}
+
+
+def random_states(device: str) -> dict[str, Any]:
+    """Return the states of torch's and numpy's generators, and of a device's.
+
+    Args:
+        device: torch's name of it.
+    """
+    return {
+        "torch_random": torch.get_rng_state(),
+        "numpy_random": np.random.get_state(legacy=True),
+        **device_random(device),
+    }
+
+
+def set_random_states(device: str, state: Mapping[str, Any]) -> None:
+    """Go on with the random states in a checkpoint.
+
+    Args:
+        device: torch's name of it.
+        state: that ``random_states`` is a part of.
+    """
+    torch.set_rng_state(state["torch_random"])
+    np.random.set_state(tuple(state["numpy_random"]))
+    set_device_random(device, state)
 
 
 def device_random(device: str) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trimtab.benchmarks.core.device_random import device_random, set_device_random
+from trimtab.benchmarks.core.random_states import device_random, set_device_random
 
 DEVICES = ["cpu", *(f"{kind}:0" for kind in ("cuda", "xpu") if getattr(torch, kind).is_available())]
 

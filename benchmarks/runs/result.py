@@ -1,0 +1,30 @@
+"""What a run may spend, what it tells while it goes on, and what it comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimtab.algorithms.phases import Budget
+from trimtab.benchmarks.settings.config import RunConfig
+
+__all__ = ["Progress", "Result", "budget_of"]
+
+Progress = Callable[[float, str], None]
+"""Called with the share of the run that is done and a few words."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a run: its folder and what ``result.json`` in it says."""
+
+    folder: Path
+    summary: dict[str, Any]
+    already_done: bool
+
+
+def budget_of(config: RunConfig) -> Budget:
+    """Return what a run may spend, by its settings."""
+    return Budget(offline_steps=config["offline_steps"], online_steps=config["online_steps"])
