@@ -17,7 +17,7 @@ also sees a_b (``sees_base``), ten critics with layer normalisation of which y t
 two (``critics``, ``target_critics``, ``layer_norm``), an actor on their mean
 (``pessimistic_actor=false``), returns of three decisions (``n_step``), one step of the actor for
 four of the critics (``actor_every``), and demonstrations in every batch (``offline_share`` of the
-run, with ``store_base=false``). Set what is executed to one action (``act_steps=1``) and the correction is anew in each step.
+run, with ``store_base=false``). With ``act_steps=1`` every step is corrected anew.
 
 Deviations from Policy Decorator's code:
 
@@ -61,8 +61,8 @@ class Residual(Algorithm):
         scale: beta, the most that a correction changes of a normalised action.
         explore_decisions: H, decisions of all environments together until all are corrected.
         sees_base: whether the actor reads the base's chunk beside the observation.
-        store_base: whether the base's chunk is stored with each decision; else it is drawn anew when
-            it is learned from, so that demonstrations, which have none, can be learned from too.
+        store_base: whether the base's chunk is stored with a decision; else it is drawn anew when
+            it is learned from, so that demonstrations, which have none, can be mixed in.
         hidden: widths of the hidden layers of actor and critics.
         layer_norm: normalise after each hidden layer of actor and critics.
         critics: number of Q functions.
@@ -79,8 +79,7 @@ class Residual(Algorithm):
         reward_offset: what is taken from the reward of every executed environment step, where
             ``n_step`` is 1.
         max_gradient_norm: bound on the norm of all gradients of a network together.
-        warmup_steps: environment steps with uniform corrections, as rare as H says, before
-            learning.
+        warmup_steps: environment steps of uniform corrections, as rare as H says, at first.
         updates_per_decision: updates for each executed action chunk.
     """
 
