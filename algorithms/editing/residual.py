@@ -17,7 +17,7 @@ also sees a_b (``sees_base``), ten critics with layer normalisation of which y t
 two (``critics``, ``target_critics``, ``layer_norm``), an actor on their mean
 (``pessimistic_actor=false``), returns of three decisions (``n_step``), one step of the actor for
 four of the critics (``actor_every``), and demonstrations in every batch (``offline_share`` of the
-run). Set what is executed to one action (``act_steps=1``) and the correction is anew in each step.
+run, with ``store_base=false``). With ``act_steps=1`` every step is corrected anew.
 
 Deviations from Policy Decorator's code:
 
@@ -61,6 +61,8 @@ class Residual(Algorithm):
         scale: beta, the most that a correction changes of a normalised action.
         explore_decisions: H, decisions of all environments together until all are corrected.
         sees_base: whether the actor reads the base's chunk beside the observation.
+        store_base: whether the base's chunk is stored with a decision; else it is drawn anew when
+            it is learned from, so that demonstrations, which have none, can be mixed in.
         hidden: widths of the hidden layers of actor and critics.
         layer_norm: normalise after each hidden layer of actor and critics.
         critics: number of Q functions.
@@ -77,8 +79,7 @@ class Residual(Algorithm):
         reward_offset: what is taken from the reward of every executed environment step, where
             ``n_step`` is 1.
         max_gradient_norm: bound on the norm of all gradients of a network together.
-        warmup_steps: environment steps with uniform corrections, as rare as H says, before
-            learning.
+        warmup_steps: environment steps of uniform corrections, as rare as H says, at first.
         updates_per_decision: updates for each executed action chunk.
     """
 
@@ -91,6 +92,7 @@ class Residual(Algorithm):
         scale: float = 0.1,
         explore_decisions: int = 2_000,
         sees_base: bool = False,
+        store_base: bool = True,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = False,
         critics: int = 2,
@@ -127,7 +129,7 @@ class Residual(Algorithm):
         self.updates_per_decision = updates_per_decision
         self.target_critics, self.actor_every = target_critics, actor_every
         self.pessimistic_actor, self.backup_entropy = pessimistic_actor, backup_entropy
-        self.reward_offset = reward_offset
+        self.reward_offset, self.store_base = reward_offset, store_base
 
         base = copy.deepcopy(setup.base).to(setup.device)
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
@@ -154,6 +156,8 @@ class Residual(Algorithm):
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The base's chunk is stored: the actor learns to correct the one that was played."""
+        if not self.store_base:
+            return {}
         return {"base": (self.act_steps, self.policy.spec.action_dim)}
 
     @torch.no_grad()
@@ -169,7 +173,7 @@ class Residual(Algorithm):
         # A chunk that is not corrected is stored as it is played: with u = 0.
         corrected = self.progress.coins(len(plan))
         edit = torch.where(corrected[:, None, None], edit, torch.zeros_like(edit))
-        return self.policy.applied(plan, edit), {"base": plan}
+        return self.policy.applied(plan, edit), {"base": plan} if self.store_base else {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics, actor and temperature, and move the target critics."""
@@ -228,7 +232,7 @@ class Residual(Algorithm):
     def plans(self, data: Batch) -> tuple[Tensor, Tensor]:
         """Return the base's chunks at a batch's observations and at the next ones.
 
-        A batch with demonstrations has none that were stored; the base is then asked for both.
+        Where none were stored, the base is asked for both.
         """
         if "base" in data.aux:
             return data.aux["base"], self.drawn(data.next_obs)

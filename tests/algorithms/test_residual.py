@@ -269,6 +269,9 @@ def test_demonstrations_have_no_stored_chunk() -> None:
     algorithm.update(bare)
     kept, _ = algorithm.plans(data)
     assert torch.equal(kept, data.aux["base"])
+    mixed = made(store_base=False)
+    assert algorithm.aux_shapes and not mixed.aux_shapes
+    assert not mixed.explore(data.obs, warmup=True)[1]
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
