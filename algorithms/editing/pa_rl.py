@@ -13,9 +13,9 @@ in two steps (``trimtab.policies.kinds.edited_ascent``), Q being the mean of the
 It gathers with such a draw, and is judged at the best of the K. Offline updates train the critic
 alone, as in the released recipe. A new policy first clones the data, for half of them.
 
-An adaptation: the critic learns by differences in time alone (there: also by Cal-QL's regulariser,
-of weight 0.005, which needs the data's returns, and a distribution over 128 values in [-100, 0]).
-Other deviations from the code:
+An adaptation (``faithful`` is False): the critic learns by differences in time alone (there: also
+by Cal-QL's regulariser, of weight 0.005, which needs the data's returns, and a distribution over
+128 values in [-100, 0]). Other deviations from the code:
 
 - the draw's ``temperature`` is 0.1, for rewards of 0 and 1 (there: 1, for values down to -100);
 - T of 2 and eta of 1.5e-3 (there: 10 and 3e-4), which reach as far; eta is in the base's

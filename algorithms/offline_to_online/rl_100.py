@@ -21,7 +21,7 @@ with the same A for all k, a ratio and an optimiser step for each k of a minibat
 
 Published: 100 training and 10 sampling steps, critics 512x2, batches of 512, models 400x4 with 7
 members of which 5 elites, floor 0.0067, online learning rate 3e-6 adapted to a KL of 0.02, 2048
-decisions a rollout. An adaptation, because:
+decisions a rollout. An adaptation (``faithful`` is False), because:
 
 - rollouts are not added to the data and cloned again before another offline round;
 - learning rates are fixed: to adapt one to a divergence would wait for the device;

@@ -1,8 +1,9 @@
 """Noise PPO: the distribution of a frozen policy's noise, improved by proximal policy optimisation.
 
-An adaptation of Chen et al., "FIND: Fine-tuning Initial Noise Distribution with Policy Optimization
-for Diffusion Models" (arXiv 2407.19453), which is about pictures: the denoiser is frozen, and the
-distribution of the noise that it starts from is learned by a clipped policy gradient.
+An adaptation (``faithful`` is False) of Chen et al., "FIND: Fine-tuning Initial Noise Distribution
+with Policy Optimization for Diffusion Models" (arXiv 2407.19453), which is about pictures: the
+denoiser is frozen, and the distribution of the noise that it starts from is learned by a clipped
+policy gradient.
 
 - actor:   w ~ N(mu(s), sigma^2), one latent chunk for each decision; a = base(s, w)
 - policy:  L_pi = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A)

@@ -7,9 +7,9 @@ changes where the flow goes, and a correction u of what comes out, which reaches
 - action:  a = base(s, w) + beta u,  (w, u) ~ pi(.|s)
 - losses:  those of PPO (``trimtab.algorithms.on_policy.ppo``) with (w, u) in place of the action
 
-An adaptation: the paper's abstract and its project page were read; its code was not found. So all
-bounds and numbers are this suite's. The paper then goes on from human corrections of a real robot;
-that part is left out. Choices:
+An adaptation (``faithful`` is False): the paper's abstract and its project page were read; its code
+was not found. So all bounds and numbers are this suite's. The paper then goes on from human
+corrections of a real robot; that part is left out. Choices:
 
 - w is clipped to [-b, b], b = 1.5 as in DSRL; u is clipped to [-1, 1] and counts in the base's
   normalised units; the sum is clipped to the action limits;
