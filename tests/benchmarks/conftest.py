@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hydra.utils import get_class
 
+from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -181,8 +182,12 @@ class Tiny:
         ]
 
     def online(self, out: Path, algorithm: str) -> list[str]:
-        """Return the settings of a run that learns by acting; what starts from a base gets one."""
-        kind = get_class(load_group("algorithm", algorithm)["algorithm"]["_target_"])
+        """Return the settings of a run that learns by acting, or from data if it does not act.
+
+        What starts from a base gets one, what learns from demonstrations gets those.
+        """
+        group = load_group("algorithm", algorithm)
+        kind = get_class(group["algorithm"]["_target_"])
         small = {
             "hidden": "[16]",
             "batch_size": "16",
@@ -192,26 +197,26 @@ class Tiny:
             "episodes": "2",
             "epochs": "2",
         }
-        return [
+        words = [
             *self.task(out),
             f"algorithm={algorithm}",
-            *([f"base={self.base}"] if kind.uses & {"base", "start"} else []),
-            *(
-                f"algorithm.{key}={value}"
-                for key, value in small.items()
-                if key in keywords_of(kind)
-            ),
-            "num_envs=2",
-            "online_steps=320",
-            "eval_every=150",
-            "checkpoint_every=60",
+            *([f"base={self.start(kind)}"] if kind.uses & {"base", "start"} else []),
         ]
+        known = keywords_of(kind)
+        words += [f"algorithm.{key}={value}" for key, value in small.items() if key in known]
+        if "dataset" in kind.uses or group.get("offline_share"):
+            words += [f"dataset={self.dataset}", "offline_steps=60"]
+        if kind.explore is Algorithm.explore:
+            return [*words, "eval_every=25", "checkpoint_every=10"]
+        return [*words, "num_envs=2", "online_steps=320", "eval_every=150", "checkpoint_every=60"]
 
-    def cloned(self, policy: str, out: Path) -> Path:
-        """Return the folder of a run that cloned another kind of policy from the same data."""
-        words = [*self.task(out), "algorithm=bc", f"policy={policy}", "policy.hidden=[16]"]
-        words += [f"dataset={self.dataset}", "offline_steps=60", "algorithm.batch_size=16"]
-        return train(compose_run(words)).folder
+    def start(self, method: type[Algorithm]) -> Path:
+        """Return the folder of a base that a method can start from; a flow where it takes any."""
+        if method.starts_from in ("", "flow"):
+            return self.base
+        words = [*self.task(self.base.parents[4]), "algorithm=bc", "policy.hidden=[16]"]
+        words += [f"policy={method.starts_from}", f"dataset={self.dataset}", "offline_steps=60"]
+        return train(compose_run([*words, "algorithm.batch_size=16"])).folder  # made once
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.steering.frozen import Frozen
 from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.core import segments
 from trimtab.benchmarks.core.checkpoint import Checkpoints, load_checkpoint
@@ -37,15 +37,15 @@ CONTEXT = multiprocessing.get_context("forkserver")
 NEVER = 9.0
 IMPROVING = {"steering", "selection", "editing", "finetuning", "offline_to_online"}
 HOPPING = ("sac", "td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
-# Methods that improve a policy; those that learn nothing have nothing to resume.
+BESIDE = ("td3", "sb3_sac", "sb3_td3", "sb3_ppo")
+# Those that learn nothing have nothing to resume.
 STARTING = [
     name
     for name in group_options("algorithm")
     if family_of(target := str(registered_target("algorithm", name))) in IMPROVING
-    and class_of(target, "algorithm").explore is not Algorithm.explore
+    and not issubclass(class_of(target, "algorithm"), Frozen)
 ]
-OF_A_KIND = {"dppo": "diffusion", "conrft": "consistency", "rl_100": "diffusion"}
-"""Methods that start from this kind of policy; the others are tried on a flow."""
+"""Methods that improve a policy."""
 ROUND = "sac buffer_size=36"
 """A run whose ring goes round more than twice."""
 
@@ -135,19 +135,6 @@ def words_of(tiny: Any, method: str, out: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def cloned(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return the folder of a tiny clone of a kind of policy; made once."""
-    known: dict[str, Path] = {}
-
-    def folder_of(kind: str) -> Path:
-        if kind not in known:
-            known[kind] = tiny.cloned(kind, tmp_path_factory.mktemp(kind))
-        return known[kind]
-
-    return folder_of
-
-
-@pytest.fixture(scope="module")
 def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
     """Return a method's outcome without interruption, in this process; made once."""
     known: dict[str, Any] = {}
@@ -166,7 +153,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("method", ["bc", "dsrl_sac", "dsrl_na", *HOPPING, ROUND])
+@pytest.mark.parametrize("method", ["bc", "dppo", "dsrl_sac", "expo", "ppo", "sac", ROUND])
 def test_killed_at_three_random_moments(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
@@ -187,23 +174,39 @@ def test_killed_at_three_random_moments(
     assert outcome(folder) == left_alone(method)
 
 
+class Crash(BaseException):
+    """Ends a run anywhere, with nothing saved but what lies on disk, as a kill does."""
+
+
+def crash(share: float, text: str) -> None:
+    """Be told of a run's progress, and end it."""
+    if share >= 0.65:
+        raise Crash
+
+
 @pytest.mark.bits
-@pytest.mark.parametrize("method", STARTING)
-def test_a_method_that_starts_from_a_policy_is_killed_goes_on_and_is_exported(
-    method: str, tiny: Any, cloned: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize("method", [*STARTING, *BESIDE])
+def test_every_other_method_goes_on_from_a_crash_and_is_exported(
+    method: str,
+    tiny: Any,
+    left_alone: Callable[[str], Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outcomes = []
-    for place in ("left-alone", "killed"):
-        words = words_of(tiny, method, tmp_path / place)
-        if method in OF_A_KIND:
-            words = [word for word in words if not word.startswith("base=")]
-            words += [f"base={cloned(OF_A_KIND[method])}"]
-        if place == "killed":
-            kill(words, "nowhere", 0.6, 0.7)
-        finish(words)
-        outcomes.append(outcome(run_folder(tmp_path / place)))
-    assert outcomes[0] == outcomes[1]
-    errors = export_bundle(run_folder(tmp_path / "killed"), tmp_path / "bundle")
+    """Processes are left out here, for time; that a kill is no more than this is tested above."""
+    monkeypatch.setattr(loop, "LOG_EVERY", 20)
+    monkeypatch.setattr(segments, "SMALLEST", 512)
+    monkeypatch.setattr(segments, "FACTOR", 2)
+    config = compose_run(words_of(tiny, method, tmp_path))
+    with pytest.raises(Crash):
+        train(config, crash)
+    folder = run_folder(tmp_path)
+    state = load_checkpoint(folder / "checkpoint")
+    assert state is not None and sum(state["phases"]) > 0
+    assert not (folder / "result.json").exists()
+    train(config)
+    assert outcome(folder) == left_alone(method)
+    errors = export_bundle(folder, tmp_path / "bundle")
     assert max(errors.values()) < 1e-4
     assert (tmp_path / "bundle" / "policy.onnx").is_file()
 
