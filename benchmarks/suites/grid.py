@@ -3,8 +3,9 @@
 Without ``bases`` every method is run on every task. With them, each kind of base is trained once a
 task (``<task>-<base>``), and every method starts from it (``<task>-<base>-<method>``), so that what
 is compared differs in the method alone. A method that starts from no base is run once a task
-(``<task>-<method>``). ``variants`` are further settings of a method, run beside it
-(``<task>-<base>-<method>~<variant>``).
+(``<task>-<method>``). A method gets the task's ``budget`` unless it says ``budget: false``, and the
+task's ``data`` only if it says ``data: true``. ``variants`` are further settings of a method, run
+beside it (``<task>-<base>-<method>~<variant>``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Narrowing = Mapping[str, Any]
 _KEYS = frozenset(
     {"methods", "tasks", "bases", "variants", "clone", "budget", "where_known", "seconds", "seeds"}
 )
-_OF_METHOD = frozenset({"words", "base", "budget", "seconds"})
+_OF_METHOD = frozenset({"words", "base", "budget", "data", "seconds"})
 
 
 def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
@@ -113,6 +114,8 @@ class _Grid:
         for base in bases:
             for variant, more in variants.items():
                 words = [*of_task["words"], *described["words"]]
+                if described.get("data", False):
+                    words += [*of_task.get("data", []), *self.words("data")]
                 if described.get("budget", True):
                     words += [*of_task.get("budget", []), *self.words("budget")]
                 words += [*self._known(words), *more]

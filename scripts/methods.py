@@ -1,0 +1,156 @@
+"""Write docs/methods.md: what improves a pretrained policy, method by method.
+
+``python scripts/methods.py`` reads the registry (family, paper, whether faithful), the sentences of
+``docs/methods.yaml``, the commands of ``docs/cross_product.yaml``, and the committed rows of the
+arena where there are some.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.board.arena.model import Arena
+from trimtab.benchmarks.board.arena.table import build
+from trimtab.benchmarks.board.stats import number_text
+from trimtab.benchmarks.cli.records import RECORDS
+from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes
+from trimtab.benchmarks.settings.catalog import (
+    FAMILIES,
+    describe_algorithm,
+    family_of,
+    is_faithful,
+)
+from trimtab.benchmarks.settings.constructors import class_of
+from trimtab.benchmarks.settings.groups import group_options, heading, registered_target
+from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.files import atomic_write_text, read_json
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+PAGE = DOCS / "methods.md"
+ARENA = ROOT / "benchmarks" / "results" / "arena"
+IMPROVING = ("steering", "selection", "editing", "finetuning", "offline_to_online")
+KINDS = ("gaussian", "diffusion", "flow", "consistency")
+OPENING = """\
+# Methods that improve a pretrained policy
+
+This page is written by `python scripts/methods.py`. Every method is one file in a folder of
+`algorithms/`, whose name is its family, and one file in `conf/algorithm/`. All of them start from
+the same frozen policy: `base=` names a run or a bundle. `trimtab bench suite=arena` compares
+them, beside the controls that an honest answer needs. "Our result" is the mean success with one
+setting over the contests of the committed arena rows; a dash says that there are none yet."""
+CROSS = """\
+## The classical learners on each kind of policy
+
+`base=…` stands for a clone of the column's kind (`trimtab train … algorithm=bc policy=<kind>
+dataset=…`), `dataset=…` for demonstrations. A test carries out every command at toy size."""
+
+
+def sentences() -> Mapping[str, Mapping[str, str]]:
+    """Return what the page says of each method."""
+    found: Mapping[str, Mapping[str, str]] = yaml.safe_load((DOCS / "methods.yaml").read_text())
+    return found
+
+
+def cross_product() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    """Return the cells of the classical learners on each kind of policy."""
+    found: Mapping[str, Any] = yaml.safe_load((DOCS / "cross_product.yaml").read_text())
+    return found
+
+
+def described() -> dict[str, list[str]]:
+    """Return the registered methods that the page has to describe, by family."""
+    found: dict[str, list[str]] = {family: [] for family in IMPROVING}
+    for name in group_options("algorithm"):
+        family = family_of(str(registered_target("algorithm", name)))
+        if family in found:
+            found[family].append(name)
+    return found
+
+
+def results() -> Mapping[str, str]:
+    """Return each method's result over the committed contests of the arena."""
+    if not (ARENA / RECORDS).is_file():
+        return {}
+    arena: Arena = build(
+        collect_episodes(ARENA / FILE_NAME),
+        read_json(ARENA / RECORDS, "runs"),
+        load_suite("arena", "runs").controls,
+    )
+    return {
+        row.method: f"{number_text(row.one_setting)} over {row.contests}" for row in arena.overall
+    }
+
+
+def page() -> str:
+    """Return the page."""
+    return "\n\n".join([OPENING, *_families(), CROSS, _cross_table()]) + "\n"
+
+
+def _families() -> Iterator[str]:
+    said, ours = sentences(), results()
+    for family, names in described().items():
+        yield f"## {family.replace('_', ' ').capitalize()}: {FAMILIES[family]}"
+        for name in names:
+            target = str(registered_target("algorithm", name))
+            _, paper = describe_algorithm(target, heading("algorithm", name))
+            what = said[name]
+            kind = class_of(target, "algorithm")
+            assert issubclass(kind, Algorithm)
+            faith = "" if is_faithful(target) else " An adaptation; its docstring says why."
+            lines = [
+                f"### `{name}`",
+                f"{what['idea']} Paper: {paper}.{faith}",
+                "\n".join(
+                    [
+                        f"- when: {what['when']}",
+                        f"- needs: {what['needs']}",
+                        f"- cost: {what['cost']}",
+                        f"- the paper's claim: {what['paper']}",
+                        f"- our result: {ours.get(name, '–')}",
+                    ]
+                ),
+            ]
+            yield "\n\n".join(lines)
+    yield _elsewhere(said, ours)
+
+
+def _elsewhere(said: Mapping[str, Mapping[str, str]], ours: Mapping[str, str]) -> str:
+    """Return the methods that start from no base and stand in the arena beside the others."""
+    known = {name for names in described().values() for name in names}
+    lines = ["## Beside them: from the data, and from nothing"]
+    for name, what in said.items():
+        if name not in known:
+            lines.append(
+                f"- `{name}`: {what['idea']} Needs {what['needs']}. The paper's claim: "
+                f"{what['paper']}. Our result: {ours.get(name, '–')}."
+            )
+    lines.append("- `sac` and `ppo` from nothing are the floor. Our results: "
+                 f"{ours.get('sac', '–')} and {ours.get('ppo', '–')}.")  # fmt: skip
+    return "\n\n".join([lines[0], "\n".join(lines[1:])])
+
+
+def _cross_table() -> str:
+    rows = [["", *KINDS], [":--"] * (len(KINDS) + 1)]
+    for learner, cells in cross_product().items():
+        rows.append([learner, *(_cell(cells[kind]) for kind in KINDS)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(cell: Mapping[str, str]) -> str:
+    if "reason" in cell:
+        return f"none: {cell['reason']}"
+    words = cell["command"].replace(" base", " base=…").replace(" dataset", " dataset=…")
+    note = f" ({cell['note']})" if "note" in cell else ""
+    return f"`{words}`{note}"
+
+
+if __name__ == "__main__":
+    atomic_write_text(PAGE, page())
+    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")

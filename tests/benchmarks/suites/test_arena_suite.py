@@ -1,0 +1,64 @@
+"""The arena at toy size, carried out whole: bases, controls, methods, tables, figure, records."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.suites.suite import load_suite
+
+SOURCE = Path(__file__).parents[3] / "src"
+
+
+@pytest.mark.parametrize("scale", [None, "ci"])
+def test_every_run_of_the_arena_composes(scale: str | None) -> None:
+    suite = load_suite("arena", "runs", scale=scale)
+    for job in suite.jobs:
+        new = job.place["task"] == "doors" or job.place["method"] in (None, "frozen", "rlpd")
+        if job.seed == suite.jobs[0].seed and new:  # each method once, and each task
+            compose_run([*job.overrides, *(["base=x"] if job.base else [])])
+    methods = {job.place["method"] for job in suite.jobs}
+    assert {"frozen", "zero_noise", "golden_ticket", "best_of_n"} <= methods
+
+
+def test_the_arena_at_toy_size(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=arena", "scale=ci",
+         "workers=1"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True,
+        text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "runs" / "suites" / "arena-ci"
+    jobs = load_suite("arena", "runs", scale="ci").jobs
+    records = json.loads((folder / "runs.json").read_text())
+    assert [record["name"] for record in records] == [job.name for job in jobs]
+    for record in records:
+        base, method = record["place"].get("base"), record["place"]["method"]
+        measured = method is not None and base is not None
+        assert ("decision_ms" in record) == measured
+        if measured:
+            assert record["decision_ms"]["torch"] > 0 and record["decision_ms"]["onnx"] > 0
+            assert record["base_distance"] >= 0
+        assert record["trained_parameters"] >= 0 and record["evaluations"]
+    with (folder / "arena.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    by_contest = {(row["contest"], row["method"]): row for row in rows}
+    assert {contest for contest, _ in by_contest} == {"flow", "diffusion"}
+    assert ("flow", "dppo") not in by_contest and ("diffusion", "dppo") in by_contest
+    steered = by_contest["flow", "dsrl_sac"]
+    assert steered["control"] in {"frozen", "zero_noise", "golden_ticket", "best_of_n"}
+    assert int(steered["trained_parameters"]) > 0
+    frozen = by_contest["flow", "frozen"]
+    assert int(frozen["trained_parameters"]) == 0 and frozen["control"] == ""
+    ticket = by_contest["flow", "golden_ticket"]
+    assert float(ticket["episodes"]) == 4  # two tickets of two episodes each
+    assert by_contest["flow", "rlpd"]["demonstrations"] == "True"
+    assert (folder / "figure.png").stat().st_size > 10_000
