@@ -36,6 +36,7 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "methods.md"
 ARENA = ROOT / "benchmarks" / "results" / "arena"
 IMPROVING = ("steering", "selection", "editing", "finetuning", "offline_to_online")
+_SENTENCES = ("idea", "when", "needs", "cost", "paper")
 KINDS = ("gaussian", "diffusion", "flow", "consistency")
 OPENING = """\
 # Methods that improve a pretrained policy
@@ -99,8 +100,8 @@ def _families() -> Iterator[str]:
         yield f"## {family.replace('_', ' ').capitalize()}: {FAMILIES[family]}"
         for name in names:
             target = str(registered_target("algorithm", name))
-            _, paper = describe_algorithm(target, heading("algorithm", name))
-            what = said[name]
+            summary, paper = describe_algorithm(target, heading("algorithm", name))
+            what = said.get(name) or dict.fromkeys(_SENTENCES, "–") | {"idea": f"{summary}."}
             kind = class_of(target, "algorithm")
             assert issubclass(kind, Algorithm)
             faith = "" if is_faithful(target) else " An adaptation; its docstring says why."
