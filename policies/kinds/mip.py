@@ -59,7 +59,7 @@ class MIPPolicy(Policy):
         return clean
 
     def _first(self, condition: Tensor) -> Tensor:
-        shape = (len(condition), self.spec.horizon, self.spec.action_dim)
+        shape = (condition.shape[0], self.spec.horizon, self.spec.action_dim)
         return self._step(torch.zeros(shape, device=condition.device), 0.0, condition)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:

@@ -248,3 +248,28 @@ def test_a_run_stops_at_the_success_that_is_enough(tiny: Any, tmp_path: Path) ->
         train(compose_run([*words, "stop_at_success=0.5", "eval_every=null"]))
     with pytest.raises(TrimtabError, match="must be a number from 0 to 1"):
         compose_run([*words, "stop_at_success=2"])
+
+
+def test_a_base_that_never_came_to_its_success_is_refused(tiny: Any, tmp_path: Path) -> None:
+    words = [*tiny.cloning(tmp_path / "bases"), "stop_at_success=1.0"]
+    weak = train(compose_run(words))
+    assert weak.summary["reached"] is False and weak.summary["stop_at_success"] == 1.0
+    frozen = [*tiny.task(tmp_path / "runs"), "algorithm=frozen"]
+    message = "was to stop at success 1 and never came to it; train it for more offline_steps"
+    with pytest.raises(TrimtabError, match=message) as error:
+        train(compose_run([*frozen, f"base={weak.folder}"]))
+    assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()
+    enough = train(compose_run([*words[:-1], "stop_at_success=0.0"]))
+    assert enough.summary["reached"] is True
+    train(compose_run([*frozen, f"base={enough.folder}"]))
+
+
+def test_a_result_says_where_each_evaluation_was(tiny: Any, tmp_path: Path) -> None:
+    result = train(compose_run(tiny.online(tmp_path, "dsrl_sac")))
+    places = result.summary["evaluations"]
+    rows = read_episodes(result.folder / "episodes.parquet").to_pylist()
+    seen = sorted({(row["env_steps"], row["updates"]) for row in rows})
+    assert [(place["env_steps"], place["updates"]) for place in places] == seen
+    episodes = [place["episodes"] for place in places]
+    assert episodes == sorted(episodes) and episodes[-1] >= 320 // 28 - 1
+    assert result.summary["trained_parameters"] > 0
