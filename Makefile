@@ -43,7 +43,9 @@ check: install  ## lint and type check
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 
-test: check run-tests  ## lint, type check and run the test suite
+# The checks take one core for a minute, so they run beside the first tests.
+test: install  ## lint, type check and run the test suite
+	$(MAKE) -j 2 check run-tests
 
 test-avx2:  ## run the test suite as on a processor without AVX-512
 	$(MAKE) run-tests EMULATE=avx2

@@ -153,7 +153,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("method", ["bc", "dppo", "dsrl_sac", "expo", "ppo", "sac", ROUND])
+@pytest.mark.parametrize("method", ["bc", "dppo", "dsrl_sac", "ppo", "sac", ROUND])
 def test_killed_at_three_random_moments(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
