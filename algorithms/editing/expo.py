@@ -24,7 +24,8 @@ Deviations from the code (of which a public copy was read):
 - H_target is -D / 2 + D log(beta), which the code offers as ``adjust_target_entropy`` and leaves
   off. With -D / 2 and a small beta no editor has so much entropy, since D log(2 beta) is its most,
   and alpha grows without end. ``shift_target_entropy=false`` gives it back;
-- during warm-up the slow base acts (there: uniform random actions, or no warm-up);
+- during warm-up the slow base acts (there: uniform random actions, or no warm-up); as there, a new
+  base's slow average still holds its first weights after few offline updates;
 - the temperature loss has ``log alpha`` in place of ``alpha``, as everywhere here;
 - any kind of base (there: a DDPM of 10 steps), Adam without weight decay or a cosine; chunks that
   were cut short are imitated as far as they went, and critics see them go on as a new edited draw;
@@ -46,7 +47,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.plans import as_plans
+from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import Temperature
 from trimtab.algorithms.phases import Budget, Feed, Phase
@@ -123,6 +124,7 @@ class EXPO(Algorithm):
         self.backup_candidates, self.base_rate = backup_candidates, base_rate
 
         self.base = setup.start()  # learns; the copy that acts is in the policy
+        check_clonable(self.base)
         self.act_steps = setup.spec.horizon
         self.size = self.act_steps * self.base.spec.action_dim
         editor = editor_of(self.base, self.act_steps, sees_chunk=True, hidden=hidden)

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.plans import as_plans
+from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
@@ -119,8 +119,10 @@ class PARL(Algorithm):
         self.target_critics = target_critics
         self.starts_cloned = setup.base is not None
         self.act_steps = setup.spec.horizon  # the policy may plan further than is executed
+        start = setup.start()
+        check_clonable(start)
         self.policy: EditedAscentPolicy = EditedAscentPolicy(
-            setup.start(), act_steps=self.act_steps, candidates=candidates, kept=kept,
+            start, act_steps=self.act_steps, candidates=candidates, kept=kept,
             ascent_steps=ascent_steps, step_size=step_size, hidden=hidden, critics=critics,
             layer_norm=layer_norm,
         ).to(setup.device)  # fmt: skip

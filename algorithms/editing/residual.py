@@ -1,8 +1,7 @@
 """Residual: soft actor-critic over bounded corrections of a frozen policy's action chunks.
 
 Yuan et al., "Policy Decorator: Model-Agnostic Online Refinement for Large Policy Model" (arXiv
-2412.13630). A frozen base plays chunks a_b ~ base(s); an actor u ~ pi(.|s) in (-1, 1) corrects
-them:
+2412.13630). A frozen base plays chunks a_b ~ base(s); an actor u ~ pi(.|s) in (-1, 1) edits them:
 
 - action:       a = a_b + beta u, with beta small
 - exploration:  of the first H decisions, decision n is corrected with probability n / H; else u = 0
@@ -50,7 +49,7 @@ from trimtab.algorithms.off_policy.sac import Temperature
 from trimtab.observations import count, tree_map
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Batch, BatchSpec, Metrics, Obs
+from trimtab.types import Batch, BatchSpec, Metrics, Obs, TrimtabError
 
 
 class Residual(Algorithm):
@@ -119,7 +118,9 @@ class Residual(Algorithm):
         check_range("batch_size", batch_size, 1)
         check_range("tau", tau, 0, 1)
         check_range("initial_temperature", initial_temperature, 1e-12)
-        check_range("reward_offset", reward_offset, *((0, 0) if n_step > 1 else (-1e6, 1e6)))
+        check_range("reward_offset", reward_offset, -1e6, 1e6)
+        if n_step > 1 and reward_offset:
+            raise TrimtabError("algorithm.reward_offset goes with n_step=1 only; leave one out")
         check_range("max_gradient_norm", max_gradient_norm, 1e-12)
         check_range("warmup_steps", warmup_steps, 0)
         check_range("updates_per_decision", updates_per_decision, 0)

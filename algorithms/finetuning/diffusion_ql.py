@@ -95,7 +95,8 @@ class DiffusionQL(Algorithm):
         check_range("candidates", candidates, 1)
         check_range("temperature", temperature, 1e-9)
         check_range("backup_samples", backup_samples, 1)
-        check_range("max_gradient_norm", max_gradient_norm or 1.0, 1e-12)
+        bound = 1.0 if max_gradient_norm is None else max_gradient_norm
+        check_range("max_gradient_norm", bound, 1e-12)
         check_range("batch_size", batch_size, 1)
         check_range("tau", tau, 0, 1)
         check_range("ema_decay", ema_decay, 0, 1)

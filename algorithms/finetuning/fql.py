@@ -123,11 +123,13 @@ class FQL(Algorithm):
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Return the usual phases; without an offline one, the flow gathers and is distilled."""
         first, rest = self.warmup_steps, budget.online_steps - self.warmup_steps
+        taught = self.distill_updates
         if budget.offline_steps or not first or rest <= 0 or not self.distill_updates:
             return super().phases(budget)
         return (
-            Phase("warmup", first, "steps", Feed.EXPERIENCE, None),
-            Phase("distill", self.distill_updates, "updates", Feed.EXPERIENCE, self.distill),
+            # Nothing is judged before the policy of one step has been distilled.
+            Phase("warmup", first, "steps", Feed.EXPERIENCE, None, eval_every=2 * first),
+            Phase("distill", taught, "updates", Feed.EXPERIENCE, self.distill, eval_every=taught),
             Phase("online", rest, "steps", Feed.EXPERIENCE, self.update),
         )
 

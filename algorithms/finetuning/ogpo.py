@@ -10,33 +10,37 @@ Patil et al., "OGPO: Sample Efficient Full-Finetuning of Generative Control Poli
           L = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A), where log rho is the difference of
           the chains' log-densities divided by K + 1 and by the number of executed entries
 - clone:  ``clone_weight`` times the flow-matching loss on decisions of successful episodes (OGPO+);
-          on all of the batch while there are none in it
+          on all of them before the first success
 - critic: see ``group_actor_critic``; off-policy, one step after each of the actor
 
-The plain OGPO of the paper has ``success=false``: it clones the whole batch. ``conservative`` is
-its conservative advantage. ``guard`` takes GRPO-Guard's ratio (arXiv 2510.22319) for each step of
-the chain, with the loss of each divided by how far its mean moves with the network.
+The paper's plain OGPO clones nothing: ``clone_weight=0``. With ``success=false`` the whole batch is
+cloned. ``conservative`` is its conservative advantage. ``guard`` takes GRPO-Guard's ratio (arXiv
+2510.22319) for each step of the chain, with the loss of each divided by how far its mean moves with
+the network.
 
 Published settings: 256 states in groups of 32, K = 10, ten critics of 512 x 4 with GELU, batches of
 256, 10000 or more steps of warm-up, one update a step, learning rate 2e-5 to 4.5e-5 in cycles.
 
 Deviations from the public code: a decision counts as successful if what it still collects, gathered
 or recorded, is above ``success_return`` (there: a buffer of successful episodes, drawn from as much
-as from all); the drift is that which keeps the flow's marginals (there: K times less); the last
-point enters the density before it is clipped (there: after it); candidates are ranked by the mean
-of the slow critics (there: the least of two random ones); learning rates stay; smaller networks
-and groups by default; no weight decay; windows do not slide within chunks.
+as from all), which tells successes only where rewards are 0 and then positive; all is cloned until
+the first one was seen; the drift is that which keeps the flow's marginals, but for the clip of the
+means (there: K times less); the last point enters the density before it is clipped (there: after
+it); candidates are ranked by the mean of the slow critics (there: the least of two random ones);
+learning rates stay; smaller networks and groups by default; no weight decay; windows do not slide
+within chunks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.finetuning.chain_ppo import clipped_surrogate
 from trimtab.algorithms.finetuning.group_actor_critic import GroupActorCritic
@@ -44,6 +48,16 @@ from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.networks.chains import guarded_log_ratio, log_density
 from trimtab.types import Batch, BatchSpec, Obs
+
+
+class Seen(nn.Module):
+    """Whether a batch has had a success."""
+
+    success: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("success", torch.zeros((), dtype=torch.bool))
 
 
 class OGPO(GroupActorCritic):
@@ -83,6 +97,11 @@ class OGPO(GroupActorCritic):
         self.success, self.success_return = success, success_return
         self.wants = BatchSpec(mc_return=success and clone_weight > 0)
         super().__init__(setup, **common)
+        self.seen = Seen().to(setup.device)
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return what the parent holds, and whether there was a success."""
+        return {**super().state(), "seen": self.seen}
 
     def proposer(self, slow: FlowPolicy) -> StochasticFlowPolicy:
         """Return the slow actor as a chain."""
@@ -145,5 +164,6 @@ class OGPO(GroupActorCritic):
             return data
         assert data.mc_return is not None
         good = data.mc_return > self.success_return
-        kept = good | ~good.any()
+        self.seen.success.logical_or_(good.any())
+        kept = good | ~self.seen.success
         return replace(data, valid=data.valid & kept[:, None], whole=False)

@@ -20,8 +20,10 @@ learning rates 4.5e-5 to 2e-5 and 6.5e-4 to 3e-4 by cosines; sigma from 0.10 to 
 
 Deviations from the public code: times are k / K both when it acts and in the ratio (there: a grid
 up to 1 when it acts, so that the ratio is not 1 before the first step); the density is that of the
-last point before it is clipped (there: after it); learning rates stay; no weight decay, and no
-optional regulariser to the old flow; V has SiLU in place of Mish and no residual blocks.
+last point before it is clipped (there: after it); what is judged is the flow as it samples, whose
+points are not clipped on the way, as means are while it learns; learning rates stay; no weight
+decay, and no optional regulariser to the old flow; V has SiLU in place of Mish and no residual
+blocks.
 """
 
 from __future__ import annotations

@@ -153,7 +153,8 @@ class ConRFT(Algorithm):
             if not distilled:
                 raise TrimtabError(
                     f"offline_steps={budget.offline_steps}: a base of kind {self.teacher.kind} is "
-                    "distilled offline first; give more, or a base of kind consistency"
+                    "distilled offline first; give more, raise algorithm.distillation_share, or "
+                    "give a base of kind consistency"
                 )
         rest = budget.offline_steps - distilled
         known = (

@@ -83,12 +83,12 @@ class Gate(nn.Module):
 
     @torch.no_grad()
     def begin(self, score: Tensor) -> None:
-        """Take the score of the policy that is there at first as the best so far."""
+        """Take the score of the accepted policy as the one to beat."""
         self.best.copy_(score)
 
     @torch.no_grad()
     def judge(self, score: Tensor, accepted: nn.Module, candidate: nn.Module) -> None:
-        """Copy ``candidate`` to ``accepted`` if its score is above the best so far."""
+        """Copy ``candidate`` to ``accepted`` if its score is above the one to beat."""
         better = score > self.best
         for mine, theirs in zip(accepted.parameters(), candidate.parameters(), strict=True):
             mine.copy_(torch.where(better, theirs, mine))

@@ -205,7 +205,6 @@ class RL100(ChainPPO):
         obs = self.actor.normalizer.obs(data.obs)
         if self.gate.updates == 0:
             self.candidate.load_state_dict(self.actor.network.state_dict())
-            self.gate.begin(self.score(self.actor.network, obs))
         with torch.no_grad():
             chain, old = self.denoising.chains(self.actor.network, obs)
             value = self.values(obs, self.denoising.executed(chain[:, -1])).amin(0)
@@ -219,6 +218,7 @@ class RL100(ChainPPO):
             losses.append(loss.detach())
         self.gate.updates += 1
         if self.gate.updates % self.gate_every == 0:
+            self.gate.begin(self.score(self.actor.network, obs))  # from the same states
             self.gate.judge(self.score(self.candidate, obs), self.actor.network, self.candidate)
         return {
             "policy_loss": torch.stack(losses).mean(),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.runs.base import load_base
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.runs.shapes import way_of
 from trimtab.envs.registry import checked_names
 from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
@@ -30,8 +31,8 @@ from trimtab.policies.runtime import load_policy
 
 __all__ = ["base_distance", "decision_times", "held_out_states"]
 
-HELD_OUT_SEED = 77_000_000
-"""Seed of the first episode in which the base is followed; no judge uses it."""
+HELD_OUT_SEED = 77_000
+"""Seed of the first episode in which the base is followed: below those of judges and trials."""
 EPISODES = 5
 STATES = 128
 _CALLS = 40
@@ -91,6 +92,7 @@ def held_out_states(base: Path, env: str, options: dict[str, Any]) -> ArrayObs:
         seed=HELD_OUT_SEED,
         act_steps=int(bundle.config["chunking"]["act_steps"]),
         options=checked_names(options),
+        observations=way_of(policy.reading),
     )
     try:
         evaluator.judge(watched, policy.reading, deterministic=False)

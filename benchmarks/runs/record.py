@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.common.adam import Adam
 from trimtab.benchmarks.runs.build import Components
@@ -170,6 +172,15 @@ class Record:
 
 def _trained_parameters(algorithm: Algorithm) -> int:
     """Return how many numbers the learner's optimisers move, those of critics included."""
-    optimizers = [part for part in algorithm.state().values() if isinstance(part, Adam)]
-    weights = {id(weight): weight for one in optimizers for weight in one.parameters}
-    return sum(weight.numel() for weight in weights.values())
+    return sum(weight.numel() for weight in _moved(algorithm).values())
+
+
+def _moved(algorithm: Algorithm) -> dict[int, Tensor]:
+    """Return the weights of a learner's optimisers, and of learners that it is made of."""
+    found: dict[int, Tensor] = {}
+    for part in algorithm.state().values():
+        if isinstance(part, Adam):
+            found |= {id(weight): weight for weight in part.parameters}
+        elif isinstance(part, Algorithm):
+            found |= _moved(part)
+    return found

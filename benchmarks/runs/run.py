@@ -294,17 +294,15 @@ class Run:
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate
         self.reached = enough is not None and rate is not None and rate >= enough
-        self.rows += self.record.rows(
-            self.scores, self.algorithm, env_steps=self.env_steps, updates=self.updates
-        )
+        # A run that stopped at its success has been judged here before.
+        here = {"env_steps": self.env_steps, "updates": self.updates}
+        self.rows = [x for x in self.rows if {k: getattr(x, k) for k in here} != here]
+        self.evaluations = [x for x in self.evaluations if {k: x[k] for k in here} != here]
+        self.rows += self.record.rows(self.scores, self.algorithm, **here)
+        gathered = self.collector.episodes if self.collector is not None else 0
+        seconds = round(time.perf_counter() - self._started, 3)
         self.evaluations.append(
-            {
-                "env_steps": self.env_steps,
-                "updates": self.updates,
-                "episodes": self.trials.episodes
-                + (self.collector.episodes if self.collector is not None else 0),
-                "seconds": round(time.perf_counter() - self._started, 3),
-            }
+            {**here, "episodes": gathered + self.trials.episodes, "seconds": seconds}
         )
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:

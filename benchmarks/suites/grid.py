@@ -71,7 +71,7 @@ class _Grid:
 
     def side(self, name: str) -> Mapping[str, Any]:
         """Return a side of the grid, without what the scale leaves out."""
-        every: Mapping[str, Any] = self.grid.get(name, {})
+        every: Mapping[str, Any] = self.grid.get(name) or {}
         wanted = self.narrowing.get(name, list(every))
         for one in wanted:
             if one not in every:
@@ -109,6 +109,10 @@ class _Grid:
                 f"suite {self.suite}: grid.methods.{method} has {', '.join(sorted(_OF_METHOD))}, "
                 f"no {key}"
             )
+        if not isinstance(described.get("words"), list):
+            raise TrimtabError(
+                f"suite {self.suite}: grid.methods.{method} must be a list of words, or have words"
+            )
         variants = {None: [], **self.side("variants").get(method, {})}
         bases = self._bases_of(method, described.get("base", True))
         for base in bases:
@@ -118,7 +122,8 @@ class _Grid:
                     words += [*of_task.get("data", []), *self.words("data")]
                 if described.get("budget", True):
                     words += [*of_task.get("budget", []), *self.words("budget")]
-                words += [*self._known(words), *more]
+                asked = [*of_task.get("where_known", []), *self.words("where_known")]
+                words += [*self._known(method, words, asked), *more]
                 parts = [task, *([base] if base else []), method]
                 name = "-".join(parts) + (f"~{variant}" if variant else "")
                 run: dict[str, Any] = {
@@ -137,6 +142,10 @@ class _Grid:
             return list(self.side("bases"))
         if base is False:
             return [None]
+        if not isinstance(base, list):
+            raise TrimtabError(
+                f"suite {self.suite}: grid.methods.{method}.base must be true, false or a list"
+            )
         for name in base:
             if name not in self.grid["bases"]:
                 raise TrimtabError(
@@ -145,9 +154,14 @@ class _Grid:
                 )
         return [name for name in self.side("bases") if name in base]
 
-    def _known(self, words: Sequence[str]) -> list[str]:
+    def _known(self, method: str, words: Sequence[str], asked: Sequence[str]) -> list[str]:
         """Return those words of ``where_known`` whose setting the run's method has."""
-        (method,) = [word.split("=")[1] for word in words if word.startswith("algorithm=")]
-        section = load_group("algorithm", method)["algorithm"]
+        named = [word.partition("=")[2] for word in words if word.startswith("algorithm=")]
+        if len(named) != 1:
+            raise TrimtabError(
+                f"suite {self.suite}: grid.methods.{method} must name one algorithm=, not "
+                f"{len(named)}"
+            )
+        section = load_group("algorithm", named[0])["algorithm"]
         known = {f"algorithm.{key}" for key in keywords(section["_target_"])}
-        return [word for word in self.words("where_known") if word.split("=")[0] in known]
+        return [word for word in asked if word.partition("=")[0] in known]

@@ -96,15 +96,16 @@ class EditedAscentPolicy(Policy):
         plans = self.base(repeated(obs, many), noise.flatten(0, 1))
         plans = plans.reshape(-1, many, *plans.shape[1:])
         share = obs_share(self.critic, self.normalizer.obs(obs))
-        values, _ = self._looked_at(share, self._executed(plans))
+        values, slopes = self._looked_at(share, self._executed(plans))
 
         # Global: the proposals with the highest values go on.
-        best = values.topk(kept, dim=1).indices[:, :, None, None]
+        value, best = values.topk(kept, dim=1)
+        best = best[:, :, None, None]
         plans = plans.gather(1, best.expand(-1, -1, *plans.shape[2:]))
+        slope = slopes.gather(1, best.expand(-1, -1, *slopes.shape[2:]))
 
         # Local: plain gradient steps, each proposal keeping the best action on its way.
         action = found = self._executed(plans)
-        value, slope = self._looked_at(share, action)
         for _ in range(self.ascent_steps):
             action = self.clipped(action + self.step_size * slope)
             reached, slope = self._looked_at(share, action)

@@ -14,6 +14,7 @@ from trimtab.types import Obs, Statistics
 class StochasticFlowPolicy(Policy):
     """A flow as a stochastic process with the same marginals, as OGPO acts (arXiv 2605.03065).
 
+    The marginals are the same up to the clip of each step's mean to [-1, 1], which is the paper's.
     Its noise is a whole path: where it starts, then that of each step, which is cut at 3 sigma.
 
     Args:

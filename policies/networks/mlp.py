@@ -102,6 +102,7 @@ class DenoisingNetwork(nn.Module):
         self, obs_dim: int, action_shape: tuple[int, int], hidden: Sequence[int], time_dim: int
     ) -> None:
         super().__init__()
+        check_widths(hidden)
         self.action_shape = action_shape
         flat = math.prod(action_shape)
         exponent = torch.arange(time_dim // 2) / max(time_dim // 2 - 1, 1)

@@ -173,7 +173,9 @@ def test_successes_alone_are_cloned() -> None:
     kept = algorithm.cloned(data).valid
     assert torch.equal(kept.all(1), data.mc_return > 0) and torch.equal(kept.any(1), kept.all(1))
     none = dataclasses.replace(data, mc_return=-torch.ones(12))
-    assert algorithm.cloned(none).valid.all(), "without a success all are cloned"
+    assert not algorithm.cloned(none).valid.any(), "there was a success before"
+    assert made().cloned(none).valid.all(), "before the first success all are cloned"
+    assert bool(algorithm.state_dict()["seen"]["success"]), "it is known after a resume, too"
     assert made(success=False).cloned(data) is data
     assert made(success=False).wants.mc_return is False and algorithm.wants.mc_return
 

@@ -17,7 +17,7 @@ import yaml
 
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.intervals.improvement import improvement_interval
-from trimtab.benchmarks.board.stats import number_text
+from trimtab.benchmarks.board.stats import Array, number_text
 from trimtab.errors import TrimtabError
 
 __all__ = ["Claim", "Finding", "find", "read_claims", "to_markdown"]
@@ -87,6 +87,8 @@ def read_claims(path: Path) -> list[Claim]:
             claim = Claim(**values)
         except TypeError as error:
             raise TrimtabError(f"{path}: claim {number + 1}: {error}") from error
+        if claim.measure not in ("score", "area"):
+            raise TrimtabError(f"{path}: claim {number + 1}: measure: use score or area")
         if claim.kind not in _JUDGES:
             raise TrimtabError(
                 f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(_JUDGES)}"
@@ -120,8 +122,8 @@ def _compared(claim: Claim, pairs: Sequence[tuple[Contest, ArenaRow, ArenaRow]])
     if not pairs:
         return Finding(claim, "cannot be told", "no contest has both", 0)
     better = improvement_interval(
-        [np.array(ours.finals) for _, ours, _ in pairs],
-        [np.array(theirs.finals) for _, _, theirs in pairs],
+        [_per_seed(claim, ours) for _, ours, _ in pairs],
+        [_per_seed(claim, theirs) for _, _, theirs in pairs],
     )
     told: Verdict = "cannot be told"
     if better.low > 0.5:
@@ -134,6 +136,11 @@ def _compared(claim: Claim, pairs: Sequence[tuple[Contest, ArenaRow, ArenaRow]])
         for contest, ours, theirs in pairs
     )
     return Finding(claim, told, f"P(better) {better.text()}: {shown}", len(pairs))
+
+
+def _per_seed(claim: Claim, row: ArenaRow) -> Array:
+    values: Mapping[str, tuple[float, ...]] = {"score": row.finals, "area": row.areas}
+    return np.array(values[claim.measure])
 
 
 def _number(contest: Contest, value: Any) -> str:
@@ -155,14 +162,15 @@ def _sooner(claim: Claim, arena: Arena) -> Finding:
     told, shown = [], []
     for contest, ours, theirs in pairs:
         if contest.frozen is None or not ours.score.value > contest.frozen.value:
+            told.append(False)
             shown.append(f"{contest.task} ({contest.base}) no gain")
             continue
         target = (ours.score.value + contest.frozen.value) / 2
         first, second = (steps_to(row, contest.frozen.value, target) for row in (ours, theirs))
-        assert first is not None
-        told.append(second is None or first * claim.factor <= second)
-        other = "never" if second is None else f"{second:,.0f}"
-        shown.append(f"{contest.task} ({contest.base}) {first:,.0f} steps against {other}")
+        sooner = first is not None and (second is None or first * claim.factor <= second)
+        told.append(sooner)
+        ways = ["never" if steps is None else f"{steps:,.0f} steps" for steps in (first, second)]
+        shown.append(f"{contest.task} ({contest.base}) {ways[0]} against {ways[1]}")
     verdict: Verdict = "cannot be told"
     if told and all(told):
         verdict = "holds"

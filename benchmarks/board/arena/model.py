@@ -54,6 +54,7 @@ class ArenaRow:
         onnx_ms: the same in onnxruntime.
         demonstrations: whether it drew on demonstrations while it learned online.
         finals: the score of each seed at the end.
+        areas: the area of each seed.
         curve: its evaluations.
     """
 
@@ -80,6 +81,7 @@ class ArenaRow:
     onnx_ms: float | None
     demonstrations: bool
     finals: tuple[float, ...]
+    areas: tuple[float, ...]
     curve: tuple[CurvePoint, ...]
 
     @property

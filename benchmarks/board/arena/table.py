@@ -143,6 +143,7 @@ def _row(one: _Found, start: Group | None, budget: int, kind: IntervalKind, rate
         seed: [(steps, float(scores.mean())) for (steps, _), scores in points]
         for seed, points in evaluations.items()
     }
+    areas = tuple(area_under(curves[s], budget, levels.get(s)) for s in sorted(curves))
     drops = [worst_drop(curve, levels[s]) for s, curve in curves.items() if s in levels]
     first = one.records[0]
     timed = next((x for x in one.records if x.get("decision_ms")), {})
@@ -158,7 +159,8 @@ def _row(one: _Found, start: Group | None, budget: int, kind: IntervalKind, rate
         seeds=len(last),
         score=kind.mean([last[seed] for seed in sorted(last)], rate),
         return_=_level(one.returns),
-        area=float(np.mean([area_under(c, budget, levels.get(s)) for s, c in curves.items()])),
+        area=float(np.mean(areas)),
+        areas=areas,
         regret=0.0,
         worst_drop=float(np.mean(drops)) if drops else None,
         gain=None,

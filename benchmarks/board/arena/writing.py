@@ -17,12 +17,12 @@ __all__ = ["to_csv", "to_curves_csv", "to_markdown", "write"]
 READING = """\
 Every method of a contest starts from the same frozen policies, one a seed, and has the same
 budget of environment steps. **Control gain** is the difference to the best control of the contest
-(named beside it): controls learn nothing, or no more than a constant. **Area** is the mean score
-over the budget, **regret** what it lacks to the best method's area, **worst drop** how far the
-score fell below the base's on the way. **Distance** is that of the last policy's actions from a
-sample of the base, in half ranges of an action; that of `frozen` is two samples' of the base
-itself. **ms** is one decision for one observation, in torch and in ONNX. Intervals are over
-seeds, 95 percent."""
+(named beside it): controls learn nothing, or no more than a constant or a ranking of the base's
+own samples. **Area** is the mean score over the budget, **regret** what it lacks to the best
+method's area, **worst drop** how far the score fell below the base's on the way. **Distance** is
+that of the last policy's actions from a sample of the base, in half ranges of an action; that of
+`frozen` is two samples' of the base itself. **ms** is one decision for one observation, in torch
+and in ONNX. Intervals are over seeds, 95 percent."""
 
 _INTERVALS = ("score", "gain", "control_gain")
 """Columns that are an interval: an estimate with two ends."""
@@ -94,7 +94,8 @@ def to_csv(arena: Arena) -> str:
         for row in contest.rows:
             values = {name.rstrip("_"): value for name, value in vars(row).items()}
             del values["curve"]  # it has a file of its own
-            values["finals"] = " ".join(f"{final:.6g}" for final in row.finals)
+            for each in ("finals", "areas"):
+                values[each] = " ".join(f"{value:.6g}" for value in values[each])
             line: dict[str, Any] = {"env": contest.env, "contest": contest.base} | values
             for column in _INTERVALS:
                 ends = values[column] or (None, None, None)

@@ -19,7 +19,7 @@ def row(method: str, finals: tuple[float, ...], curve: dict[int, float], control
         seeds=len(finals), score=score, return_=0.0, area=score.value, regret=0.0,
         worst_drop=0.0, gain=None, control=control, control_gain=None, episodes=0.0, seconds=0.0,
         trained_parameters=0, base_distance=None, torch_ms=None, onnx_ms=None,
-        demonstrations=False, finals=finals,
+        demonstrations=False, finals=finals, areas=tuple(1 - one for one in finals),
         curve=tuple(
             CurvePoint(step, 0.0, 0.0, Interval(value, value, value), 0.0)
             for step, value in curve.items()
@@ -43,6 +43,7 @@ CLAIMS = """
 - {text: fast is sooner, source: us, tier: ours, kind: sooner, method: fast, than: slow, factor: 5}
 - {text: slow is sooner, source: us, tier: ours, kind: sooner, method: slow, than: fast, factor: 5}
 - {text: elsewhere, source: us, tier: ours, kind: higher, method: fast, than: slow, tasks: [y]}
+- {text: by area, source: us, tier: ours, kind: higher, method: slow, than: fast, measure: area}
 - {text: later, source: us, tier: ours, kind: missing, why: not there}
 """
 
@@ -52,11 +53,11 @@ def test_each_kind_of_claim(arena: Arena, tmp_path: Path) -> None:
     findings = find(read_claims(tmp_path / "claims.yaml"), arena)
     assert [one.verdict for one in findings] == [
         "holds", "does not hold", "cannot be told", "holds", "does not hold", "cannot be told",
-        "cannot be told",
+        "holds", "cannot be told",
     ]  # fmt: skip
     assert findings[0].numbers.startswith("P(better) 1.00 [") and findings[5].contests == 0
     text = to_markdown(findings)
-    assert text.count("**holds**") == 2 and "not there" in text
+    assert text.count("**holds**") == 3 and "not there" in text
 
 
 def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:

@@ -95,6 +95,10 @@ def test_a_scale_narrows_the_grid(tmp_path: Path) -> None:
         (("grid", "bodies"), {}, "no bodies"),
         (("scale", "small", "tasks"), ["hup"], "names hup of tasks; did you mean hop"),
         (("controls",), "frozen", "controls must be a list"),
+        (("grid", "methods", "frozen"), {"budget": True}, "frozen must be a list of words, or ha"),
+        (("grid", "methods", "frozen"), ["online_steps=1"], "frozen must name one algorithm=, no"),
+        (("grid", "methods", "sac", "base"), "flow", "sac.base must be true, false or a list"),
+        (("grid", "methods", "sac", "base"), ["flo"], "sac starts from flo; did you mean flow"),
     ],
 )
 def test_a_wrong_grid_is_one_line(
