@@ -48,6 +48,14 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
         raise TrimtabError(f"suite {suite}: its grid must have methods and tasks, by their names")
     for key in grid.keys() - _KEYS:
         raise TrimtabError(f"suite {suite}: its grid has {', '.join(sorted(_KEYS))}, no {key}")
+    for key in ("clone", "budget", "where_known"):
+        _check_words(suite, f"grid.{key}", grid.get(key, []))
+    for key, value in narrowing.items():
+        _check_words(suite, f"its scale's {key}", value)
+    for key in ("bases", "tasks", "variants"):
+        for name, value in (grid.get(key) or {}).items():
+            for inner, words in (value if isinstance(value, Mapping) else {"": value}).items():
+                _check_words(suite, f"grid.{key}.{name}" + (f".{inner}" if inner else ""), words)
     rest = {key: grid[key] for key in ("seconds", "seeds") if key in grid}
     chosen = _Grid(suite, grid, narrowing)
     if "bases" in grid:
@@ -61,6 +69,11 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
         for task, of_task in chosen.side("tasks").items()
         for method, of_method in chosen.side("methods").items()
     }
+
+
+def _check_words(suite: str, where: str, value: Any) -> None:
+    if not isinstance(value, list):
+        raise TrimtabError(f"suite {suite}: {where} must be a list")
 
 
 class _Grid:

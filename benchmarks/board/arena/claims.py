@@ -76,10 +76,16 @@ def read_claims(path: Path) -> list[Claim]:
     """Return the claims of a YAML file.
 
     Raises:
-        TrimtabError: if it lists something else, or a claim is of no known kind.
+        TrimtabError: if it cannot be read, lists something else, or a claim is of no known kind.
     """
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TrimtabError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        raise TrimtabError(f"{path}: must be a list of claims")
     claims = []
-    for number, entry in enumerate(yaml.safe_load(path.read_text(encoding="utf-8"))):
+    for number, entry in enumerate(entries):
         values: dict[str, Any] = {
             key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
         }

@@ -71,11 +71,17 @@ def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("- {text: a, source: b, tier", "cannot be read"),
+        ("text: a", "must be a list of claims"),
+        ("- {text: a, source: b, tier: c, kind: higher, measure: x}", "use score or area"),
         ("- {text: a, source: b, tier: c, kind: louder}", "claim 1: kind 'louder'; use higher"),
         ("- {text: a, source: b, tier: c, kind: higher, about: 3}", "claim 1: .*unexpected"),
     ],
 )
 def test_a_wrong_claim_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "claims.yaml").write_text(text)
-    with pytest.raises(TrimtabError, match=message):
+    with pytest.raises(TrimtabError, match=message) as caught:
         read_claims(tmp_path / "claims.yaml")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(TrimtabError, match="cannot be read"):
+        read_claims(tmp_path / "none.yaml")
