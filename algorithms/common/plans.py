@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.types import Batch, TrimtabError
 
@@ -22,7 +23,8 @@ def continued(data: Batch, proposer: Policy) -> Tensor:
 
     What stands after the last executed action has no effect, so any actions there describe the
     same decision. A critic that ranks proposals learns their worth near an episode's end only if it
-    sees such actions there. One proposal is drawn and not the best of several: all are ranked.
+    sees such actions there. One proposal is drawn and not the best of several: all are ranked. Only
+    cut chunks are planned for, as few of a batch's are.
 
     Args:
         data: with chunks of the executed length.
@@ -30,8 +32,12 @@ def continued(data: Batch, proposer: Policy) -> Tensor:
     """
     if data.action.shape[1] == 1 or data.whole:
         return data.action
-    planned = proposer.act(data.obs)[:, : data.action.shape[1]]
-    return torch.where(data.valid[..., None], data.action, planned)
+    cut = (~data.valid.all(1)).nonzero().squeeze(1)
+    if not len(cut):
+        return data.action
+    planned = proposer.act(tree_map(lambda part: part[cut], data.obs))[:, : data.action.shape[1]]
+    kept = data.valid[cut][..., None]
+    return data.action.index_put((cut,), torch.where(kept, data.action[cut], planned))
 
 
 def as_plans(data: Batch, horizon: int) -> Batch:

@@ -144,15 +144,18 @@ def test_settings_that_choose_nothing_are_refused(wrong: dict[str, Any]) -> None
 
 def test_cut_chunks_go_on_with_a_proposal(monkeypatch: pytest.MonkeyPatch) -> None:
     base, data = flow(), few()
-    (noise,) = drawing(monkeypatch, base, [6])
+    (noise,) = drawing(monkeypatch, base, [3])  # for the cut chunks alone
     action = continued(data, base)
     with torch.no_grad():
-        plan = base(data.obs, noise)
+        plan = base(data.obs[::2], noise)
     for row in range(6):
         assert torch.equal(action[row, 0], data.action[row, 0])
-        rest = plan[row, 1] if row % 2 == 0 else data.action[row, 1]
+        rest = plan[row // 2, 1] if row % 2 == 0 else data.action[row, 1]
         assert torch.equal(action[row, 1], rest)
-    assert continued(few(whole=True), base) is not None  # draws nothing, or the noise would end
+    # Nothing is drawn, or the noise would end; whether it is known that none was cut, or not.
+    for known in (True, False):
+        kept = replace(few(whole=True), whole=known)
+        assert torch.equal(continued(kept, base), kept.action)
 
 
 def test_plans_are_as_long_as_the_policys_and_only_what_was_done_is_cloned() -> None:
@@ -189,7 +192,7 @@ def test_critic_loss_by_hand(
 ) -> None:
     algorithm = chooser(kind, pessimistic=pessimistic, target_candidates=many)
     old, data = copy.deepcopy(algorithm), few()
-    noise = drawing(monkeypatch, algorithm.policy.base, [6 * many, 6])
+    noise = drawing(monkeypatch, algorithm.policy.base, [6 * many, 3])
     metrics = algorithm.update(data)
 
     def worth(critic: nn.Module, obs: Tensor, chunk: Tensor) -> float:
@@ -208,7 +211,7 @@ def test_critic_loss_by_hand(
             backup = float(data.reward[row]) + float(data.discount[row]) * valued[chosen]
             action = data.action[row : row + 1].clone()
             if row % 2 == 0:
-                action[:, 1] = old.policy.base(obs, noise[1][row : row + 1])[:, 1]
+                action[:, 1] = old.policy.base(obs, noise[1][row // 2][None])[:, 1]
             error = old.policy.critic(obs, action / SIZE) - backup
             expected += float(error.square().sum()) / 6
     assert float(metrics["critic_loss"]) == pytest.approx(expected, rel=1e-4)
@@ -354,7 +357,7 @@ def test_losses_of_implicit_q_learning_by_hand(monkeypatch: pytest.MonkeyPatch) 
         last: Any = algorithm.value[-1]
         last.bias.add_(gap.median() + 1e-3)
     old = copy.deepcopy(algorithm)
-    (noise,) = drawing(monkeypatch, algorithm.policy.base, [6])
+    (noise,) = drawing(monkeypatch, algorithm.policy.base, [3])
     metrics = algorithm.update(data)
     value_loss, critic_loss, above = 0.0, 0.0, 0
     with torch.no_grad():
@@ -362,7 +365,7 @@ def test_losses_of_implicit_q_learning_by_hand(monkeypatch: pytest.MonkeyPatch) 
             obs, next_obs = data.obs[row : row + 1], data.next_obs[row : row + 1]
             action = data.action[row : row + 1].clone()
             if row % 2 == 0:
-                action[:, 1] = old.policy.base(obs, noise[row : row + 1])[:, 1]
+                action[:, 1] = old.policy.base(obs, noise[row // 2][None])[:, 1]
             action = action / SIZE
             u = float(old.policy.critic(obs, action).min() - old.value(obs))
             value_loss += (0.8 if u > 0 else 0.2) * u**2 / 6
