@@ -79,6 +79,8 @@ TOGETHER = dict.fromkeys(
     ),
     "envs/test_contract.py[robosuite]",
 )
+# So does what JAX makes of a task.
+TOGETHER["envs/test_mjx.py"] = "envs/test_contract.py[playground]"
 DURATIONS = Path(__file__).with_name("durations.json")
 _seconds: collections.Counter[str] = collections.Counter()
 

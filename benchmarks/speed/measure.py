@@ -32,6 +32,7 @@ GROUPS: Mapping[str, str] = {
     "environments": "trimtab.benchmarks.speed.cases.environments",
     "replay": "trimtab.benchmarks.speed.cases.replay",
     "updates": "trimtab.benchmarks.speed.cases.updates",
+    "improvement": "trimtab.benchmarks.speed.cases.improvement",
     "training": "trimtab.benchmarks.speed.cases.training",
     "latency": "trimtab.benchmarks.speed.cases.latency",
 }

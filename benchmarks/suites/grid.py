@@ -81,6 +81,7 @@ class _Grid:
 
     def __init__(self, suite: str, grid: Mapping[str, Any], narrowing: Narrowing) -> None:
         self.suite, self.grid, self.narrowing = suite, grid, narrowing
+        self.settings: dict[str, frozenset[str]] = {}  # of each algorithm, found once
 
     def side(self, name: str) -> Mapping[str, Any]:
         """Return a side of the grid, without what the scale leaves out."""
@@ -175,6 +176,8 @@ class _Grid:
                 f"suite {self.suite}: grid.methods.{method} must name one algorithm=, not "
                 f"{len(named)}"
             )
-        section = load_group("algorithm", named[0])["algorithm"]
-        known = {f"algorithm.{key}" for key in keywords(section["_target_"])}
-        return [word for word in asked if word.partition("=")[0] in known]
+        if named[0] not in self.settings:
+            section = load_group("algorithm", named[0])["algorithm"]
+            known = (f"algorithm.{key}" for key in keywords(section["_target_"]))
+            self.settings[named[0]] = frozenset(known)
+        return [word for word in asked if word.partition("=")[0] in self.settings[named[0]]]

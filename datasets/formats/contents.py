@@ -187,7 +187,8 @@ def assemble(contents: Contents, hints: Hints) -> Dataset:
         TrimtabError: if the content is not valid or not the one that was saved.
     """
     where = f"dataset {contents.path}"
-    episodes = tuple(contents.episodes)
+    # By their iterator: a tuple would first take room for as many as a damaged file claims to have.
+    episodes = tuple(iter(contents.episodes))
     if not episodes:
         raise TrimtabError(f"{where}: it has no whole episode; {_ADVICE}")
     low, high = contents.limits or action_limits(episodes)

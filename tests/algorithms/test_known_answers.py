@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
 TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
 
 
+@functools.cache
 def with_critics() -> list[str]:
     return [name for name in NAMES if chain.critics_of(chain.built(name, **EXACT)) is not None]
 

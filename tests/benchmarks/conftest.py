@@ -196,6 +196,7 @@ class Tiny:
             "tickets": "3",
             "episodes": "2",
             "epochs": "2",
+            "distill_updates": "40",
         }
         words = [
             *self.task(out),
@@ -216,6 +217,7 @@ class Tiny:
             return self.base
         words = [*self.task(self.base.parents[4]), "algorithm=bc", "policy.hidden=[16]"]
         words += [f"policy={method.starts_from}", f"dataset={self.dataset}", "offline_steps=60"]
+        words += ["policy.sampling_steps=2"] if method.starts_from == "diffusion" else []
         return train(compose_run([*words, "algorithm.batch_size=16"])).folder  # made once
 
 

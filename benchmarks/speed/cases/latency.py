@@ -44,11 +44,11 @@ def actor() -> TanhGaussianPolicy:
     return TanhGaussianPolicy(hopper(), hidden=HIDDEN)
 
 
-def deciding(make: Callable[[Stage], Act], rows: int) -> Side:
+def deciding(make: Callable[[Stage], Act], rows: int, calls_of_turn: int | None = None) -> Side:
     """Return a side that decides for ``rows`` observations at once, many times."""
 
     def side(stage: Stage) -> Work:
-        act, calls = make(stage), stage.amount(CALLS[rows])
+        act, calls = make(stage), stage.amount(calls_of_turn or CALLS[rows])
         obs = np.random.default_rng(0).standard_normal((rows, OBS_DIM), dtype=np.float32)
 
         def work() -> float:

@@ -33,13 +33,19 @@ def setup(num_envs: int = 1) -> Setup:
     return Setup(spec=hopper(), num_envs=num_envs)
 
 
-def transitions(count: int) -> dict[str, Floats]:
-    """Return random transitions of whole episodes by name, the same ones every time."""
+def transitions(count: int, chunk: int = 1) -> dict[str, Floats]:
+    """Return random transitions of whole episodes by name, the same ones every time.
+
+    Args:
+        count: how many.
+        chunk: actions of each; with 1, ``action`` is ``[count, A]``, else ``[count, chunk, A]``.
+    """
     rng = np.random.default_rng(0)
-    shapes = {"obs": OBS_DIM, "action": ACTION_DIM, "next_obs": OBS_DIM}
+    actions = (ACTION_DIM,) if chunk == 1 else (chunk, ACTION_DIM)
+    shapes = {"obs": (OBS_DIM,), "action": actions, "next_obs": (OBS_DIM,)}
     values = {
-        name: rng.standard_normal((count, width), dtype=np.float32)
-        for name, width in shapes.items()
+        name: rng.standard_normal((count, *shape), dtype=np.float32)
+        for name, shape in shapes.items()
     }
     np.clip(values["action"], -1, 1, out=values["action"])
     values["reward"] = rng.standard_normal(count, dtype=np.float32)
@@ -49,10 +55,19 @@ def transitions(count: int) -> dict[str, Floats]:
     return values
 
 
-def filled_replay(count: int, *, window: int = 1, chunked: bool = False) -> ReplayBuffer:
-    """Return a full replay buffer of ``count`` random transitions of one environment."""
-    buffer = ReplayBuffer(count, OBS_DIM, (1, ACTION_DIM), window=window, chunked=chunked)
-    values = transitions(count)
+def filled_replay(
+    count: int, *, chunk: int = 1, window: int = 1, chunked: bool = False
+) -> ReplayBuffer:
+    """Return a full replay buffer of ``count`` random decisions of one environment.
+
+    Args:
+        count: how many.
+        chunk: actions of each decision, all of which were executed.
+        window: as for the buffer.
+        chunked: as for the buffer.
+    """
+    buffer = ReplayBuffer(count, OBS_DIM, (chunk, ACTION_DIM), window=window, chunked=chunked)
+    values = transitions(count, chunk)
     # Through its own saved form, because a million calls of add would take most of a minute.
     state = buffer.state_dict()
     arrays = {
@@ -60,12 +75,12 @@ def filled_replay(count: int, *, window: int = 1, chunked: bool = False) -> Repl
         for name, array in state["arrays"].items()
     }
     arrays["obs"][:, 0] = values["obs"]
-    arrays["action"][:, 0, 0] = values["action"]
+    arrays["action"][:, 0] = values["action"].reshape(count, chunk, ACTION_DIM)
     arrays["reward"][:, 0] = values["reward"]
     arrays["next_obs"] = values["next_obs"][:, None]
     arrays.pop("apart")  # found again from both observations
     arrays["flags"][:, 0] = 3 * values["done"]  # terminated, and so ended
-    arrays["taken"][:] = 1
+    arrays["taken"][:] = chunk
     buffer.load_state_dict({**state, "arrays": arrays, "apart": None, "size": count, "position": 0})
     return buffer
 

@@ -9,23 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.suite import load_suite
 
 SOURCE = Path(__file__).parents[3] / "src"
-
-
-@pytest.mark.parametrize("scale", [None, "ci"])
-def test_every_run_of_the_arena_composes(scale: str | None) -> None:
-    suite = load_suite("arena", "runs", scale=scale)
-    for job in suite.jobs:
-        new = job.place["task"] == "doors" or job.place["method"] in (None, "frozen", "rlpd")
-        if job.seed == suite.jobs[0].seed and new:  # each method once, and each task
-            compose_run([*job.overrides, *(["base=x"] if job.base else [])])
-    methods = {job.place["method"] for job in suite.jobs}
-    assert {"frozen", "zero_noise", "golden_ticket", "best_of_n"} <= methods
 
 
 def test_the_arena_at_toy_size(tmp_path: Path) -> None:

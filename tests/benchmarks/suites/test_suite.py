@@ -142,10 +142,16 @@ def test_the_quickstart_is_well_formed() -> None:
 def test_every_suite_names_settings_that_there_are(name: str) -> None:
     suite = load_suite(name, "runs")
     assert len({(job.name, job.seed) for job in suite.jobs}) == len(suite.jobs)
-    seeds = {job.seed for job in suite.jobs}
+    seeds, seen = {job.seed for job in suite.jobs}, set()
     methods = set()
     for job in suite.jobs:
-        if job.seed == min(seeds):
+        if job.seed != min(seeds):
+            continue
+        # Of a grid each method once from each base, and one run of each task.
+        kinds = {(key, job.place[key]) for key in ("task",) if key in job.place}
+        kinds |= {(job.place.get("base"), job.place.get("method"))}
+        if not job.place or kinds - seen:
+            seen |= kinds
             composed = compose_run([*job.overrides, *(["base=x"] if job.base else [])])
             methods.add(composed.algorithm)
     for compared in suite.baselines.items():

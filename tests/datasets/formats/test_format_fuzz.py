@@ -124,7 +124,7 @@ def survey(run: Callable[[int], bool], cases: range) -> Iterator[tuple[int, bool
         if child == 0:
             try:
                 for index in range(begin, len(cases)):
-                    signal.alarm(20)
+                    signal.alarm(4)
                     done[index] = 1 + run(cases[index])
                 os._exit(0)
             except BaseException:
