@@ -124,7 +124,11 @@ PAIRS = [
     pair("ogpo_update", "updates/s", off_policy(ogpo)),
     pair("dsrl_na_update", "updates/s", off_policy(dsrl_na)),
     *(
-        pair(f"best_of_{CANDIDATES}{form}_{rows}", "decisions/s", deciding(make(best_of), rows, CALLS[rows]))
+        pair(
+            f"best_of_{CANDIDATES}{form}_{rows}",
+            "decisions/s",
+            deciding(make(best_of), rows, CALLS[rows]),
+        )
         for rows in (1, 64)
         for form, make in (("", on_torch), ("_onnx", on_onnx))
     ),
