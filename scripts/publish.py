@@ -4,6 +4,7 @@ python scripts/publish.py runs/suites/quickstart
 python scripts/publish.py speed                    # what `trimtab speed out=speed` wrote
 python scripts/publish.py recompute                # every committed table, from its committed rows
 python scripts/publish.py replace runs/suites/online_parity ppo sb3_ppo    # these methods alone
+python scripts/publish.py add runs/suites/arena-part    # further runs, of bench with only=
 python scripts/publish.py claims                   # judge claims.yaml by the arena's rows
 """
 
@@ -27,10 +28,10 @@ from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.replacement import replaced_rows
+from trimtab.benchmarks.board.replacement import replaced_rows, with_runs
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.stats import Interval
-from trimtab.benchmarks.cli.records import RECORDS
+from trimtab.benchmarks.cli.records import RECORDS, merge_records
 from trimtab.benchmarks.runs.rows import (
     FILE_NAME,
     collect_episodes,
@@ -251,6 +252,54 @@ def replace(
     write_tables(place, board, readme)
 
 
+def add(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
+    """Add the runs of a part of a suite to its committed ones; write the tables.
+
+    So a suite that takes many hours is published in several sittings. A run that is committed
+    already gets its new rows; ``machine.json`` names the processors of all sittings.
+
+    Args:
+        folder: what ``trimtab bench suite=… only=…`` wrote.
+        results: folder of the committed results.
+        readme: page with tables of them.
+
+    Raises:
+        TrimtabError: if it is no such folder, its rows are of no suite of ours or of several, or it
+            is not known what a hash was computed from. Nothing is written then.
+    """
+    if not (folder / "suite.json").is_file():
+        raise TrimtabError(f"publish: {folder} is no folder of a suite; run trimtab bench first")
+    made = collect_episodes(folder / FILE_NAME)
+    names = sorted(set(made["suite"].to_pylist()))
+    if len(names) != 1 or names[0] not in group_options("suite"):
+        raise TrimtabError(f"publish: {folder}: its rows are of {', '.join(names)}, not of a suite")
+    place, suite = results / names[0].replace("_", "-"), load_suite(names[0], "runs")
+    rows, known = made, documents_of(folder)
+    if place.is_dir():
+        rows = with_runs(read_episodes(place / FILE_NAME), made)
+        known |= read_json(place / "configurations.json", "configurations")
+    documents = documents_for(rows, known)
+    board = leaderboard.build(
+        rows,
+        baselines=suite.baselines or None,
+        command=f"trimtab bench suite={names[0]}",
+        versions=read_json(folder / "leaderboard.json", "leaderboard")["versions"],
+        title=suite.title,
+    )
+    place.mkdir(parents=True, exist_ok=True)
+    write_episodes(place / FILE_NAME, rows)
+    write_configurations(place, documents)
+    if suite.controls:
+        order = [job.name for job in suite.jobs]
+        merge_records([place / RECORDS, folder / RECORDS], place / RECORDS, order)
+    file, kind = place / "machine.json", processor_kind()
+    machine = read_json(file, "machine") if file.is_file() else {"processor": kind}
+    if others := sorted({*machine.get("others", []), kind} - {machine["processor"]}):
+        machine["others"] = others
+    atomic_write_text(file, json.dumps(machine, indent=1) + "\n")
+    write_tables(place, board, readme)
+
+
 def board_of(place: Path, rows: pa.Table) -> Leaderboard:
     """Return the leaderboard of a result's rows, under the committed title and command."""
     committed = read_json(place / "leaderboard.json", "leaderboard")
@@ -331,6 +380,8 @@ def main(words: Sequence[str], results: Path = RESULTS, readme: Path = README) -
                 recompute(results, readme)
             case ["claims"]:
                 claims(results)
+            case ["add", folder]:
+                add(Path(folder), results, readme)
             case ["replace", folder, *methods]:
                 replace(Path(folder), methods, results, readme)
             case [folder]:

@@ -79,8 +79,10 @@ TOGETHER = dict.fromkeys(
     ),
     "envs/test_contract.py[robosuite]",
 )
-# So does what JAX makes of a task.
-TOGETHER["envs/test_mjx.py"] = "envs/test_contract.py[playground]"
+# So is what JAX makes of a task, a few tasks at a time: those that are compiled come first.
+TOGETHER |= dict.fromkeys(
+    ("envs/test_mjx.py", "envs/test_traced.py"), "envs/test_contract.py[playground]"
+)
 DURATIONS = Path(__file__).with_name("durations.json")
 _seconds: collections.Counter[str] = collections.Counter()
 

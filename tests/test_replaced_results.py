@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,6 +23,7 @@ from trimtab.benchmarks.runs.rows import (
     write_episodes,
 )
 from trimtab.errors import TrimtabError
+from trimtab.processor import processor_kind
 
 HOPPER, CHEETAH = "gym/Hopper-v5", "gym/HalfCheetah-v5"
 METHODS = ("ppo", "sb3_ppo", "sac", "sb3_sac", "td3", "sb3_td3")
@@ -196,6 +197,46 @@ def test_a_hash_without_a_document_is_refused(place: Place) -> None:
     before = place.files()
     with pytest.raises(TrimtabError, match="what new-ppo was computed from"):
         place.replace("ppo")
+    assert place.files() == before
+
+
+def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
+    place: Place,
+) -> None:
+    before = read_episodes(place.result / "episodes.parquet")
+    rows = [
+        *rows_of("sac", HOPPER, "old-sac", (1, 2), 7.0),
+        *rows_of("td3", HOPPER, "x", (0,), 3.0),
+    ]
+    place.run_again(rows)
+    (place.part / "leaderboard.json").write_text(json.dumps({"versions": {"numpy": "3"}}))
+    for _ in range(2):  # the second time changes nothing
+        place.publish.add(place.part, place.results, place.readme)
+        after = read_episodes(place.result / "episodes.parquet")
+        assert after.equals(collect_episodes(place.result / "episodes.parquet"))
+        seed_1 = pc.and_(pc.equal(before["config_hash"], "old-sac"), pc.equal(before["seed"], 1))
+        assert after.num_rows == before.filter(pc.invert(seed_1)).num_rows + len(rows)
+        sac = after.filter(pc.equal(after["config_hash"], "old-sac")).to_pylist()
+        assert {row["return"] < 60 for row in sac if row["seed"] == 1} == {True}
+        assert {row["seed"] for row in sac} == {0, 1, 2}
+        assert {"x", "old-sac", "old-ppo"} <= place.documents().keys()
+    board = json.loads((place.result / "leaderboard.json").read_text())
+    assert board["versions"] == {"numpy": "3"}
+    machine = json.loads((place.result / "machine.json").read_text())
+    assert machine == {"processor": processor_kind()}
+    (place.result / "machine.json").write_text(json.dumps({"processor": "another"}))
+    place.publish.add(place.part, place.results, place.readme)
+    machine = json.loads((place.result / "machine.json").read_text())
+    assert machine == {"processor": "another", "others": [processor_kind()]}
+
+
+def test_a_part_of_no_suite_is_not_added(place: Place, tmp_path: Path) -> None:
+    before = place.files()
+    with pytest.raises(TrimtabError, match="is no folder of a suite"):
+        place.publish.add(tmp_path, place.results, place.readme)
+    place.run_again([replace(row, suite="mine") for row in ppo_again()])
+    with pytest.raises(TrimtabError, match="its rows are of mine, not of a suite"):
+        place.publish.add(place.part, place.results, place.readme)
     assert place.files() == before
 
 

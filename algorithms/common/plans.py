@@ -23,8 +23,9 @@ def continued(data: Batch, proposer: Policy) -> Tensor:
 
     What stands after the last executed action has no effect, so any actions there describe the
     same decision. A critic that ranks proposals learns their worth near an episode's end only if it
-    sees such actions there. One proposal is drawn and not the best of several: all are ranked. Only
-    cut chunks are planned for, as few of a batch's are.
+    sees such actions there. One proposal is drawn and not the best of several: all are ranked. On
+    a processor only cut chunks are planned for, as few of a batch's are; on any other device it
+    would have to be waited for how many these are.
 
     Args:
         data: with chunks of the executed length.
@@ -32,6 +33,9 @@ def continued(data: Batch, proposer: Policy) -> Tensor:
     """
     if data.action.shape[1] == 1 or data.whole:
         return data.action
+    if not data.valid.is_cpu:
+        planned = proposer.act(data.obs)[:, : data.action.shape[1]]
+        return torch.where(data.valid[..., None], data.action, planned)
     cut = (~data.valid.all(1)).nonzero().squeeze(1)
     if not len(cut):
         return data.action

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from trimtab.benchmarks.runs.rows import in_order
 from trimtab.errors import TrimtabError
 
-__all__ = ["replaced_rows"]
+__all__ = ["replaced_rows", "with_runs"]
 
 _RUN = ("env", "algorithm", "policy", "seed")
 
@@ -49,6 +49,26 @@ def replaced_rows(committed: pa.Table, made: pa.Table, methods: Sequence[str]) -
             f"({policy}) in {env} with seed {seed}; run all tasks and seeds that are committed"
         )
     return in_order(pa.concat_tables([committed.filter(pc.invert(named)), new]))
+
+
+def with_runs(committed: pa.Table, made: pa.Table) -> pa.Table:
+    """Return committed rows and those of further runs; a run that was made again has its new rows.
+
+    Args:
+        committed: rows in order.
+        made: rows of further runs.
+    """
+    runs = [
+        [f"{digest}/{seed}" for digest, seed in zip(*_columns(table), strict=True)]
+        for table in (committed, made)
+    ]
+    again = {*runs[1]}
+    kept = pa.array([run not in again for run in runs[0]], pa.bool_())
+    return in_order(pa.concat_tables([committed.filter(kept), made]))
+
+
+def _columns(table: pa.Table) -> tuple[list[Any], list[Any]]:
+    return table["config_hash"].to_pylist(), table["seed"].to_pylist()
 
 
 def _runs(table: pa.Table) -> set[tuple[Any, ...]]:

@@ -8,7 +8,7 @@ of each configuration, and once: a record of the same run is kept.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.files import atomic_write_text, read_json
 from trimtab.policies.agent import ArrayObs
 
-__all__ = ["RECORDS", "records_of"]
+__all__ = ["RECORDS", "merge_records", "records_of"]
 
 RECORDS = "runs.json"
 _KEPT = (
@@ -54,9 +54,27 @@ def records_of(suite: Suite, outcome: Outcome, folder: Path, console: Console) -
             console.print(f"measuring {job.label}", highlight=False)
             record |= _measured(run, outcome.folder(job.base, job.seed), result, states)
         records.append(record)
-    lines = ",\n".join(json.dumps(record, sort_keys=True) for record in records)
-    atomic_write_text(folder / RECORDS, f"[\n{lines}\n]\n")
+    _write(folder / RECORDS, records)
     return records
+
+
+def merge_records(files: Sequence[Path], path: Path, order: Sequence[str]) -> None:
+    """Write the records of several files as one; of the same run the last one counts.
+
+    Args:
+        files: of records; those that do not exist are passed over.
+        path: to write, which may be one of them.
+        order: names of runs; others come last.
+    """
+    found = {run: record for file in files for run, record in _before(file).items()}
+    places = {name: number for number, name in enumerate(order)}
+    runs = sorted(found, key=lambda run: (places.get(run[0], len(places)), run[1]))
+    _write(path, [found[run] for run in runs])
+
+
+def _write(path: Path, records: Sequence[Record]) -> None:
+    lines = ",\n".join(json.dumps(record, sort_keys=True) for record in records)
+    atomic_write_text(path, f"[\n{lines}\n]\n")
 
 
 def _before(path: Path) -> dict[tuple[str, int], Record]:

@@ -41,6 +41,9 @@ COMMANDS: dict[str, Command] = {
             "launcher": Setting("local", "name of the launcher that carries out the runs"),
             "scale": Setting("", "one of the suite's scales, such as ci; default: the first"),
             "seeds": Setting("", "seeds to use instead of the suite's own, such as 0,1,2"),
+            "only": Setting(
+                "", "runs to carry out, with their bases, such as doors-*,push-flow; default: all"
+            ),
             "format": FORMAT,
         },
     ),

@@ -6,6 +6,7 @@ Nothing heavy is imported here, so that ``trimtab --help`` answers at once.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,13 @@ def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
 
 
+def _without_exponent(text: str) -> str:
+    """Return 1e3 as 1000; anything else as it is."""
+    if re.fullmatch(r"\d+(\.\d+)?[eE]\+?\d{1,2}", text) and float(text).is_integer():
+        return str(int(float(text)))
+    return text
+
+
 def parse(command: str, settings: Mapping[str, Setting], words: Sequence[str]) -> dict[str, Any]:
     """Return the values of a command's settings.
 
@@ -70,6 +78,7 @@ def parse(command: str, settings: Mapping[str, Setting], words: Sequence[str]) -
         if setting.choices and text not in setting.choices:
             raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")
         if isinstance(setting.default, int):
+            text = _without_exponent(text)
             if not (text.isascii() and text.isdigit()):
                 raise TrimtabError(f"{command}: {key}={text}: must be a whole number, 0 or more")
             if len(text.lstrip("0")) > len(str(MOST)) or int(text) > MOST:

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.settings.groups import GROUPS, conf_file, load_group
 from trimtab.benchmarks.settings.overrides import check_overrides, dataset_override, spell_out
-from trimtab.benchmarks.settings.values import check_values
+from trimtab.benchmarks.settings.values import as_whole, check_values
 from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
@@ -78,7 +78,7 @@ def from_composed(composed: DictConfig) -> RunConfig:
     if isinstance(settings.get("dataset"), dict) and choices.get("dataset"):
         settings["dataset"] = with_own_id(choices["dataset"], settings["dataset"])
     config = RunConfig(
-        settings={str(key): value for key, value in settings.items()},
+        settings=as_whole({str(key): value for key, value in settings.items()}),
         algorithm=choices["algorithm"],
         policy=choices.get("policy"),
         dataset=choices.get("dataset"),

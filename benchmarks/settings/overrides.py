@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,23 @@ from trimtab.types import TrimtabError
 __all__ = ["check_name", "check_overrides", "dataset_override", "spell_out"]
 
 
-def spell_out(overrides: Sequence[str]) -> list[str]:
-    """Return overrides with short forms written out: a dataset's folder, runs, or others' id."""
+_PATHS = frozenset({"out", "base", "dataset.path"})
+"""Settings whose value is a path, which may have any letters."""
+_GRAMMAR = re.compile(r"""['"]|null$|(choice|range|interval|glob|sort|shuffle)\(""")
+"""How a value begins that is already written as Hydra reads it."""
+_AWKWARD = re.compile(r"""[\[\](),=~'"\\]|(?<!\$)\{""")
+"""What Hydra's grammar would take for its own in a path; ``${seed}`` is to be filled in."""
+
+
+def spell_out(overrides: Sequence[str], *, several: bool = False) -> list[str]:
+    """Return overrides with short forms written out, and paths in quotes.
+
+    Short forms are those of a dataset: its folder, runs, or others' id.
+
+    Args:
+        overrides: words of a run, or of a sweep.
+        several: whether they are a sweep's, in which a comma stands between values.
+    """
     spelt: list[str] = []
     for override in overrides:
         key, _, value = override.partition("=")
@@ -36,24 +53,31 @@ def spell_out(overrides: Sequence[str]) -> list[str]:
             spelt += ["dataset=runs", f"dataset.runs={value}"]
         else:
             spelt.append(override)
-    return [_lexable(word) for word in spelt]
+    return [_lexable(word, several) for word in spelt]
 
 
-def _lexable(word: str) -> str:
+def _lexable(word: str, several: bool) -> str:
     """Return a word with its value in quotes if Hydra would not read its letters without them."""
     key, _, value = word.partition("=")
+    if key in _PATHS and _AWKWARD.search(value) and not _GRAMMAR.match(value):
+        paths = value.split(",") if several else [value]
+        return f"{key}={','.join(quoted(os.path.expanduser(path)) for path in paths)}"
     plain = value[:1] not in ("[", "{") and not set(value) & set("'\"(),")  # one piece of text
     return f"{key}={quoted(value)}" if plain and not value.isascii() else word
 
 
-def check_overrides(overrides: Sequence[str]) -> list[str]:
+def check_overrides(overrides: Sequence[str], *, several: bool = False) -> list[str]:
     """Check names against what there is, and let every constructor keyword be set.
 
     Hydra only lets a key be set that some YAML has; a keyword that a YAML leaves at its default is
     as good, so its override gets Hydra's ``++``. Must be called inside an initialised Hydra.
 
+    Args:
+        overrides: words as :func:`spell_out` returns them.
+        several: whether they are a sweep's.
+
     Raises:
-        TrimtabError: with the nearest right name.
+        TrimtabError: with the nearest right name; or if there are several values and no sweep.
     """
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     top = top_level()
@@ -63,6 +87,12 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
             _check_choice(
                 text, override
             )  # before any word about what is chosen, wherever it stands
+    for text, override in zip(overrides, parsed, strict=True):
+        if override.is_sweep_override() and not several:
+            raise TrimtabError(
+                f"{text}: these are several runs, a sweep: add -m; one value with a comma in it "
+                "goes into quotes"
+            )
     chosen = {p.key_or_group: p.value() for p in parsed if isinstance(p.value(), str)}
     checked: list[str] = []
     for text, override in zip(overrides, parsed, strict=True):

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from trimtab.benchmarks.settings.constructors import check_keywords, fits
+from trimtab.benchmarks.settings.constructors import check_keywords, fits, keywords
 from trimtab.benchmarks.settings.groups import CONSTRUCTED
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets.sources.weighting import SCORES
 from trimtab.types import TrimtabError
 
-__all__ = ["MOST_SEED", "check_device", "check_values"]
+__all__ = ["MOST_SEED", "as_whole", "check_device", "check_values"]
 
 MOST_SEED = 2**32 - 1
 """The largest seed: NumPy's older generators take no more."""
@@ -136,6 +137,41 @@ _DATASET_RULES: Mapping[str, Rule] = MappingProxyType(
         "horizon": optional(whole(1)),
     }
 )
+
+
+def as_whole(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings in which ``1e6`` is a whole number wherever one is asked for.
+
+    Args:
+        settings: every setting of a run by name; left as it is.
+
+    Raises:
+        TrimtabError: if a method or a policy names no class.
+    """
+    found = dict(settings)
+    for name, rule in RULES.items():
+        found[name] = _whole_if(settings[name], partial(_passes, rule))
+    for group in CONSTRUCTED:
+        section = settings[group]
+        if isinstance(section, Mapping) and "_target_" in section:
+            known = keywords(section["_target_"], f"{group}._target_")
+            kinds = {key: one.annotation for key, one in known.items()}
+            found[group] = {
+                key: _whole_if(value, partial(fits, kind=kinds.get(key, object)))
+                for key, value in section.items()
+            }
+    return found
+
+
+def _passes(rule: Rule, value: Any) -> bool:
+    return rule(value) is None
+
+
+def _whole_if(value: Any, right: Callable[[Any], bool]) -> Any:
+    """Return a number without a fraction as a whole one, if only that is right."""
+    if isinstance(value, float) and value.is_integer() and not right(value) and right(int(value)):
+        return int(value)
+    return value
 
 
 def check_values(settings: Mapping[str, Any]) -> None:

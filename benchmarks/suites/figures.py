@@ -13,7 +13,8 @@ import torch
 
 from trimtab.benchmarks.runs.base import load_base
 from trimtab.benchmarks.suites.run_suite import Outcome
-from trimtab.envs.families.robotics.mazes import CELL_SIZE, cell_to_xy, maze_map
+from trimtab.envs.families.robotics.mazes import CELL_SIZE, MazeMap, cell_to_xy, maze_map
+from trimtab.envs.families.robotics.two_doors import TWO_DOORS, map_by_lamp
 from trimtab.envs.vector import make_vec
 from trimtab.files import atomic_write_bytes
 from trimtab.policies.base import Policy
@@ -26,6 +27,8 @@ Array = npt.NDArray[Any]
 
 def draw(figure: Mapping[str, Any], outcome: Outcome, path: Path) -> None:
     """Draw a suite's figure: one maze a panel, with the trajectories of one run's policy.
+
+    Of a maze with a lamp there are two rows of panels: episodes are told apart by what it says.
 
     Args:
         figure: ``seed``, ``episodes``, ``eval_seed``, ``open`` (the maze before anything was shut)
@@ -43,27 +46,33 @@ def draw(figure: Mapping[str, Any], outcome: Outcome, path: Path) -> None:
 
     torch.set_num_threads(1)
     panels = figure["panels"]
+    rows = [_maps(panel["env"], figure["open"]) for panel in panels]
+    tall = max(len(maps) for maps in rows)
+    size = (3.15 * len(panels), 0.75 + 3.15 * tall)
     chart, axes = pyplot.subplots(
-        1, len(panels), figsize=(3.15 * len(panels), 3.9), layout="constrained", squeeze=False
+        tall, len(panels), figsize=size, layout="constrained", squeeze=False
     )
-    for axis, panel in zip(axes[0], panels, strict=True):
+    for column, (panel, maps) in enumerate(zip(panels, rows, strict=True)):
         policy = load_base(str(outcome.folder(panel["run"], figure["seed"]))).policy
-        paths, success = trajectories(
+        paths, success, lamp = trajectories(
             policy, panel["env"], episodes=figure["episodes"], seed=figure["eval_seed"]
         )
-        _walls(axis, panel["env"], figure["open"])
-        for line, solved in zip(paths, success, strict=True):
-            colour = SUCCESS if solved else FAILURE
-            axis.plot(*line.T, color=colour, linewidth=1.0, alpha=0.75, solid_capstyle="round")
-            axis.plot(*line[0], "o", color="black", markersize=2.2, zorder=4)
-        axis.set_title(
-            f"{panel['title']}\n{success.sum()} of {len(success)} reach the goal", fontsize=9.5
-        )
+        for axis, (said, cells, before) in zip(axes[:, column], maps, strict=True):
+            _walls(axis, cells, before)
+            shown = np.full(len(success), True) if said is None else lamp == said
+            for number in np.flatnonzero(shown):
+                line, colour = paths[number], SUCCESS if success[number] else FAILURE
+                axis.plot(*line.T, color=colour, linewidth=1.0, alpha=0.75, solid_capstyle="round")
+                axis.plot(*line[0], "o", color="black", markersize=2.2, zorder=4)
+            told = "" if said is None else f", lamp {said:+d}"
+            count = f"{success[shown].sum()} of {shown.sum()} reach the goal{told}"
+            title = f"{panel['title']}\n" if axis is axes[0, column] else ""
+            axis.set_title(f"{title}{count}", fontsize=9.5)
     handles = [
         matplotlib.lines.Line2D([], [], color=SUCCESS, label="reaches the goal"),
         matplotlib.lines.Line2D([], [], color=FAILURE, label="does not"),
         matplotlib.patches.Patch(color=GOAL, alpha=0.35, label="goal"),
-        matplotlib.patches.Patch(color=SHUT, label="door, closed after pre-training"),
+        matplotlib.patches.Patch(color=SHUT, label="door that is closed"),
     ]
     chart.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     image = io.BytesIO()
@@ -72,17 +81,26 @@ def draw(figure: Mapping[str, Any], outcome: Outcome, path: Path) -> None:
     atomic_write_bytes(path, image.getvalue())
 
 
+def _maps(env: str, before: str) -> list[tuple[int | None, MazeMap, MazeMap]]:
+    """Return what stands one below the other: the lamp, a maze, and the maze before a door shut."""
+    if env.removeprefix("robotics/") in TWO_DOORS:
+        return [(lamp, map_by_lamp(env, lamp), map_by_lamp(before, lamp)) for lamp in (1, -1)]
+    return [(None, maze_map(env), maze_map(before))]
+
+
 def trajectories(
     policy: Policy, env: str, *, episodes: int, seed: int
-) -> tuple[list[Array], npt.NDArray[np.bool_]]:
+) -> tuple[list[Array], npt.NDArray[np.bool_], Array]:
     """Return the positions ``[T+1, 2]`` (m) of each episode, and whether it reached the goal.
 
-    The policy acts as it is judged, its noise drawn from the episodes' seed.
+    Returned besides is the last entry of each episode's first observation: the lamp, where there
+    is one. The policy acts as it is judged, its noise drawn from the episodes' seed.
     """
     generator = np.random.Generator(np.random.Philox(seed))
     envs = make_vec(env, episodes, seed=seed, episode_seed=lambda index, episode: seed + index)
     obs, _ = envs.reset()
     lines: list[list[Array]] = [[row[:2].copy()] for row in obs]
+    last = obs[:, -1].copy()
     success = np.zeros(episodes, dtype=bool)
     chunk: Array = np.zeros((episodes, 0, 1), dtype=np.float32)
     step = 0
@@ -102,20 +120,19 @@ def trajectories(
         success |= info["success"] & envs.active
         envs.active[ended] = False
     envs.close()
-    return [np.stack(line) for line in lines], success
+    return [np.stack(line) for line in lines], success, last
 
 
-def _walls(axis: Any, env: str, before: str) -> None:
+def _walls(axis: Any, cells: MazeMap, before: MazeMap) -> None:
     """Draw a maze's walls, those that ``before`` did not have darker, and its goal."""
     from matplotlib.patches import Circle, Rectangle
 
-    cells, open_cells = maze_map(env), maze_map(before)
     half = CELL_SIZE / 2
     for row, line in enumerate(cells):
         for column, cell in enumerate(line):
             x, y = cell_to_xy(cells, row, column)
             if cell == 1:
-                colour = WALL if open_cells[row][column] == 1 else SHUT
+                colour = WALL if before[row][column] == 1 else SHUT
                 axis.add_patch(
                     Rectangle((x - half, y - half), CELL_SIZE, CELL_SIZE, color=colour, linewidth=0)
                 )

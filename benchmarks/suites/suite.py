@@ -8,6 +8,7 @@ does.
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,7 +119,11 @@ def _revised(config: RunConfig) -> dict[str, Any]:
 
 
 def load_suite(
-    name: str, runs: str, seeds: Sequence[int] | None = None, scale: str | None = None
+    name: str,
+    runs: str,
+    seeds: Sequence[int] | None = None,
+    scale: str | None = None,
+    only: Sequence[str] = (),
 ) -> Suite:
     """Read a suite's file.
 
@@ -127,9 +132,12 @@ def load_suite(
         runs: folder of the runs.
         seeds: instead of the suite's own, and of those that a run has for itself.
         scale: which of the suite's scales, lists of words that every run gets; None for the first.
+        only: names of runs, or patterns with ``*``: these, and the bases that they start from, are
+            the suite then, with its other settings as they are; none: all runs.
 
     Raises:
-        TrimtabError: if there is no such suite or scale, it is no suite, or its bases do not exist.
+        TrimtabError: if there is no such suite, scale or run, it is no suite, or its bases do not
+            exist.
     """
     name, document = _read(name)
     given = None if seeds is None else list(seeds)
@@ -166,13 +174,33 @@ def load_suite(
     return Suite(
         name=name,
         title=document["title"],
-        jobs=tuple(jobs),
+        jobs=tuple(_chosen(name, jobs, only)),
         baselines=document.get("baselines", {}),
-        export=document.get("export"),
+        export=None if only else document.get("export"),
         controls=tuple(document.get("controls", ())),
-        figure=document.get("figure"),
-        settings={"suite": document, "seeds": given} | chosen_scale,
+        figure=None if only else document.get("figure"),
+        settings={"suite": document, "seeds": given}
+        | chosen_scale
+        | ({"only": only} if only else {}),
     )
+
+
+def _chosen(suite: str, jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
+    """Return the runs that are asked for and the bases that they start from, in their order."""
+    names = dict.fromkeys(job.name for job in jobs)
+    wanted: set[str | None] = set()
+    for pattern in only:
+        found = fnmatch.filter(names, pattern)
+        if not found:
+            raise TrimtabError(
+                f"suite {suite}: only={pattern}: no run is called that; {nearest(pattern, names)}"
+            )
+        wanted |= {*found}
+    # Bases stand before what starts from them, so that one look from the end finds all.
+    for job in reversed(jobs):
+        if job.name in wanted:
+            wanted.add(job.base)
+    return [job for job in jobs if not only or job.name in wanted]
 
 
 def _read(name: str) -> tuple[str, dict[str, Any]]:

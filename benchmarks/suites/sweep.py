@@ -91,10 +91,10 @@ def _combinations(words: Sequence[str]) -> list[list[str]]:
     Raises:
         TrimtabError: on a wrong word, also where it is one of several after commas.
     """
-    words = spell_out(words)
+    words = spell_out(words, several=True)
     try:
         with initialize_config_module("trimtab.conf", version_base="1.3"):
-            check_overrides(words)
+            check_overrides(words, several=True)
         parsed = OverridesParser.create().parse_overrides(words)
     except HydraException as error:
         raise TrimtabError(f"sweep: {str(error).strip().splitlines()[0]}") from error

@@ -35,11 +35,15 @@ def bench(
     launcher: str,
     scale: str,
     seeds: str,
+    only: str,
     format: str,
 ) -> int:
     """Carry out a suite, write its leaderboard, figure and bundle, and print the tables."""
-    loaded = load_suite(suite, runs, _whole_numbers(seeds) if seeds else None, scale or None)
-    name = f"{loaded.name}-{scale}" if scale else loaded.name
+    chosen = [word.strip() for word in only.split(",") if word.strip()]
+    loaded = load_suite(
+        suite, runs, _whole_numbers(seeds) if seeds else None, scale or None, chosen
+    )
+    name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
     folder = Path(out) if out else Path(runs) / "suites" / name
     command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
     console = Console(stderr=True)

@@ -20,7 +20,7 @@ episode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -47,6 +47,7 @@ __all__ = [
     "cell_to_xy",
     "maze_map",
     "point_maze_of",
+    "with_walls",
 ]
 
 MazeMap = tuple[tuple[int | str, ...], ...]
@@ -128,6 +129,19 @@ _MAP_NAMES = {
     for name, (map_name, _, _) in _STOCK_MAPS.items()
     for suffix in _REWARDS
 }
+
+
+def with_walls(cells: MazeMap, places: Iterable[tuple[int, int]]) -> MazeMap:
+    """Return a map with some of its cells walled up.
+
+    Args:
+        cells: the map.
+        places: row and column of each of those cells.
+    """
+    closed = [list(row) for row in cells]
+    for row, column in places:
+        closed[row][column] = 1
+    return tuple(tuple(row) for row in closed)
 
 
 def maze_map(task: str) -> MazeMap:

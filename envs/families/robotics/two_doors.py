@@ -26,24 +26,29 @@ from trimtab.envs.families.robotics.mazes import (
     TWO_ROUTES_MAP,
     MazeMap,
     point_maze_of,
+    with_walls,
 )
 
-__all__ = ["TWO_DOORS", "build_two_doors"]
+__all__ = ["DOORS", "TWO_DOORS", "build_two_doors", "map_by_lamp"]
 
 _CLOSES = {"PointMaze-TwoDoors-v0": True, "PointMaze-TwoDoors-Open-v0": False}
 TWO_DOORS: Mapping[str, Task] = {
     name: Task(100, "success", tags=("navigation", "goal", "sparse", "two-routes"))
     for name in _CLOSES
 }
-_DOORS = {1: (1, 4), -1: (7, 4)}  # row and column of the door that a lamp of 1 or -1 stands for
+DOORS = {1: (1, 4), -1: (7, 4)}
+"""Row and column of the door that a lamp of 1 or -1 stands for."""
 
 
-def _walled(cells: MazeMap) -> MazeMap:
-    """Return a map with both doors closed."""
-    closed = [list(row) for row in cells]
-    for row, column in _DOORS.values():
-        closed[row][column] = 1
-    return tuple(tuple(row) for row in closed)
+def map_by_lamp(task: str, lamp: int) -> MazeMap:
+    """Return the rows of cells of a maze as they are in episodes with a lamp of 1 or -1.
+
+    Args:
+        task: name of one of the two tasks, or whole id.
+        lamp: 1 or -1.
+    """
+    closes = _CLOSES[task.removeprefix("robotics/")]
+    return with_walls(TWO_ROUTES_MAP, [DOORS[lamp]] if closes else [])
 
 
 class TwoDoorsEnv(FlatGoalEnv):
@@ -71,7 +76,7 @@ class TwoDoorsEnv(FlatGoalEnv):
         """Start an episode and draw its lamp. Returns the observation [O] and info."""
         obs, info = self._env.reset(seed=seed, options=options)
         self._lamp = 1 if self._env.np_random.integers(2) else -1
-        for lamp, (row, column) in _DOORS.items():
+        for lamp, (row, column) in DOORS.items():
             self._set_door(f"block_{row}_{column}", closed=self._closes and lamp == self._lamp)
         return self._flat(obs), info
 
@@ -85,5 +90,5 @@ class TwoDoorsEnv(FlatGoalEnv):
 def build_two_doors(task: str, *, render: bool) -> RawEnv:
     """Build one of the two tasks."""
     with quiet():
-        env = point_maze_of(_walled(TWO_ROUTES_MAP), render=render)
+        env = point_maze_of(with_walls(TWO_ROUTES_MAP, DOORS.values()), render=render)
         return TwoDoorsEnv(env, closes=_CLOSES[task])

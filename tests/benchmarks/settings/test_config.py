@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,45 @@ WRONG = {
     "one width": (["policy.hidden=8"], "policy.hidden=8: must be of type Sequence[int]"),
     "widths that are text": (["policy.hidden=[a]"], "policy.hidden=['a']: must be of type Seq"),
 }
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("online_steps=1e3", "online_steps", 1000),
+        ("eval_episodes=5.0", "eval_episodes", 5),
+        ("out=a b", "out", "a b"),
+        ("out=a(b)", "out", "a(b)"),
+        ("out=a=b", "out", "a=b"),
+        ("out={x}", "out", "{x}"),
+        ("out=a,b", "out", "a,b"),
+        ("out=it's", "out", "it's"),
+        ("out='a,b'", "out", "a,b"),
+        ("out=~/runs", "out", os.path.expanduser("~/runs")),
+        ("base=C:/x y(1)/seed${seed}", "base", "C:/x y(1)/seed0"),
+        ("base=null", "base", None),
+    ],
+)
+def test_words_as_people_write_them_are_understood(word: str, key: str, value: Any) -> None:
+    found = compose_run([*BC, word])[key]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_a_whole_number_may_be_written_with_an_exponent_where_one_is_asked_for() -> None:
+    plain, short = (
+        compose_run([*BC, f"algorithm.batch_size={size}", f"algorithm.learning_rate={rate}"])
+        for size, rate in (("100", "1.0"), ("1e2", "1e0"))
+    )
+    assert plain.settings == short.settings
+    assert type(short["algorithm"]["batch_size"]) is int
+    assert type(short["algorithm"]["learning_rate"]) is float
+
+
+@pytest.mark.parametrize("word", ["seed=0,1", "algorithm=bc,sac", "algorithm.tau=0.1,0.2"])
+def test_several_values_without_a_sweep_are_told_what_to_add(word: str) -> None:
+    with pytest.raises(TrimtabError, match="these are several runs, a sweep: add -m") as error:
+        compose_run([*BC[:1], *(BC[1:2] if "algorithm=" not in word else []), *BC[2:], word])
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("case", WRONG)

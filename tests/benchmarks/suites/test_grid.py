@@ -87,6 +87,20 @@ def test_a_scale_narrows_the_grid(tmp_path: Path) -> None:
     assert suite.controls == ("frozen",)
 
 
+def test_some_runs_come_with_the_bases_that_they_start_from(tmp_path: Path) -> None:
+    whole, file = suite_of(DOCUMENT, tmp_path), tmp_path / "mine.yaml"
+    suite = load_suite(str(file), "runs", [1], only=["*-dsrl_sac", "walk-sac"])
+    assert [job.name for job in suite.jobs] == [
+        "hop-flow", "hop-diffusion", "hop-flow-dsrl_sac", "hop-diffusion-dsrl_sac",
+        "walk-flow", "walk-diffusion", "walk-flow-dsrl_sac", "walk-diffusion-dsrl_sac", "walk-sac",
+    ]  # fmt: skip
+    alone = load_suite(str(file), "runs", only=["walk-sac"])
+    assert [job.label for job in alone.jobs] == ["walk-sac seed 0", "walk-sac seed 1"]
+    assert alone.jobs == whole.jobs[-2:]  # the same runs, to the word
+    with pytest.raises(TrimtabError, match="only=walk-sax: no run is called that; did you mean wa"):
+        load_suite(str(file), "runs", only=["walk-sax"])
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [

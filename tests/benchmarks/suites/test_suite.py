@@ -105,6 +105,14 @@ def test_bench_writes_everything_and_then_has_nothing_to_do(place: Path) -> None
     assert code == 0, told
     assert json.loads(shown)
 
+    # A part of it has tables of its own, and its runs are those that are done.
+    code, shown, told = bench(place, "only=fro*", "seeds=1")
+    assert code == 0, told
+    part = out.with_name("tiny-part")
+    assert len(json.loads((part / "suite.json").read_text())["folders"]) == 2  # one, and its base
+    assert (part / "episodes.parquet").is_file() and not (part / "bundle").exists()
+    assert (out / "bundle" / "policy.onnx").is_file()
+
     # A run that is gone is run again, and only that one.
     (lost,) = (place / "runs").glob("**/frozen/*/seed1")
     (kept,) = (place / "runs").glob("**/frozen/*/seed0")

@@ -1,0 +1,90 @@
+"""Playground's tasks that are not compiled, for time: JAX traces them, C MuJoCo steps their models.
+
+They are built, and their reset and their step (their reward, where another task of the same class
+has the step) are traced. This file comes behind the others that compile tasks, of which a process
+keeps only a few.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimtab.envs.engines.mjx_programs import load_suite, programs
+from trimtab.envs.registry import get_spec
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TASKS = load(Path(__file__).with_name("tasks.py"))
+TRACED: list[str] = TASKS.TRACED
+STEPPED_AS: dict[str, str] = TASKS.STEPPED_AS
+
+
+@pytest.mark.parametrize("id", TRACED)
+def test_a_task_that_is_not_compiled_is_traced(
+    id: str, as_published: Callable[[str], None]
+) -> None:
+    """JAX follows its reset and a chunk of steps: what goes in comes out with the same types.
+
+    No number is computed by MJX; ``get_spec`` plays the same model in C MuJoCo. There is one row,
+    because JAX then finds the reset that ``get_spec`` traced; a task's own code never sees how many
+    there are. Of tasks that share another's step only the reward is traced.
+    """
+    import jax
+
+    as_published(id)
+    count, chunk = 1, 3
+    spec = get_spec(id)
+    compiled = programs(spec.task, "cpu")
+    state, begun = jax.eval_shape(compiled.begin, jax.ShapeDtypeStruct((count, 2), np.uint32))
+    assert (begun.shape, begun.dtype) == ((count, spec.obs_dim), "f4")
+    assert np.shape(spec.action_low) == (spec.action_dim,) and spec.fingerprint
+    if id in STEPPED_AS:
+        rewards_are_traced(compiled.env, STEPPED_AS[id], state)
+        return
+    actions = jax.ShapeDtypeStruct((count, chunk, spec.action_dim), np.float32)
+    after, obs, reward, terminated = jax.eval_shape(
+        compiled.play, state, actions, jax.ShapeDtypeStruct((count,), np.int32)
+    )
+    assert (obs.shape, obs.dtype) == (begun.shape, begun.dtype)
+    assert (reward.shape, reward.dtype) == ((count, chunk), np.float32)
+    assert (terminated.shape, terminated.dtype) == ((count, chunk), np.bool_)
+    assert kinds_of(state) == kinds_of(after)
+
+
+def kinds_of(tree: Any) -> list[tuple[Any, ...]]:
+    """Return the shape and the type of each leaf of a tree."""
+    import jax
+
+    return [(leaf.shape, leaf.dtype, leaf.weak_type) for leaf in jax.tree.leaves(tree)]
+
+
+def rewards_are_traced(env: Any, stepped: str, state: Any) -> None:
+    """A task of the same class as another, whose steps differ by the reward; its own fits."""
+    import jax
+
+    made = load_suite()._envs[stepped.split("/")[1]]
+    assert type(env) is getattr(made, "func", made)
+
+    def rewarded(data: Any, action: Any, info: Any, metrics: Any) -> Any:
+        reward = env._get_reward(data, action, info, metrics)
+        return reward, metrics  # it has written into them
+
+    count = state.reward.shape[0]
+    action = jax.ShapeDtypeStruct((count, env.action_size), np.float32)
+    reward, metrics = jax.eval_shape(
+        jax.vmap(rewarded), state.data, action, state.info, state.metrics
+    )
+    assert (reward.shape, reward.dtype) == (state.reward.shape, state.reward.dtype)
+    assert jax.tree.map(np.shape, metrics) == jax.tree.map(np.shape, state.metrics)
