@@ -18,7 +18,7 @@ from trimtab.files import existing, unwritable
 from trimtab.processor import processor_kind
 
 LEAST_FREE_GIGABYTES = 2.0
-_CORE = ("torch", "numpy", "gymnasium", "diffusers", "hydra-core", "h5py", "pyarrow", "onnxruntime")
+_CORE = ("torch", "numpy", "gymnasium", "hydra-core", "h5py", "pyarrow", "onnxruntime")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from trimtab.files import atomic_write_text, read_json
 from trimtab.policies.bundle.bundle import bundle_hash
 from trimtab.types import TrimtabError
 
-_PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "diffusers", "onnxruntime")
+_PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
 
 
 def versions() -> dict[str, str]:

@@ -13,7 +13,7 @@ from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 from torch import Tensor
 
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
-from trimtab.policies.networks.samplers import Euler, Field, cosine_schedule
+from trimtab.policies.networks.samplers import Euler, Field, cosine_alphas, cosine_schedule
 from trimtab.types import PolicySpec, TrimtabError
 
 HORIZON, DIM = 3, 2
@@ -44,6 +44,20 @@ def loop(scheduler: Any, steps: int, field: Field, latent: Tensor, **keywords: A
         time = torch.full((1,), int(t) / scheduler.config.num_train_timesteps)
         action = scheduler.step(field(action, time), int(t), action, **keywords).prev_sample
     return action
+
+
+@pytest.mark.parametrize("train_steps", [1, 2, 5, 20, 100, 1000])
+@pytest.mark.parametrize(("name", "peer"), [("ddim", DDIMScheduler), ("ddpm", DDPMScheduler)])
+def test_the_schedule_is_that_of_diffusers_to_the_last_bit(
+    train_steps: int, name: str, peer: Any
+) -> None:
+    theirs = peer(num_train_timesteps=train_steps, beta_schedule="squaredcos_cap_v2")
+    assert cosine_alphas(train_steps) == theirs.alphas_cumprod.tolist()
+    for steps in {1, 2, 3, 5, 7, train_steps}:
+        if steps <= train_steps:
+            theirs.set_timesteps(steps)
+            sampler = cosine_schedule(name, train_steps, steps)
+            assert sampler.timesteps == theirs.timesteps.tolist()
 
 
 @pytest.mark.parametrize(("train_steps", "steps"), STEPS)

@@ -11,6 +11,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
+import pandas  # noqa: F401  (pyarrow imports it when the first rows are written)
 import stable_baselines3  # noqa: F401  (what its methods need is imported when they are made)
 
 from trimtab.benchmarks.core import checkpoint, segments
