@@ -61,6 +61,8 @@ OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")
 CLAIMS = "claims.md"
 END = "<!-- end of table -->"
 ORDER = (
+    "robotics/PointMaze-TwoDoors-Open-v0",
+    "robotics/PointMaze-TwoDoors-v0",
     "robotics/PointMaze-TwoRoutes-v0",
     "robotics/PointMaze-TwoRoutes-Blocked-v0",
     "metaworld/push-v3",

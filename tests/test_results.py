@@ -28,7 +28,7 @@ from trimtab.benchmarks.suites.suite import load_suite
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 PUBLISHED = sorted(path.parent.name for path in RESULTS.glob("*/episodes.parquet"))
 OPEN, BLOCKED = "robotics/PointMaze-TwoRoutes-v0", "robotics/PointMaze-TwoRoutes-Blocked-v0"
-PUSH = "metaworld/push-v3"
+PUSH, DOORS = "metaworld/push-v3", "robotics/PointMaze-TwoDoors-v0"
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +125,31 @@ def test_generative_clones_beat_the_gaussian_in_the_open_maze(
     assert gap >= 0.2
 
 
-@pytest.mark.parametrize("policy", ["flow", "diffusion"])
-@pytest.mark.parametrize("algorithm", ["dsrl_sac", "dsrl_na"])
-def test_steering_beats_its_frozen_base_at_the_closed_door(
-    rows: list[dict[str, Any]], algorithm: str, policy: str
+@pytest.mark.parametrize("constant", ["frozen", "zero_noise", "golden_ticket"])
+def test_where_the_closed_door_is_drawn_steering_beats_what_does_not_look(
+    rows: list[dict[str, Any]], constant: str
 ) -> None:
-    steered, base = last(rows, BLOCKED, algorithm, policy), last(rows, BLOCKED, "frozen", policy)
+    steered, control = last(rows, DOORS, "dsrl_sac", "flow"), last(rows, DOORS, constant, "flow")
+    gain = difference_interval(steered, control, rate=True)
+    assert gain.value >= 0.3 and gain.low > 0.1
+    assert all(steered[seed].mean() > control[seed].mean() for seed in steered)
+
+
+@pytest.mark.parametrize("env", [DOORS, BLOCKED, PUSH])
+def test_every_story_has_its_controls(rows: list[dict[str, Any]], env: str) -> None:
+    for control in ("frozen", "zero_noise", "golden_ticket", "best_of_n"):
+        assert len(last(rows, env, control, "flow")) == 3
+
+
+@pytest.mark.parametrize("policy", ["flow", "diffusion"])
+def test_steering_beats_its_frozen_base_at_the_closed_door(
+    rows: list[dict[str, Any]], policy: str
+) -> None:
+    steered, base = last(rows, BLOCKED, "dsrl_sac", policy), last(rows, BLOCKED, "frozen", policy)
     gain = difference_interval(steered, base, rate=True)
     assert gain.value >= 0.4 and gain.low > 0.2
     assert all(steered[seed].mean() > base[seed].mean() for seed in steered)
-    assert max(r["env_steps"] for r in rows if r["algorithm"] == algorithm) <= 30_000
+    assert max(r["env_steps"] for r in rows if r["algorithm"] == "dsrl_sac") <= 30_000
 
 
 def test_learning_from_nothing_does_not(rows: list[dict[str, Any]]) -> None:
@@ -148,7 +163,9 @@ def test_the_gain_at_the_closed_door_is_not_that_of_having_no_noise(
 ) -> None:
     calm = last(rows, BLOCKED, "zero_noise", policy)
     steered = last(rows, BLOCKED, "dsrl_sac", policy)
-    assert difference_interval(steered, calm, rate=True).low > 0.1
+    # By much in every seed; zero noise itself differs so much between them that an interval over
+    # three is as wide as the gain.
+    assert all(steered[seed].mean() > calm[seed].mean() + 0.4 for seed in steered)
 
 
 def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
@@ -169,7 +186,10 @@ def test_the_rows_are_those_that_the_suite_makes(rows: list[dict[str, Any]]) -> 
         ]
         assert mine, job.label
         steps, updates = max(r["env_steps"] for r in mine), max(r["updates"] for r in mine)
-        assert config["online_steps"] <= steps < config["online_steps"] + 10, job.label
+        if config.algorithm == "golden_ticket":  # ends before a trial that might not end in time
+            assert 0 < steps <= config["online_steps"], job.label
+        else:
+            assert config["online_steps"] <= steps < config["online_steps"] + 10, job.label
         assert updates >= config["offline_steps"], job.label
         assert {r["suite"] for r in mine} == {"quickstart"}
 
