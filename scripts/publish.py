@@ -28,16 +28,11 @@ from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.replacement import replaced_rows, with_runs
+from trimtab.benchmarks.board.replacement import replaced_rows, with_processor, with_runs
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.stats import Interval
-from trimtab.benchmarks.cli.records import RECORDS, merge_records
-from trimtab.benchmarks.runs.rows import (
-    FILE_NAME,
-    collect_episodes,
-    read_episodes,
-    write_episodes,
-)
+from trimtab.benchmarks.cli.records import RECORDS, merged_records, write_records
+from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes, read_episodes, write_episodes
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.speed.measure import Row
@@ -58,7 +53,7 @@ KINDS = (
 """Files of a suite, and of `trimtab speed`; a folder is of the kind whose first file it has."""
 OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")
 """Files that a suite with controls has besides."""
-CLAIMS = "claims.md"
+CLAIMS, BOARD = "claims.md", "leaderboard.json"
 END = "<!-- end of table -->"
 ORDER = (
     "robotics/PointMaze-TwoDoors-Open-v0",
@@ -257,8 +252,8 @@ def replace(
 def add(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
     """Add the runs of a part of a suite to its committed ones; write the tables.
 
-    So a suite that takes many hours is published in several sittings. A run that is committed
-    already gets its new rows; ``machine.json`` names the processors of all sittings.
+    So a long suite is published in several sittings, whose processors ``machine.json`` names. A
+    run that is committed already gets its new rows.
 
     Args:
         folder: what ``trimtab bench suite=… only=…`` wrote.
@@ -266,17 +261,20 @@ def add(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
         readme: page with tables of them.
 
     Raises:
-        TrimtabError: if it is no such folder, its rows are of no suite of ours or of several, or it
-            is not known what a hash was computed from. Nothing is written then.
+        TrimtabError: if it is no such folder, or of another scale than the suite's first; if its
+            rows are not of one suite of ours; or if it is not known what a hash was computed from.
+            Nothing is written then.
     """
     if not (folder / "suite.json").is_file():
         raise TrimtabError(f"publish: {folder} is no folder of a suite; run trimtab bench first")
-    made = collect_episodes(folder / FILE_NAME)
+    made, latest = collect_episodes(folder / FILE_NAME), read_json(folder / BOARD, "leaderboard")
     names = sorted(set(made["suite"].to_pylist()))
     if len(names) != 1 or names[0] not in group_options("suite"):
         raise TrimtabError(f"publish: {folder}: its rows are of {', '.join(names)}, not of a suite")
+    if " scale=" in latest["command"]:
+        raise TrimtabError(f"publish: {folder} is of {latest['command']}; run it without scale=")
     place, suite = results / names[0].replace("_", "-"), load_suite(names[0], "runs")
-    rows, known = made, documents_of(folder)
+    rows, known, machine = made, documents_of(folder), with_processor(place / "machine.json")
     if place.is_dir():
         rows = with_runs(read_episodes(place / FILE_NAME), made)
         known |= read_json(place / "configurations.json", "configurations")
@@ -285,20 +283,18 @@ def add(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
         rows,
         baselines=suite.baselines or None,
         command=f"trimtab bench suite={names[0]}",
-        versions=read_json(folder / "leaderboard.json", "leaderboard")["versions"],
+        versions=latest["versions"],
         title=suite.title,
     )
+    records = merged_records([place / RECORDS, folder / RECORDS], [job.name for job in suite.jobs])
+    if suite.controls:
+        arena_table(rows, records, suite.controls)  # which refuses what does not belong together
     place.mkdir(parents=True, exist_ok=True)
     write_episodes(place / FILE_NAME, rows)
     write_configurations(place, documents)
     if suite.controls:
-        order = [job.name for job in suite.jobs]
-        merge_records([place / RECORDS, folder / RECORDS], place / RECORDS, order)
-    file, kind = place / "machine.json", processor_kind()
-    machine = read_json(file, "machine") if file.is_file() else {"processor": kind}
-    if others := sorted({*machine.get("others", []), kind} - {machine["processor"]}):
-        machine["others"] = others
-    atomic_write_text(file, json.dumps(machine, indent=1) + "\n")
+        write_records(place / RECORDS, records)
+    atomic_write_text(place / "machine.json", json.dumps(machine, indent=1) + "\n")
     write_tables(place, board, readme)
 
 

@@ -68,6 +68,10 @@ class Place:
     def replace(self, *methods: str) -> None:
         self.publish.replace(self.part, methods, self.results, self.readme)
 
+    def made_by(self, command: str) -> None:
+        board = {"command": command, "versions": {"numpy": "3"}}
+        (self.part / "leaderboard.json").write_text(json.dumps(board))
+
     def run_again(self, rows: Sequence[EpisodeRow]) -> None:
         """Write what a suite leaves of these rows: each hash in a run's folder of its own."""
         write_episodes(self.part / "episodes.parquet", rows)
@@ -209,7 +213,7 @@ def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
         *rows_of("td3", HOPPER, "x", (0,), 3.0),
     ]
     place.run_again(rows)
-    (place.part / "leaderboard.json").write_text(json.dumps({"versions": {"numpy": "3"}}))
+    place.made_by("trimtab bench suite=online_parity only=sac*")
     for _ in range(2):  # the second time changes nothing
         place.publish.add(place.part, place.results, place.readme)
         after = read_episodes(place.result / "episodes.parquet")
@@ -235,7 +239,19 @@ def test_a_part_of_no_suite_is_not_added(place: Place, tmp_path: Path) -> None:
     with pytest.raises(TrimtabError, match="is no folder of a suite"):
         place.publish.add(tmp_path, place.results, place.readme)
     place.run_again([replace(row, suite="mine") for row in ppo_again()])
+    with pytest.raises(TrimtabError, match=r"leaderboard\.json"):
+        place.publish.add(place.part, place.results, place.readme)
+    place.made_by("trimtab bench suite=mine")
     with pytest.raises(TrimtabError, match="its rows are of mine, not of a suite"):
+        place.publish.add(place.part, place.results, place.readme)
+    assert place.files() == before
+
+
+def test_a_part_at_another_scale_is_not_added(place: Place) -> None:
+    before = place.files()
+    place.run_again(ppo_again())
+    place.made_by("trimtab bench suite=online_parity scale=ci")
+    with pytest.raises(TrimtabError, match="scale=ci; run it without scale="):
         place.publish.add(place.part, place.results, place.readme)
     assert place.files() == before
 

@@ -24,8 +24,8 @@ def continued(data: Batch, proposer: Policy) -> Tensor:
     What stands after the last executed action has no effect, so any actions there describe the
     same decision. A critic that ranks proposals learns their worth near an episode's end only if it
     sees such actions there. One proposal is drawn and not the best of several: all are ranked. On
-    a processor only cut chunks are planned for, as few of a batch's are; on any other device it
-    would have to be waited for how many these are.
+    the CPU plans are made for the cut chunks alone, which are few. On a GPU they are made for all:
+    the program would have to wait for the GPU to learn which chunks were cut.
 
     Args:
         data: with chunks of the executed length.

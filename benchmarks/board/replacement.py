@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +11,10 @@ import pyarrow.compute as pc
 
 from trimtab.benchmarks.runs.rows import in_order
 from trimtab.errors import TrimtabError
+from trimtab.files import read_json
+from trimtab.processor import processor_kind
 
-__all__ = ["replaced_rows", "with_runs"]
+__all__ = ["replaced_rows", "with_processor", "with_runs"]
 
 _RUN = ("env", "algorithm", "policy", "seed")
 
@@ -65,6 +68,18 @@ def with_runs(committed: pa.Table, made: pa.Table) -> pa.Table:
     again = {*runs[1]}
     kept = pa.array([run not in again for run in runs[0]], pa.bool_())
     return in_order(pa.concat_tables([committed.filter(kept), made]))
+
+
+def with_processor(file: Path) -> dict[str, Any]:
+    """Return what ``machine.json`` says, or would say first, with the kind of this processor.
+
+    Raises:
+        TrimtabError: if the file is there and damaged.
+    """
+    kind = processor_kind()
+    machine: dict[str, Any] = read_json(file, "machine") if file.is_file() else {"processor": kind}
+    others = sorted({*machine.get("others", []), kind} - {machine.get("processor")})
+    return {**machine, **({"others": others} if others else {})}
 
 
 def _columns(table: pa.Table) -> tuple[list[Any], list[Any]]:

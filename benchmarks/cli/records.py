@@ -20,7 +20,7 @@ from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.files import atomic_write_text, read_json
 from trimtab.policies.agent import ArrayObs
 
-__all__ = ["RECORDS", "merge_records", "records_of"]
+__all__ = ["RECORDS", "merged_records", "records_of", "write_records"]
 
 RECORDS = "runs.json"
 _KEPT = (
@@ -54,25 +54,25 @@ def records_of(suite: Suite, outcome: Outcome, folder: Path, console: Console) -
             console.print(f"measuring {job.label}", highlight=False)
             record |= _measured(run, outcome.folder(job.base, job.seed), result, states)
         records.append(record)
-    _write(folder / RECORDS, records)
+    write_records(folder / RECORDS, records)
     return records
 
 
-def merge_records(files: Sequence[Path], path: Path, order: Sequence[str]) -> None:
-    """Write the records of several files as one; of the same run the last one counts.
+def merged_records(files: Sequence[Path], order: Sequence[str]) -> list[Record]:
+    """Return the records of several files as one list; of the same run the last one counts.
 
     Args:
         files: of records; those that do not exist are passed over.
-        path: to write, which may be one of them.
         order: names of runs; others come last.
     """
     found = {run: record for file in files for run, record in _before(file).items()}
     places = {name: number for number, name in enumerate(order)}
     runs = sorted(found, key=lambda run: (places.get(run[0], len(places)), run[1]))
-    _write(path, [found[run] for run in runs])
+    return [found[run] for run in runs]
 
 
-def _write(path: Path, records: Sequence[Record]) -> None:
+def write_records(path: Path, records: Sequence[Record]) -> None:
+    """Write records, a line each."""
     lines = ",\n".join(json.dumps(record, sort_keys=True) for record in records)
     atomic_write_text(path, f"[\n{lines}\n]\n")
 

@@ -57,7 +57,9 @@ def draw(figure: Mapping[str, Any], outcome: Outcome, path: Path) -> None:
         paths, success, lamp = trajectories(
             policy, panel["env"], episodes=figure["episodes"], seed=figure["eval_seed"]
         )
-        for axis, (said, cells, before) in zip(axes[:, column], maps, strict=True):
+        for axis in axes[len(maps) :, column]:
+            axis.set_axis_off()
+        for axis, (said, cells, before) in zip(axes[:, column], maps, strict=False):
             _walls(axis, cells, before)
             shown = np.full(len(success), True) if said is None else lamp == said
             for number in np.flatnonzero(shown):
@@ -83,9 +85,14 @@ def draw(figure: Mapping[str, Any], outcome: Outcome, path: Path) -> None:
 
 def _maps(env: str, before: str) -> list[tuple[int | None, MazeMap, MazeMap]]:
     """Return what stands one below the other: the lamp, a maze, and the maze before a door shut."""
-    if env.removeprefix("robotics/") in TWO_DOORS:
-        return [(lamp, map_by_lamp(env, lamp), map_by_lamp(before, lamp)) for lamp in (1, -1)]
-    return [(None, maze_map(env), maze_map(before))]
+
+    def cells(task: str, lamp: int | None) -> MazeMap:
+        if lamp is not None and task.removeprefix("robotics/") in TWO_DOORS:
+            return map_by_lamp(task, lamp)
+        return maze_map(task)
+
+    lamps = (1, -1) if env.removeprefix("robotics/") in TWO_DOORS else (None,)
+    return [(lamp, cells(env, lamp), cells(before, lamp)) for lamp in lamps]
 
 
 def trajectories(

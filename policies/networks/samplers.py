@@ -3,8 +3,8 @@
 The noise schedule is the cosine one of Nichol and Dhariwal, "Improved Denoising Diffusion
 Probabilistic Models" (arXiv 2102.09672), equation 17, in the numbers and with the timesteps that
 diffusers has for it (``squaredcos_cap_v2``, leading). The arithmetic of each step is written out,
-so that a sampler is one straight piece of graph. Tests hold both against diffusers itself, which is
-not imported here: that takes three seconds, and loading a bundle would take them too.
+so that a sampler is one straight piece of graph. Tests compare both with diffusers itself. It is
+not imported here, because that takes three seconds, also where a robot only loads a bundle.
 """
 
 from __future__ import annotations

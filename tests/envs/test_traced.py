@@ -5,10 +5,9 @@ has the step) are traced. This file comes behind the others that compile tasks, 
 keeps only a few.
 """
 
-import importlib.util
+import runpy
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,9 @@ import pytest
 from trimtab.envs.engines.mjx_programs import load_suite, programs
 from trimtab.envs.registry import get_spec
 
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TASKS = load(Path(__file__).with_name("tasks.py"))
-TRACED: list[str] = TASKS.TRACED
-STEPPED_AS: dict[str, str] = TASKS.STEPPED_AS
+TASKS = runpy.run_path(str(Path(__file__).with_name("tasks.py")))
+TRACED: list[str] = TASKS["TRACED"]
+STEPPED_AS: dict[str, str] = TASKS["STEPPED_AS"]
 
 
 @pytest.mark.parametrize("id", TRACED)

@@ -46,6 +46,7 @@ def bench(
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
     folder = Path(out) if out else Path(runs) / "suites" / name
     command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
+    command += f" only={only}" if only else ""
     console = Console(stderr=True)
     with rundir.locked(folder):
         outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=launcher)

@@ -8,7 +8,6 @@ rows stand alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 
@@ -17,13 +16,8 @@ from trimtab.algorithms.finetuning.dppo import DPPO
 from trimtab.algorithms.finetuning.ogpo import OGPO
 from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.benchmarks.speed.cases.latency import deciding, diffusion, flow, on_onnx, on_torch
-from trimtab.benchmarks.speed.cases.shared import (
-    BATCH,
-    HIDDEN,
-    OBS_DIM,
-    filled_replay,
-    hopper,
-)
+from trimtab.benchmarks.speed.cases.shared import HIDDEN, OBS_DIM, hopper
+from trimtab.benchmarks.speed.cases.updates import ours
 from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.best_of import BestOfPolicy
@@ -31,8 +25,6 @@ from trimtab.types import Rollout
 
 ACT_STEPS = 4
 UPDATES = 20
-STORED = 100_000
-"""Decisions in the buffer that batches are drawn from."""
 ENVS, STEPS, PAIRS_OF_BATCH = 8, 64, 500
 """A rollout of 512 decisions for DPPO, and the pairs (decision, denoising step) of a minibatch."""
 CANDIDATES = 32
@@ -43,23 +35,6 @@ CALLS = {1: 400, 64: 20}
 def improving(base: Policy, num_envs: int = 1) -> Setup:
     """Return what a method is made with that starts from ``base``."""
     return Setup(spec=hopper(ACT_STEPS), base=base, num_envs=num_envs)
-
-
-def off_policy(make: Callable[[], Algorithm]) -> Side:
-    """Return the side of a method that learns from stored decisions."""
-
-    def side(stage: Stage) -> Work:
-        algorithm, buffer = make(), filled_replay(STORED, chunk=ACT_STEPS)
-        count = stage.amount(UPDATES)
-
-        def work() -> float:
-            for _ in range(count):
-                algorithm.update(buffer.sample(BATCH))
-            return count
-
-        return work
-
-    return side
 
 
 def rollout(algorithm: DPPO, steps: int) -> Rollout:
@@ -99,6 +74,11 @@ def dppo(stage: Stage) -> Work:
     return work
 
 
+def off_policy(make: Callable[[], Algorithm]) -> Side:
+    """Return the side of a method that learns from stored decisions of several actions."""
+    return ours(make, chunk=ACT_STEPS, updates=UPDATES)
+
+
 def ogpo() -> Algorithm:
     """Return OGPO as its paper has it without the clone, for which returns would be needed."""
     return OGPO(improving(flow()), clone_weight=0.0, hidden=HIDDEN)
@@ -114,9 +94,9 @@ def best_of() -> Policy:
     return BestOfPolicy(flow(), candidates=CANDIDATES, hidden=HIDDEN, act_steps=ACT_STEPS)
 
 
-def pair(name: str, unit: str, side: Side, **keywords: Any) -> Pair:
+def pair(name: str, unit: str, side: Side) -> Pair:
     """Return a row without a peer."""
-    return Pair(name, "improvement", unit, side, threads=BEST_OF_BOTH, **keywords)
+    return Pair(name, "improvement", unit, side, threads=BEST_OF_BOTH)
 
 
 PAIRS = [

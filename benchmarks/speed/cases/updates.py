@@ -39,12 +39,18 @@ def steps_of_rollout(stage: Stage) -> int:
     return min(STEPS, stage.amount(STEPS, least=MINIBATCH // ENVS))
 
 
-def ours(make: Callable[[], Algorithm]) -> Side:
-    """Return the side of an off-policy method of ours."""
+def ours(make: Callable[[], Algorithm], *, chunk: int = 1, updates: int = UPDATES) -> Side:
+    """Return the side of an off-policy method of ours.
+
+    Args:
+        make: makes the method.
+        chunk: actions of each stored decision.
+        updates: how many a turn has.
+    """
 
     def side(stage: Stage) -> Work:
-        algorithm, buffer = make(), filled_replay(STORED)
-        count = stage.amount(UPDATES)
+        algorithm, buffer = make(), filled_replay(STORED, chunk=chunk)
+        count = stage.amount(updates)
 
         def work() -> float:
             for _ in range(count):
