@@ -65,7 +65,7 @@ class Collector:
         self._aux: dict[str, Tensor] = {}
         self.episodes = 0
         self.last_return = 0.0
-        self.last_success = 0.0
+        self.last_success: float | None = 0.0
 
     def step(self, *, warmup: bool) -> int:
         """Execute one chunk in every environment; return the environment steps really taken.
@@ -97,8 +97,16 @@ class Collector:
             final = {name: _array(values) for name, values in info["final_info"].items()}
             self.episodes += int(ended.sum())
             self.last_return = float(final["return"][ended].mean())
-            self.last_success = float(final["success"][ended].mean()) if "success" in final else 0.0
+            success = final.get("success")  # which a task may lack
+            self.last_success = None if success is None else float(success[ended].mean())
         return int(info["steps"].sum())
+
+    def books(self) -> dict[str, float]:
+        """Return what there is to log of finished episodes: their number, the last ones' scores."""
+        if not self.episodes:
+            return {}
+        books = {"episodes": self.episodes, "train_return": self.last_return}
+        return books if self.last_success is None else books | {"train_success": self.last_success}
 
     def _reached(self, next_obs: Any, final: Any, ended: Any, reward: Any) -> Any:
         """Return what was really observed next: where an episode ended, its last observation."""
@@ -143,7 +151,8 @@ class Collector:
             self.agent.load_state_dict(state["agent"])
         self.episodes = int(state["episodes"])
         self.last_return = float(state["last_return"])
-        self.last_success = float(state["last_success"])
+        success = state["last_success"]
+        self.last_success = None if success is None else float(success)
 
 
 def _shifted(seen: Array, last: Array) -> Array:

@@ -85,15 +85,23 @@ class MetricsLog:
             self.sums[name] = total
         self.count += len(kept)
 
-    def write(self, position: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> None:
-        """Append one line: position in the run, means since the last line, and ``extra``."""
+    def write(
+        self, position: Mapping[str, Any], extra: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Append one line: position in the run, means since the last line, and ``extra``.
+
+        Returns:
+            What the line holds.
+        """
         self.settle()
         means = {name: value / max(self.count, 1) for name, value in self.sums.items()}
-        line = json.dumps({**position, **means, **(extra or {})}) + "\n"
+        numbers = {**position, **means, **(extra or {})}
+        line = json.dumps(numbers) + "\n"
         self.sums, self.count = {}, 0
         with self._explained(), open(self.path, "ab") as file:
             file.write(line.encode())
         self.length += len(line.encode())
+        return numbers
 
     def state_dict(self) -> dict[str, Any]:
         """Return the running means and the file's length."""

@@ -35,6 +35,7 @@ from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
+from trimtab.benchmarks.runs.tracking import Trackers, start_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.vector import make_vec, simulator_device
@@ -116,6 +117,7 @@ class Run:
         )
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
+        self.trackers = Trackers()
         self.rows: list[EpisodeRow] = []
         self.evaluations: list[dict[str, Any]] = []
         self.updates = 0
@@ -140,6 +142,9 @@ class Run:
             self.metrics.start_again()
         self._started = time.perf_counter() - self.seconds
         self._resumed_at = self.position if state is not None else None
+        self.trackers = start_trackers(
+            self.config, self.parts.config_hash, self.folder, self.position
+        )
         if self.evaluation_due and self.position < self.end:
             self._evaluate()
         for index in range(len(self.phases)):
@@ -243,18 +248,15 @@ class Run:
     def _log(self) -> None:
         self._settle()
         position = {"env_steps": self.env_steps, "updates": self.updates}
-        extra = {"seconds": round(time.perf_counter() - self._started, 3)}
-        if self.collector is not None and self.collector.episodes:
-            extra |= {
-                "episodes": self.collector.episodes,
-                "train_return": self.collector.last_return,
-                "train_success": self.collector.last_success,
-            }
-        self.metrics.write(position, extra)
+        extra: dict[str, Any] = {"seconds": round(time.perf_counter() - self._started, 3)}
+        if self.collector is not None:
+            extra |= self.collector.books()
+        self.trackers.metrics(self.metrics.write(position, extra))
 
     def _after(self, index: int, steps: int) -> None:
         """Evaluate and save where the last ``steps`` crossed a multiple of their intervals."""
         self.done[index] += steps
+        self.trackers.arrived(self.position)
         self._end_of_trials(index)
         now, before = self.position, self.position - steps
         own = self.phases[index].eval_every
@@ -307,14 +309,9 @@ class Run:
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
             self._save_policy(self.folder / "policies" / str(self.position))
-        logger.info(
-            "%s: %d environment steps, %d updates: return %.3f, success %s",
-            self.folder,
-            self.env_steps,
-            self.updates,
-            self.scores.mean_return,
-            self.scores.success_rate,
-        )
+        found = {"return": self.scores.mean_return, "success": self.scores.success_rate}
+        self.trackers.evaluation(self.position, found)
+        logger.info("%s: %s: %s", self.folder, here, found)
 
     def _finish(self) -> Result:
         # Saved before the last evaluation: a run killed during or after it repeats it, and has its
@@ -324,6 +321,7 @@ class Run:
             self.checkpoints.save(self.position, self._state())
         self._evaluate()
         self._log()
+        self.trackers.arrived(self.position)
         seconds = time.perf_counter() - self._started
         summary = self.record.summary(
             self.scores,
@@ -390,7 +388,8 @@ class Run:
             self._end_of_trials(index)
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close the trackers and the environments."""
+        self.trackers.close()
         self.evaluator.close()
         self.trials.close()
         if self.collector is not None:

@@ -16,6 +16,7 @@ from trimtab.benchmarks.runs.goals import goals_of
 from trimtab.benchmarks.runs.provenance import check_same_base, check_same_start, write_provenance
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.run import Run
+from trimtab.benchmarks.runs.tracking import chosen_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.files import read_json
@@ -60,6 +61,7 @@ def check(config: RunConfig) -> None:
 
 def _check_method(config: RunConfig, parts: build.Components) -> None:
     """Make the method once, and check that there is something for it to learn from."""
+    chosen_trackers(config["tracker"])
     algorithm = parts.make_algorithm()
     _check_phases(config, parts, algorithm)
     read, chosen = wants_of(algorithm).history, config["history"]

@@ -66,6 +66,13 @@ def listed(value: Any) -> str | None:
     return None if isinstance(value, str) and value else "must be text; quote what has a comma"
 
 
+def names(value: Any) -> str | None:
+    """Return what is wrong with a name, or a list of names, or null."""
+    listed = [value] if isinstance(value, str) else ([] if value is None else value)
+    right = isinstance(listed, list) and all(isinstance(name, str) and name for name in listed)
+    return None if right else "must be a name, or several, such as [tensorboard,wandb]"
+
+
 def task(value: Any) -> str | None:
     """Return what is wrong with the id of a task, as far as its type goes."""
     return None if isinstance(value, str) else "must be the id of a task; see trimtab list env"
@@ -120,6 +127,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "device": text,
         "history": optional(whole(1, _MOST_HISTORY)),
         "observations": optional(name_of({"flat": 0, "dict": 0}, "way to give observations")),
+        "tracker": names,
         "suite_name": optional(text),
         "out": text,
         "eval_deterministic": flag_or_null,

@@ -1,0 +1,55 @@
+"""Trackio: a database on this machine, which ``trackio show`` draws while runs go on."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Mapping
+
+from trimtab.benchmarks.runs.tracking import Kind, TrackedRun, Tracker
+
+PROJECT = "trimtab"
+
+
+class Trackio:
+    """Logs to Trackio's project ``trimtab``, which lies where ``TRACKIO_DIR`` says.
+
+    A run that goes on has its points in the same curve. Those that a killed run repeats are there
+    twice, with equal numbers.
+
+    Args:
+        run: what is tracked.
+    """
+
+    def __init__(self, run: TrackedRun) -> None:
+        import trackio
+
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints where its dashboard is
+            self._run = trackio.init(
+                project=PROJECT,
+                name=f"{run.name} {run.id.rpartition('-')[2]}",
+                group=run.group,
+                config=dict(run.settings),
+                resume="allow",
+                embed=False,
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+
+    def log(self, position: int, numbers: Mapping[str, float]) -> None:
+        """Log the numbers as one step."""
+        self._run.log(dict(numbers), step=position)
+
+    def close(self) -> None:
+        """Write what waits to be written."""
+        import trackio
+
+        with contextlib.redirect_stdout(io.StringIO()):
+            trackio.finish()  # of this process's run; the run's own would be repeated at its exit
+
+
+def _start(run: TrackedRun) -> Tracker:
+    return Trackio(run)
+
+
+TRACKER = Kind("trackio", "trackio", _start)
