@@ -10,18 +10,35 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.experience import wants_of
+from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
+from trimtab.envs.vector import make_vec, simulator_device
 from trimtab.observations import tree_map
 from trimtab.policies.agent import Agent, Reading
 from trimtab.types import Tensor, TrimtabError
 
 VectorEnv = EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv
 Array = NDArray[Any]
+
+
+def training_envs(config: RunConfig, parts: Components) -> VectorEnv:
+    """Return the environments that a run gathers in, on its device where they can be."""
+    env = parts.env
+    return make_vec(
+        env.id,
+        config["num_envs"],
+        seed=config["seed"],
+        act_steps=parts.act_steps,
+        device=simulator_device(env.id, config["device"], **env.options),
+        observations=parts.observations,
+        **env.options,
+    )
 
 
 class Collector:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
 from trimtab.benchmarks.runs.build import Components
-from trimtab.benchmarks.runs.collector import Collector
+from trimtab.benchmarks.runs.callbacks import Callback, Listeners, Moment
+from trimtab.benchmarks.runs.collector import Collector, training_envs
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
 from trimtab.benchmarks.runs.experience import (
     Experience,
@@ -35,10 +37,9 @@ from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
-from trimtab.benchmarks.runs.tracking import Trackers, start_trackers
+from trimtab.benchmarks.runs.tracking import start_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
-from trimtab.envs.vector import make_vec, simulator_device
 from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json
 from trimtab.policies.bundle.bundle import save_bundle
@@ -61,6 +62,7 @@ class Run:
         folder: of the run; its caller holds the lock.
         progress: told how far the run is.
         stop: set by who wants the run to save its state and end.
+        callbacks: told of the run as it goes on.
     """
 
     def __init__(
@@ -70,9 +72,11 @@ class Run:
         folder: Path,
         progress: Progress,
         stop: threading.Event | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self.config, self.parts, self.folder, self.progress = config, parts, folder, progress
-        self.stop = stop or threading.Event()
+        self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks)
+        self._asked_to_stop = False  # by a callback
         self.evaluation_due = False
         seed = config["seed"]
         torch.manual_seed(seed)
@@ -91,16 +95,7 @@ class Run:
         self.trials = TrialJudge(config, parts)
         gathered = sum(phase.length for phase in self.phases if phase.gathers)
         if gathered:
-            device = simulator_device(env.id, config["device"], **env.options)
-            envs = make_vec(
-                env.id,
-                config["num_envs"],
-                seed=seed,
-                act_steps=steps,
-                device=device,
-                observations=parts.observations,
-                **env.options,
-            )
+            envs = training_envs(config, parts)
             self.experience = make_experience(
                 config, parts, self.algorithm, self.dataset_source, gathered
             )
@@ -117,7 +112,6 @@ class Run:
         )
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
-        self.trackers = Trackers()
         self.rows: list[EpisodeRow] = []
         self.evaluations: list[dict[str, Any]] = []
         self.updates = 0
@@ -142,7 +136,7 @@ class Run:
             self.metrics.start_again()
         self._started = time.perf_counter() - self.seconds
         self._resumed_at = self.position if state is not None else None
-        self.trackers = start_trackers(
+        self.listeners.trackers = start_trackers(
             self.config, self.parts.config_hash, self.folder, self.position
         )
         if self.evaluation_due and self.position < self.end:
@@ -251,12 +245,12 @@ class Run:
         extra: dict[str, Any] = {"seconds": round(time.perf_counter() - self._started, 3)}
         if self.collector is not None:
             extra |= self.collector.books()
-        self.trackers.metrics(self.metrics.write(position, extra))
+        self.listeners.metrics(self.metrics.write(position, extra))
 
     def _after(self, index: int, steps: int) -> None:
         """Evaluate and save where the last ``steps`` crossed a multiple of their intervals."""
         self.done[index] += steps
-        self.trackers.arrived(self.position)
+        self.listeners.arrived(self._now())
         self._end_of_trials(index)
         now, before = self.position, self.position - steps
         own = self.phases[index].eval_every
@@ -267,18 +261,27 @@ class Run:
             self._evaluate()
         every = self.config["checkpoint_every"]
         if now // every > before // every and now < self.end:
-            self._settle()
-            self.checkpoints.save(now, self._state())
+            self._save()
         if now * 200 // self.end > before * 200 // self.end:
             self.progress(now / self.end, f"{now:,} of {self.end:,} steps")
         self._check_stop()
 
-    def _check_stop(self) -> None:
-        """Save and stop if the process was told to end."""
-        if not self.stop.is_set():
-            return
+    def _save(self) -> None:
         self._settle()
         self.checkpoints.save(self.position, self._state())
+        self.listeners.saved(self._now())
+
+    def _now(self) -> Moment:
+        def stop() -> None:
+            self._asked_to_stop = True
+
+        return Moment(self.folder, self.position, self.end, self.env_steps, self.updates, stop)
+
+    def _check_stop(self) -> None:
+        """Save and stop if the process was told to end."""
+        if not (self.stop.is_set() or self._asked_to_stop):
+            return
+        self._save()
         raise Stopped(
             f"{self.folder}: stopped at step {self.position:,} of {self.end:,}; "
             "its state is saved, run the same command to go on"
@@ -310,7 +313,7 @@ class Run:
         if self.config["keep_policies"]:
             self._save_policy(self.folder / "policies" / str(self.position))
         found = {"return": self.scores.mean_return, "success": self.scores.success_rate}
-        self.trackers.evaluation(self.position, found)
+        self.listeners.evaluated(self._now(), found)
         logger.info("%s: %s: %s", self.folder, here, found)
 
     def _finish(self) -> Result:
@@ -318,10 +321,10 @@ class Run:
         # rows once.
         self._settle()
         if self._resumed_at != self.position:
-            self.checkpoints.save(self.position, self._state())
+            self._save()
         self._evaluate()
         self._log()
-        self.trackers.arrived(self.position)
+        self.listeners.trackers.arrived(self.position)
         seconds = time.perf_counter() - self._started
         summary = self.record.summary(
             self.scores,
@@ -389,7 +392,7 @@ class Run:
 
     def close(self) -> None:
         """Close the trackers and the environments."""
-        self.trackers.close()
+        self.listeners.trackers.close()
         self.evaluator.close()
         self.trials.close()
         if self.collector is not None:

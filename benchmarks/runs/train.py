@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from trimtab.algorithms.phases import Feed, Trials
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.runs.callbacks import Callback
 from trimtab.benchmarks.runs.experience import wants_of
 from trimtab.benchmarks.runs.goals import goals_of
 from trimtab.benchmarks.runs.provenance import check_same_base, check_same_start, write_provenance
@@ -26,7 +28,11 @@ __all__ = ["check", "train"]
 
 
 def train(
-    config: RunConfig, progress: Progress = lambda share, text: None, *, wait: bool = False
+    config: RunConfig,
+    progress: Progress = lambda share, text: None,
+    *,
+    wait: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Carry out one run, or go on with it, or say that it is done.
 
@@ -34,14 +40,16 @@ def train(
         config: checked settings.
         progress: told how far the run is.
         wait: wait for another process that is at this run, instead of giving up.
+        callbacks: told of steps, evaluations and checkpoints; not of a run that is done already.
 
     Raises:
-        Stopped: if the process is told to end (SIGTERM): the run's state is saved first.
+        Stopped: if the process is told to end (SIGTERM), or a callback asks for it: the run's state
+            is saved first.
         TrimtabError: on wrong input, a folder that is in use or cannot be written, or a loss that
             is not finite.
     """
     try:
-        return _train(config, progress, wait=wait)
+        return _train(config, progress, wait=wait, callbacks=callbacks)
     except OSError as error:  # such as a simulator's own temporary files on a full disk
         where = error.filename or "a file"
         raise TrimtabError(
@@ -134,7 +142,9 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
             )
 
 
-def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
+def _train(
+    config: RunConfig, progress: Progress, *, wait: bool, callbacks: Sequence[Callback]
+) -> Result:
     parts = build.components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
     folder = (
@@ -154,7 +164,7 @@ def _train(config: RunConfig, progress: Progress, *, wait: bool) -> Result:
         if begun:
             check_same_start(folder, parts)
         with sigterm_as_event() as stop:
-            run = Run(config, parts, folder, progress, stop)
+            run = Run(config, parts, folder, progress, stop, callbacks)
             try:
                 if not begun:
                     write_provenance(folder, config, parts)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,12 @@ from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import FILMED
 from trimtab.benchmarks.runs import base
-from trimtab.benchmarks.runs.evaluate import Evaluator, Scores, torch_act
-from trimtab.benchmarks.runs.shapes import spec_of, way_of
-from trimtab.envs.registry import checked_names, get_spec
+from trimtab.benchmarks.runs.evaluate import Scores
+from trimtab.benchmarks.runs.judging import BundleJudge, task_of
+from trimtab.envs.registry import checked_names
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import Decide
-from trimtab.policies.bundle.bundle import Bundle
-from trimtab.policies.runtime import load_policy
 
 __all__ = ["evaluate"]
-
-logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -47,52 +41,31 @@ def evaluate(
     if deterministic not in ("", "true", "false"):
         raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
     bundle = base.load_base(policy)
-    trained = bundle.config["env"]
-    task = env or trained["id"]
-    if env_options:
-        options = _options(env_options)
-    else:
-        options = trained["options"] if task == trained["id"] else {}
+    chosen = _options(env_options) if env_options else None
+    task, options = task_of(bundle, env or None, chosen)
     film_at = films.film_path(video, policy, task)
     if film_at is None and video_episodes != FILMED:
         raise TrimtabError(f"evaluate: video_episodes={video_episodes}: add video=… for a film")
     if film_at is not None:
         films.prepare(film_at, task)  # before a simulator is imported
-    spec = get_spec(task, **options)
-    act_steps = int(bundle.config["chunking"]["act_steps"])
-    observations = way_of(bundle.policy.reading)
-    asked = spec_of(spec, act_steps, observations).with_history(bundle.policy.spec.history)
-    base.check_base_fits(bundle, asked, spec, called="policy")
-    if spec.fingerprint != trained.get("fingerprint") and task == trained["id"]:
-        logger.warning(
-            "%s has another physics fingerprint (%s) here than where the policy was trained (%s)",
-            task, spec.fingerprint, trained.get("fingerprint"),
-        )  # fmt: skip
+    judge = BundleJudge(bundle, task, options)
     zero_noise = bundle.config["evaluate_deterministic"]
     if deterministic:
         zero_noise = deterministic == "true"
-    act: Decide = BACKENDS[backend](bundle)
     with contextlib.ExitStack() as opened:
-        evaluator = Evaluator(
-            task,
-            episodes=episodes,
-            seed=seed,
-            act_steps=act_steps,
-            options=options,
-            observations=observations,
-        )
-        opened.callback(evaluator.close)
         film = None
         if film_at is not None:
-            film = films.Film(task, episodes=video_episodes, act_steps=act_steps, options=options)
+            film = films.Film(
+                task, episodes=video_episodes, act_steps=judge.act_steps, options=options
+            )
             opened.callback(film.close)
-        scores = evaluator.judge(
-            act, bundle.policy.reading, deterministic=zero_noise,
+        scores = judge.judge(
+            episodes=episodes, seed=seed, backend=backend, deterministic=zero_noise,
             watch=None if film is None else film.watch,
         )  # fmt: skip
         facts = {
             "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
-            "fingerprint": spec.fingerprint, "deterministic": zero_noise,
+            "fingerprint": judge.spec.fingerprint, "deterministic": zero_noise,
         }  # fmt: skip
         _print_scores(facts, scores, format)
         if film is not None and film_at is not None:
@@ -146,16 +119,3 @@ def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None
     shown = f"{interval.low:.2f} to {interval.high:.2f}" if interval.is_given else "–"
     table.add_row("return", f"{interval.value:.2f}", shown)
     Console().print(table)
-
-
-def _on_torch(bundle: Bundle) -> Decide:
-    return torch_act(bundle.policy)
-
-
-def _on_onnx(bundle: Bundle) -> Decide:
-    runner = load_policy(bundle.folder)
-    return lambda obs, noise: runner.predict(obs, noise)
-
-
-BACKENDS: dict[str, Callable[[Bundle], Decide]] = {"torch": _on_torch, "onnx": _on_onnx}
-"""What can run a bundle's policy."""

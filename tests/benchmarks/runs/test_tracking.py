@@ -156,7 +156,12 @@ def test_every_tracker_has_the_run_s_own_numbers(
 
 
 def test_a_task_without_success_has_no_curve_of_it(tmp_path: Path) -> None:
-    words = ["env=gym/InvertedPendulum-v5", "algorithm=sac", "online_steps=450", "tracker=tensorboard"]
+    words = [
+        "env=gym/InvertedPendulum-v5",
+        "algorithm=sac",
+        "online_steps=450",
+        "tracker=tensorboard",
+    ]
     words += ["algorithm.warmup_steps=440", "eval_episodes=1", "algorithm.hidden=[8]"]
     folder = train(compose_run([*words, f"out={tmp_path}"])).folder
     curves = of_tensorboard(folder / "trackers" / "tensorboard")
@@ -178,7 +183,12 @@ def test_a_task_without_success_has_no_curve_of_it(tmp_path: Path) -> None:
 def test_a_wrong_tracker_is_one_line(
     word: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["env=gym/InvertedPendulum-v5", "algorithm=sac", "online_steps=6000", f"out={tmp_path}/o"]
+    words = [
+        "env=gym/InvertedPendulum-v5",
+        "algorithm=sac",
+        "online_steps=6000",
+        f"out={tmp_path}/o",
+    ]
     with pytest.raises(SystemExit) as ended:
         main(["train", *words, word])
     error = capsys.readouterr().err
@@ -190,7 +200,12 @@ def test_a_tracker_that_is_not_installed_names_its_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    words = ["env=gym/InvertedPendulum-v5", "algorithm=sac", "online_steps=6000", f"out={tmp_path}/o"]
+    words = [
+        "env=gym/InvertedPendulum-v5",
+        "algorithm=sac",
+        "online_steps=6000",
+        f"out={tmp_path}/o",
+    ]
     with pytest.raises(SystemExit) as ended:
         main(["train", *words, "tracker=wandb"])
     assert ended.value.code == 2
@@ -202,7 +217,12 @@ def test_a_wrong_mode_of_wandb_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "nonsense")
-    words = ["env=gym/InvertedPendulum-v5", "algorithm=sac", "online_steps=6000", f"out={tmp_path}/o"]
+    words = [
+        "env=gym/InvertedPendulum-v5",
+        "algorithm=sac",
+        "online_steps=6000",
+        f"out={tmp_path}/o",
+    ]
     with pytest.raises(SystemExit) as ended:
         main(["train", *words, "tracker=wandb"])
     error = capsys.readouterr().err

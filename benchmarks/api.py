@@ -1,0 +1,221 @@
+"""Trimtab from Python: what ``trimtab train``, ``evaluate`` and ``leaderboard`` do, as functions.
+
+They are offered by the package itself: ``trimtab.train(...)``. A setting has the same name, default
+and check as on the command line, and a run the same folder and the same bits.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from trimtab.benchmarks.board import leaderboard as boards
+from trimtab.benchmarks.board.intervals.kinds import KINDS
+from trimtab.benchmarks.board.model import Leaderboard, Metric
+from trimtab.benchmarks.core.random_states import random_states, set_random_states
+from trimtab.benchmarks.runs import base
+from trimtab.benchmarks.runs import train as runs
+from trimtab.benchmarks.runs.callbacks import Callback, Moment
+from trimtab.benchmarks.runs.evaluate import EpisodeScore, Scores
+from trimtab.benchmarks.runs.judging import BundleJudge, task_of
+from trimtab.benchmarks.runs.provenance import versions
+from trimtab.benchmarks.runs.result import Progress
+from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes, read_episodes
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.groups import GROUPS
+from trimtab.benchmarks.settings.words import quoted
+from trimtab.errors import TrimtabError
+
+__all__ = [
+    "Callback",
+    "EpisodeScore",
+    "Moment",
+    "Scores",
+    "TrainedRun",
+    "evaluate",
+    "leaderboard",
+    "train",
+]
+
+_NAMES = frozenset({*GROUPS, "env"})
+"""Settings whose value is a name."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A finished run.
+
+    Attributes:
+        folder: where it lies; ``evaluate``, ``leaderboard`` and ``base=`` take it.
+        summary: what ``result.json`` in it says.
+        already_done: whether it was finished before it was asked for.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+    already_done: bool
+
+    @property
+    def mean_return(self) -> float:
+        """Mean undiscounted return of the last evaluation's episodes."""
+        return float(self.summary["return"])
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the last evaluation's episodes that succeeded; None for a task without it."""
+        rate = self.summary.get("success")
+        return None if rate is None else float(rate)
+
+    def episodes(self) -> pa.Table:
+        """Return one row for each evaluated episode, as an Arrow table."""
+        return read_episodes(self.folder / FILE_NAME)
+
+
+def train(
+    settings: Mapping[str, Any] | None = None,
+    /,
+    *,
+    callbacks: Sequence[Callback] = (),
+    progress: Progress = lambda share, text: None,
+    **more: Any,
+) -> TrainedRun:
+    """Carry out one run, go on with it, or find it done.
+
+    torch's and NumPy's global generators and torch's number of threads are afterwards as before.
+
+    Args:
+        settings: by name, such as ``{"env": "gym/Hopper-v5", "algorithm.hidden": [64, 64]}``;
+            a mapping as a value sets each of its names.
+        callbacks: told of steps, evaluations and checkpoints.
+        progress: called with the share that is done, from 0 to 1, and a few words.
+        more: further settings, such as ``seed=1``.
+
+    Raises:
+        Stopped: if the process is told to end, or a callback asks for it: the run's state is saved,
+            and the same call goes on.
+        TrimtabError: on wrong settings, as one line.
+
+    Example:
+        >>> run = trimtab.train(env="gym/Hopper-v5", algorithm="sac", online_steps=100_000)
+        >>> run.mean_return
+    """
+    chosen = {**(settings or {}), **more}
+    if len(chosen) < len(settings or {}) + len(more):
+        twice = sorted(set(settings or {}) & set(more))
+        raise TrimtabError(f"train: {', '.join(twice)} is given twice")
+    config = compose_run([word for name, value in chosen.items() for word in _words(name, value)])
+    with _left_as_it_was(config["device"]):
+        done = runs.train(config, progress, callbacks=callbacks)
+    return TrainedRun(done.folder, done.summary, done.already_done)
+
+
+def evaluate(
+    policy: str | os.PathLike[str],
+    env: str | None = None,
+    *,
+    episodes: int = 50,
+    seed: int = 0,
+    env_options: Mapping[str, Any] | None = None,
+    backend: str = "torch",
+    deterministic: bool | None = None,
+) -> Scores:
+    """Evaluate a policy on fixed seeds.
+
+    Args:
+        policy: folder of a run or a bundle.
+        env: task id; None for the task that the policy was trained in.
+        episodes: number of episodes.
+        seed: that of the first episode; episode i has ``seed + i``.
+        env_options: what the task is made with; None for what the policy was trained with.
+        backend: what runs the policy, ``torch`` or ``onnx``.
+        deterministic: whether the noise is zero; None takes what the bundle says.
+
+    Raises:
+        TrimtabError: if there is no such policy or task, or they do not fit each other.
+    """
+    bundle = base.load_base(os.fspath(policy))
+    judge = BundleJudge(bundle, *task_of(bundle, env, env_options))
+    if deterministic is None:
+        deterministic = bool(bundle.config["evaluate_deterministic"])
+    return judge.judge(episodes=episodes, seed=seed, backend=backend, deterministic=deterministic)
+
+
+def leaderboard(
+    runs: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    baseline: str | None = None,
+    metric: Metric | None = None,
+    intervals: str = KINDS[0],
+) -> Leaderboard:
+    """Compute tables and their intervals from the raw rows of runs.
+
+    Args:
+        runs: a folder of runs, or one ``episodes.parquet``.
+        out: folder to write the page, the figure and the tables to; None writes nothing.
+        baseline: method that the others are compared with.
+        metric: ``success`` or ``return``; None for success where a task has it.
+        intervals: ``student_t`` or ``bootstrap``.
+
+    Raises:
+        TrimtabError: if there are no rows, or they do not belong in one table.
+    """
+    board = boards.build(
+        collect_episodes(os.fspath(runs)),
+        metric=metric,
+        baselines=baseline,
+        intervals=intervals,
+        command=f"trimtab leaderboard runs={os.fspath(runs)}",
+        versions=versions(),
+    )
+    if out is not None:
+        boards.write(board, os.fspath(out))
+    return board
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """Yield the words of the command line that give a setting a Python value."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _words(f"{name}.{key}", inner)
+    elif name in _NAMES and isinstance(value, str | os.PathLike):
+        yield f"{name}={os.fspath(value)}"  # a name, or a path as people write it
+    else:
+        yield f"{name}={_written(name, value)}"
+
+
+def _written(name: str, value: Any) -> str:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str | os.PathLike):
+        return quoted(os.fspath(value))
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_written(name, one) for one in value)}]"
+    raise TrimtabError(
+        f"train: {name} is of type {type(value).__name__}; give it a number, a text, a truth "
+        "value, None, or a list or mapping of these"
+    )
+
+
+@contextmanager
+def _left_as_it_was(device: str) -> Iterator[None]:
+    threads, states = torch.get_num_threads(), random_states(device)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        set_random_states(device, states)

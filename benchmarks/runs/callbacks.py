@@ -1,0 +1,90 @@
+"""What a caller from Python is told of a run while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimtab.benchmarks.runs.tracking import Trackers
+
+__all__ = ["Callback", "Listeners", "Moment"]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where a run is.
+
+    Attributes:
+        folder: of the run.
+        position: updates on a dataset and environment steps that are done, together.
+        end: the position at which the run ends, at the latest.
+        env_steps: environment steps taken.
+        updates: updates made.
+        stop: call it to have the run save its state and end with :class:`trimtab.errors.Stopped`
+            after this step; the same settings go on with it.
+    """
+
+    folder: Path
+    position: int
+    end: int
+    env_steps: int
+    updates: int
+    stop: Callable[[], None]
+
+
+class Callback:
+    """Told of a run as it goes on; a subclass writes the methods that it needs.
+
+    A callback must not draw from torch's or NumPy's global generators, or the run's numbers move.
+    An error that it raises ends the run, which goes on from its last checkpoint when it is called
+    again.
+    """
+
+    def on_step(self, now: Moment) -> None:
+        """After each update on a dataset, and each decision in every environment."""
+
+    def on_evaluation(self, now: Moment, scores: Mapping[str, float | None]) -> None:
+        """After an evaluation.
+
+        Args:
+            now: where the run is.
+            scores: ``return``, and ``success``: None for a task that has no success.
+        """
+
+    def on_checkpoint(self, now: Moment) -> None:
+        """After the run's state was saved."""
+
+
+class Listeners:
+    """All that listens to a run: its trackers, and a caller's callbacks.
+
+    Args:
+        callbacks: the caller's.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
+        self.trackers = Trackers()
+        self._callbacks = callbacks
+
+    def metrics(self, line: Mapping[str, Any]) -> None:
+        """Tell of a line of ``metrics.jsonl``."""
+        self.trackers.metrics(line)
+
+    def arrived(self, now: Moment) -> None:
+        """Tell of a step that is done."""
+        self.trackers.arrived(now.position)
+        for callback in self._callbacks:
+            callback.on_step(now)
+
+    def evaluated(self, now: Moment, scores: Mapping[str, float | None]) -> None:
+        """Tell what an evaluation found."""
+        self.trackers.evaluation(now.position, scores)
+        for callback in self._callbacks:
+            callback.on_evaluation(now, scores)
+
+    def saved(self, now: Moment) -> None:
+        """Tell of a checkpoint."""
+        for callback in self._callbacks:
+            callback.on_checkpoint(now)

@@ -1,0 +1,175 @@
+"""The package's functions are the command line's, with the same bits."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import trimtab
+from trimtab.benchmarks.cli.main import run as command
+from trimtab.errors import Stopped, TrimtabError
+
+
+def outcome(folder: Path) -> tuple[Any, ...]:
+    log = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return (
+        folder.parts[-3:],
+        [{k: v for k, v in line.items() if k != "seconds"} for line in log],
+        (folder / "policy" / "model.safetensors").read_bytes(),
+    )
+
+
+def settings_of(out: Path) -> dict[str, Any]:
+    return {
+        "env": "gym/Hopper-v5",
+        "algorithm": "sac",
+        "algorithm.hidden": [8, 8],
+        "algorithm.warmup_steps": 40,
+        "env_options": {"horizon": 50},
+        "online_steps": 120,
+        "eval_every": 40,
+        "eval_episodes": 2,
+        "checkpoint_every": 50,
+        "buffer_size": np.int64(500),
+        "discount": 0.98,
+        "eval_deterministic": None,
+        "keep_policies": True,
+        "out": out,
+    }
+
+
+class Heard(trimtab.Callback):
+    """Keeps what it is told; asks the run to stop after an evaluation at a number of steps."""
+
+    def __init__(self, stop_at: int | None = None) -> None:
+        self.steps: list[tuple[int, int, int]] = []
+        self.scores: dict[int, Mapping[str, float | None]] = {}
+        self.saved: list[int] = []
+        self.stop_at = stop_at
+
+    def on_step(self, now: trimtab.Moment) -> None:
+        self.steps.append((now.position, now.env_steps, now.updates))
+
+    def on_evaluation(self, now: trimtab.Moment, scores: Mapping[str, float | None]) -> None:
+        self.scores[now.env_steps] = scores
+        if now.env_steps == self.stop_at:
+            now.stop()
+
+    def on_checkpoint(self, now: trimtab.Moment) -> None:
+        assert (now.folder / "checkpoint").is_dir() and now.end == 120
+        self.saved.append(now.position)
+
+
+@pytest.fixture(scope="module")
+def from_words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("words")
+    words = ["env=gym/Hopper-v5", "algorithm=sac", "algorithm.hidden=[8,8]", "online_steps=120"]
+    words += ["algorithm.warmup_steps=40", "env_options.horizon=50", "eval_every=40"]
+    words += ["eval_episodes=2", "checkpoint_every=50", "buffer_size=500", "discount=0.98"]
+    assert command(["train", *words, "keep_policies=true", f"out={out}"]) == 0
+    (found,) = out.rglob("result.json")
+    return found.parent
+
+
+def test_a_run_is_that_of_the_command_line(from_words: Path, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    np.random.seed(5)
+    before = (torch.get_rng_state(), np.random.get_state()[1].tolist(), torch.get_num_threads())
+    heard = Heard()
+    run = trimtab.train(settings_of(tmp_path), callbacks=[heard])
+    assert outcome(run.folder) == outcome(from_words) and not run.already_done
+    after = (torch.get_rng_state(), np.random.get_state()[1].tolist(), torch.get_num_threads())
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+    assert [step for step, _, _ in heard.steps] == list(range(1, 121))
+    assert heard.steps[-1] == (120, 120, 81) and heard.saved == [50, 100, 120]
+    assert list(heard.scores) == [40, 80, 120]
+    assert heard.scores[120] == {"return": run.mean_return, "success": None}
+    assert run.success_rate is None and run.episodes().num_rows == 6
+    rows = [x["return"] for x in run.episodes().to_pylist() if x["env_steps"] == 80]
+    assert heard.scores[80]["return"] == pytest.approx(np.mean(rows))
+    assert trimtab.train(settings_of(tmp_path)).already_done
+
+
+def test_a_callback_stops_a_run_which_goes_on_later(from_words: Path, tmp_path: Path) -> None:
+    with pytest.raises(Stopped, match="its state is saved"):
+        trimtab.train(settings_of(tmp_path), callbacks=[Heard(stop_at=80)])
+    heard = Heard()
+    run = trimtab.train(settings_of(tmp_path), callbacks=[heard])
+    assert heard.steps[0][0] == 81  # not from the beginning
+    assert outcome(run.folder) == outcome(from_words)
+
+
+def test_scores_and_tables_are_those_of_the_commands(
+    from_words: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores = trimtab.evaluate(from_words, episodes=4, seed=3)
+    assert command(["evaluate", f"policy={from_words}", "episodes=4", "seed=3", "format=json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [x["return"] for x in told["episodes"]] == [x.return_ for x in scores.episodes]
+    board = trimtab.leaderboard(from_words)
+    assert command(["leaderboard", f"runs={from_words}", "format=json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(board.to_json())
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"online_step": 5}, "online_step: there is no such setting"),
+        ({"algorithm": "sacc"}, "algorithm=sacc: did you mean sac"),
+        ({"seed": object()}, "seed is of type object"),
+        ({"seed": "one"}, "must be a whole number"),
+        ({"algorithm.hiden": [8]}, "sac has no such setting; did you mean hidden"),
+    ],
+)
+def test_a_wrong_setting_is_one_line(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(TrimtabError, match=said) as told:
+        trimtab.train({**settings_of(tmp_path / "o"), **settings})
+    assert "\n" not in str(told.value) and not (tmp_path / "o").exists()
+
+
+def test_a_setting_that_is_given_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TrimtabError, match="seed is given twice"):
+        trimtab.train({**settings_of(tmp_path), "seed": 1}, seed=2)
+
+
+def test_a_wrong_way_to_evaluate_is_one_line(from_words: Path, tmp_path: Path) -> None:
+    with pytest.raises(TrimtabError, match="backend=onx: did you mean onnx?"):
+        trimtab.evaluate(from_words, backend="onx")
+    with pytest.raises(TrimtabError, match="no config.json"):
+        trimtab.evaluate(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "x=1, (y)", "ü[1]"])
+def test_a_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
+    settings = {**settings_of(tmp_path / name), "online_steps": 45, "eval_every": None}
+    assert trimtab.train(settings).folder.is_relative_to(tmp_path / name)
+
+
+def test_what_the_package_offers_is_imported_when_it_is_used() -> None:
+    assert set(trimtab.__all__) <= set(dir(trimtab))
+    assert all(getattr(trimtab, name) is not None for name in trimtab.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        trimtab.trian  # noqa: B018
+    code = "import sys, trimtab; trimtab.load_policy; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_notebook_runs(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((root / "docs" / "examples" / "from_python.ipynb").read_text())
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec("".join(cell["source"]), names)
+    assert [steps for steps, _ in names["watch"].curve] == [250, 500, 750, 1000]
+    assert len(names["scores"].episodes) == 20 and len(names["board"].tables) == 1
+    assert names["observations"].shape == (4, 4)
