@@ -18,6 +18,7 @@ from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import Command, near, parse
 from trimtab.benchmarks.core.signals import sigterm_as_exit
 from trimtab.errors import TrimtabError
+from trimtab.plugins import add_plugin
 
 HEADER = """\
 Trimtab: a benchmark suite for robot control. In it, small policies steer large generative policies,
@@ -65,6 +66,7 @@ def run(words: Sequence[str]) -> int:
     Raises:
         TrimtabError: on wrong input.
     """
+    words = _with_plugins(words)
     if not words or words[0] in ("--help", "-h", "help"):
         sys.stdout.write(overview())
         return 0
@@ -90,6 +92,22 @@ def run(words: Sequence[str]) -> int:
     return function(**settings)
 
 
+def _with_plugins(words: Sequence[str]) -> list[str]:
+    """Use the plug-ins that ``--with`` names; return the other words."""
+    left: list[str] = []
+    named = iter(words)
+    for word in named:
+        option, equals, folder = word.partition("=")
+        if option != "--with":
+            left.append(word)
+            continue
+        folder = folder if equals else next(named, "")
+        if not folder:
+            raise TrimtabError("--with: name the folder of a plug-in, such as --with ./mine")
+        add_plugin(folder)
+    return left
+
+
 def overview() -> str:
     """Return what ``trimtab --help`` prints."""
     lines = [HEADER, "commands:"]
@@ -102,6 +120,7 @@ def overview() -> str:
         "  trimtab list algorithm            the methods and their papers",
         "  trimtab train --help              every setting of a run; algorithm=<name> adds its own",
         "",
+        "trimtab --with ./mine <command> uses methods, tasks and settings of your own.",
         "TRIMTAB_LOG=INFO shows what a command is doing.",
     ]
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.registry import confirm
 from trimtab.files import atomic_write_text, read_json
+from trimtab.plugins import plugins
 from trimtab.policies.bundle.bundle import bundle_hash
 from trimtab.types import TrimtabError
 
@@ -22,10 +23,11 @@ _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of this package and of those that decide its numbers."""
+    """Return the versions of this package, of those that decide its numbers, and of plug-ins."""
     return {
         "trimtab": trimtab.__version__,
         **{package: importlib.metadata.version(package) for package in _PACKAGES},
+        **{plugin.package: plugin.version for plugin in plugins()},
     }
 
 

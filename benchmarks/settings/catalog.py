@@ -36,6 +36,16 @@ def describe_algorithm(target: str, heading: str = "") -> tuple[str, str]:
     return summary, f"{paper[1].rstrip(',')} (arXiv {paper[2]})"
 
 
+def describe_own(target: str, heading: str = "") -> tuple[str, str]:
+    """Return the one line and the paper of a user's method, which may cite none: ``–``."""
+    try:
+        return describe_algorithm(target, heading)
+    except TrimtabError:
+        module = importlib.import_module(target.rpartition(".")[0])
+        text = (heading or module.__doc__ or target).strip()
+        return text.splitlines()[0].rstrip("."), "–"
+
+
 FAMILIES: Mapping[str, str] = {
     "on_policy": "learn from what the policy of now does, each rollout once",
     "off_policy": "learn from all that was gathered",

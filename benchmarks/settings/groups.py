@@ -10,6 +10,7 @@ from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
+from trimtab.benchmarks.settings.outside import outside_file
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.types import TrimtabError
 
@@ -87,4 +88,8 @@ def conf_file(name: str) -> DictConfig:
 
 
 def _text(name: str) -> str:
-    return importlib.resources.files("trimtab.conf").joinpath(name).read_text(encoding="utf-8")
+    own, users = importlib.resources.files("trimtab.conf").joinpath(name), outside_file(name)
+    if users is not None and own.is_file():
+        raise TrimtabError(f"{users}: Trimtab has a file of this name itself; rename yours")
+    found = own if users is None else users
+    return found.read_text(encoding="utf-8")

@@ -13,7 +13,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from trimtab.benchmarks.settings.constructors import keywords
-from trimtab.benchmarks.settings.groups import CONSTRUCTED, GROUPS, conf_file, top_level
+from trimtab.benchmarks.settings.groups import (
+    CONSTRUCTED,
+    GROUPS,
+    conf_file,
+    group_options,
+    top_level,
+)
+from trimtab.benchmarks.settings.outside import adopted, is_file_of_settings
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.datasets.catalog import external_datasets
@@ -42,6 +49,10 @@ def spell_out(overrides: Sequence[str], *, several: bool = False) -> list[str]:
     spelt: list[str] = []
     for override in overrides:
         key, _, value = override.partition("=")
+        if key in GROUPS and is_file_of_settings(value):
+            override = f"{key}={adopted(key, value, group_options(key))}"
+            spelt.append(override)
+            continue
         is_folder = not value.startswith("[") and (
             "/" in value or value.startswith(".") or (value and Path(value).exists())
         )

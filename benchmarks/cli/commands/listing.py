@@ -11,9 +11,11 @@ from trimtab.benchmarks.settings import groups
 from trimtab.benchmarks.settings.catalog import (
     FAMILIES,
     describe_algorithm,
+    describe_own,
     family_of,
     is_faithful,
 )
+from trimtab.benchmarks.settings.outside import outside_file
 from trimtab.envs.registry import list_families, list_tasks
 from trimtab.errors import TrimtabError
 
@@ -74,7 +76,9 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
     rows = []
     for name in groups.group_options(what):
         target = groups.load_group(what, name)[what]["_target_"]
-        summary, paper = describe_algorithm(target, groups.heading(what, name))
+        own = outside_file(f"{what}/{name}.yaml") is not None
+        about = describe_own if own else describe_algorithm
+        summary, paper = about(target, groups.heading(what, name))
         faithful = "yes" if is_faithful(target) else "no"
         rows.append(
             {

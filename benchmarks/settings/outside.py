@@ -1,0 +1,111 @@
+"""Settings that users bring: ``conf/`` folders of plug-ins, and single files of their own."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from trimtab.errors import TrimtabError
+from trimtab.plugins import plugins
+
+__all__ = ["adopted", "is_file_of_settings", "outside_file"]
+
+
+def folders_outside() -> list[Path]:
+    """Return the folders with settings that users bring."""
+    found = [plugin.folder / "conf" for plugin in plugins()]
+    return [folder for folder in [*found, *_adopting()] if folder.is_dir()]
+
+
+def outside_file(name: str) -> Path | None:
+    """Return a users' file of settings, such as ``algorithm/awr.yaml``; None if there is none.
+
+    Raises:
+        TrimtabError: if two of them have the name.
+    """
+    found = [folder / name for folder in folders_outside() if (folder / name).is_file()]
+    if len(found) > 1:
+        raise TrimtabError(f"{found[0]} and {found[1]} have the same name; rename one")
+    return found[0] if found else None
+
+
+def is_file_of_settings(value: str) -> bool:
+    """Return whether a group's setting is a file of the user's own, such as ``./awr.yaml``."""
+    return value.endswith((".yaml", ".yml"))
+
+
+def adopted(group: str, path: str, own: list[str]) -> str:
+    """Make a file of the user's own one of a group's; return the name that it has there.
+
+    Modules beside the file can be imported from then on.
+
+    Args:
+        group: such as ``algorithm``.
+        path: the file.
+        own: names of the group's other files.
+
+    Raises:
+        TrimtabError: if it cannot be read, is no mapping in YAML, or its name is taken.
+    """
+    file = Path(path).expanduser().absolute()
+    try:
+        text = file.read_text(encoding="utf-8")
+        found: Any = yaml.safe_load(text)
+    except OSError as error:
+        raise TrimtabError(f"{group}={path}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        line = " ".join(str(error).split())
+        raise TrimtabError(f"{group}={path}: is no YAML ({line})") from error
+    if not isinstance(found, Mapping):
+        raise TrimtabError(f"{group}={path}: must be a mapping, as the files of conf/{group}/ are")
+    place = _adopting(make=True)[0] / group / f"{file.stem}.yaml"
+    if file.stem in own and not place.is_file():
+        raise TrimtabError(
+            f"{group}={path}: there is a {group} called {file.stem} already; rename the file"
+        )
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(text, encoding="utf-8")
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    return file.stem
+
+
+_made: list[Path] = []
+
+
+def _adopting(*, make: bool = False) -> list[Path]:
+    """Return the folder of this process in which adopted files lie, if there are any."""
+    if make and not _made:
+        folder = Path(tempfile.mkdtemp(prefix="trimtab-settings-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        _made.append(folder)
+    return _made
+
+
+class UsersSettings(SearchPathPlugin):
+    """Lets Hydra find them."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the folders."""
+        for folder in folders_outside():
+            search_path.append(provider="trimtab", path=f"file://{folder}")
+
+
+@functools.cache
+def let_hydra_find_them() -> None:
+    """Register with Hydra, once."""
+    Plugins.instance().register(UsersSettings)
+
+
+let_hydra_find_them()
