@@ -37,8 +37,10 @@ __all__ = [
     "checked_names",
     "OUTSIDE",
     "OUTSIDE_GROUP",
+    "bare",
     "check_observations",
     "confirm",
+    "declared",
     "get_spec",
     "is_task",
     "list_envs",
@@ -136,14 +138,21 @@ def _unknown(id: str) -> str:
     )
 
 
-def _build(
-    id: str, options: Mapping[str, Any], *, render: bool = False
-) -> tuple[TaskEnv, Family, str, Task]:
+def bare(id: str, options: Mapping[str, Any], *, render: bool = False) -> RawEnv:
+    """Return the bare environment of a task as its family makes it; nothing of it is looked at.
+
+    Args:
+        id: as for :func:`make`.
+        options: those of :func:`make`.
+        render: whether its ``render()`` is going to be called.
+
+    Raises:
+        TrimtabError: if the id or an option is wrong, or it cannot be made.
+    """
     family, name, task = _find(id, options)
     values = checked_options(id, task, options)
-    horizon = values["horizon"] or task.horizon
     try:
-        raw = family.build(name, render=render, **{key: values[key] for key in task.options})
+        return family.build(name, render=render, **{key: values[key] for key in task.options})
     except ImportError as error:
         raise TrimtabError(
             f"{id} needs the extra: pip install '{family.install}' ({error})"
@@ -152,6 +161,25 @@ def _build(
         raise
     except Exception as error:  # a family may be a user's own
         raise TrimtabError(f"{id} cannot be made ({in_a_line(error)})") from error
+
+
+def declared(id: str, options: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Return the horizon of a task with these options, and its key of success; nothing is made.
+
+    Raises:
+        TrimtabError: if the id or an option is wrong.
+    """
+    _, _, task = _find(id, options)
+    return checked_options(id, task, options)["horizon"] or task.horizon, task.success_key
+
+
+def _build(
+    id: str, options: Mapping[str, Any], *, render: bool = False
+) -> tuple[TaskEnv, Family, str, Task]:
+    family, name, task = _find(id, options)
+    values = checked_options(id, task, options)
+    horizon = values["horizon"] or task.horizon
+    raw = bare(id, options, render=render)
     check_limit(id, raw, horizon)
     env = TaskEnv(
         with_flat_spaces(id, raw),
@@ -298,8 +326,7 @@ def _first_contact(env: TaskEnv) -> None:
         raise
     except Exception as error:  # it is a user's, and may hold any fault
         raise TrimtabError(
-            f"{env.id}: its first reset or step raises {where_raised(error)}; trimtab check "
-            f"env={env.id} looks for more"
+            f"{env.id}: its first reset or step raises {where_raised(error)}"
         ) from error
 
 

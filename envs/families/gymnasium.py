@@ -75,7 +75,7 @@ def _find(name: str, options: Mapping[str, Any]) -> Family:
     )
     return Family(
         name=_NAME,
-        install=name.partition(":")[0].partition("/")[0],
+        install=_NAME,
         packages=_packages(modules),
         tasks={name: task},
         build=build,
@@ -117,14 +117,19 @@ def _import(name: str, package: str) -> None:
 
 def _build(spec: GymnasiumSpec, *, render: bool, **arguments: Any) -> RawEnv:
     arguments.pop(_SUCCESS_KEY, None)
-    with quiet():
-        return gymnasium.make(
-            spec,
-            max_episode_steps=-1,  # no TimeLimit
-            disable_env_checker=True,
-            **({"render_mode": "rgb_array"} if render else {}),
-            **arguments,
-        )
+    try:
+        with quiet():
+            return gymnasium.make(
+                spec,
+                max_episode_steps=-1,  # no TimeLimit
+                disable_env_checker=True,
+                **({"render_mode": "rgb_array"} if render else {}),
+                **arguments,
+            )
+    except ImportError as error:  # pip may know what is missing by another name
+        raise TrimtabError(
+            f"{_NAME}:{spec.id} cannot be made ({in_a_line(error)}); install what it needs"
+        ) from error
 
 
 def _defined_by(spec: GymnasiumSpec) -> tuple[tuple[ModuleType, ...], str]:

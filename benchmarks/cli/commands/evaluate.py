@@ -8,19 +8,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from trimtab.benchmarks.artefacts import video as films
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
+from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import FILMED
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.evaluate import Evaluator, Scores, torch_act
 from trimtab.benchmarks.runs.shapes import spec_of, way_of
-from trimtab.envs.registry import checked_names, get_spec
+from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Decide
 from trimtab.policies.bundle.bundle import Bundle
@@ -50,7 +50,7 @@ def evaluate(
     trained = bundle.config["env"]
     task = env or trained["id"]
     if env_options:
-        options = _options(env_options)
+        options = task_options("evaluate", env_options)
     else:
         options = trained["options"] if task == trained["id"] else {}
     film_at = films.film_path(video, policy, task)
@@ -100,17 +100,6 @@ def evaluate(
                 film.write(film_at, scores, tell)
             Console(stderr=True, soft_wrap=True, highlight=False).print(f"video: {film_at}")
     return 0
-
-
-def _options(text: str) -> dict[str, Any]:
-    """Return what the task is to be made with, from the words of the command line."""
-    try:
-        options = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise TrimtabError(f"evaluate: env_options={text}: not YAML") from error
-    if not isinstance(options, dict):
-        raise TrimtabError("evaluate: env_options must be like {reward: sparse, horizon: 150}")
-    return dict(checked_names(options))
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
