@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.envs.registry import bare, declared, get_spec
 from trimtab.errors import TrimtabError
 
-__all__ = ["Episode", "episode_in_process", "faults_of", "play"]
+__all__ = ["Episode", "episode_in_process", "faults_of", "is_unseeded", "play"]
 
 STEPS = 2000
 """Environment steps of the longest episode that is played."""
@@ -31,6 +31,8 @@ SECONDS = 20.0
 _REPEATED = 20
 """Steps of an episode that is played again."""
 _SEED, _OTHER_SEED = 11, 12
+_SEEDED = f"reset(seed={_SEED}) "
+"""How a line begins on an episode that its seed does not decide."""
 
 
 @dataclass
@@ -141,6 +143,11 @@ def faults_of(id: str, options: Mapping[str, Any]) -> tuple[list[str], Episode]:
     return list(dict.fromkeys(lines)), episode
 
 
+def is_unseeded(lines: Sequence[str]) -> bool:
+    """Return whether one of :func:`faults_of` says that a seed does not decide an episode."""
+    return any(line.startswith(_SEEDED) for line in lines)
+
+
 def _look_at(
     id: str, env: RawEnv, other: RawEnv, success_key: str | None, lines: list[str]
 ) -> Episode:
@@ -158,7 +165,7 @@ def _look_at(
         again = play(id, played, success_key, seed=_SEED, steps=_REPEATED)
         apart = difference(first, again)
         if apart:
-            lines.append(f"reset(seed={_SEED}) {where} gives {apart}: {remedy}")
+            lines.append(f"{_SEEDED}{where} gives {apart}: {remedy}")
             break
     return first
 

@@ -30,7 +30,7 @@ from trimtab.envs.core.options import changed_options, checked_names, checked_op
 from trimtab.envs.core.outside import OUTSIDE, OUTSIDE_GROUP, families_outside
 from trimtab.envs.core.spaces import check_limit, with_flat_spaces
 from trimtab.envs.core.spec import EnvSpec, Family, OpenFamily, OwnVector, RawEnv, Task
-from trimtab.envs.core.task_env import TaskEnv
+from trimtab.envs.core.task_env import CheckedEnv, TaskEnv
 from trimtab.errors import TrimtabError
 
 __all__ = [
@@ -152,7 +152,7 @@ def bare(id: str, options: Mapping[str, Any], *, render: bool = False) -> RawEnv
     family, name, task = _find(id, options)
     values = checked_options(id, task, options)
     try:
-        return family.build(name, render=render, **{key: values[key] for key in task.options})
+        made: Any = family.build(name, render=render, **{key: values[key] for key in task.options})
     except ImportError as error:
         raise TrimtabError(
             f"{id} needs the extra: pip install '{family.install}' ({error})"
@@ -161,6 +161,10 @@ def bare(id: str, options: Mapping[str, Any], *, render: bool = False) -> RawEnv
         raise
     except Exception as error:  # a family may be a user's own
         raise TrimtabError(f"{id} cannot be made ({in_a_line(error)})") from error
+    if not isinstance(made, gymnasium.Env):
+        kind = type(made).__name__
+        raise TrimtabError(f"{id}: what makes it returned {kind}, no gymnasium.Env; return one")
+    return made
 
 
 def declared(id: str, options: Mapping[str, Any]) -> tuple[int, str | None]:
@@ -319,15 +323,15 @@ def _first_contact(env: TaskEnv) -> None:
     """
     action = env.action_space
     assert isinstance(action, gymnasium.spaces.Box)
+    where = "reset()"
     try:
         env.reset(seed=0)
+        where = "step()"
         env.step((action.low + action.high) / 2)
     except (TrimtabError, OSError):
         raise
     except Exception as error:  # it is a user's, and may hold any fault
-        raise TrimtabError(
-            f"{env.id}: its first reset or step raises {where_raised(error)}"
-        ) from error
+        raise TrimtabError(f"{env.id}: {where} raises {where_raised(error)}") from error
 
 
 def _frames(id: str, family: Family, raw: RawEnv) -> tuple[float | None, int, str]:
@@ -380,6 +384,8 @@ def confirm(spec: EnvSpec) -> Confirmation:
 
         def raw() -> RawEnv:
             env = closing.enter_context(contextlib.closing(_build(spec.id, spec.options)[0]))
-            return env.raw
+            # What a trajectory would trip over is told in words where it is a user's.
+            looked_at = family.source is not None and family.probe is None
+            return CheckedEnv(spec.id, env.raw) if looked_at else env.raw
 
         return confirmation(family, _reference_key(known, task), raw)

@@ -13,7 +13,7 @@ from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json
 from trimtab.benchmarks.core.pools import await_some, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
-from trimtab.envs.check import Episode, difference, episode_in_process, faults_of
+from trimtab.envs.check import Episode, difference, episode_in_process, faults_of, is_unseeded
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 
@@ -27,7 +27,7 @@ def check(env: str, env_options: str, format: str, overrides: Sequence[str]) -> 
     options = task_options("check", env_options, overrides)
     faults, episode = faults_of(env, options)
     if len(episode.obs):
-        faults += _faults_elsewhere(env, options, episode)
+        faults += _faults_elsewhere(env, options, None if is_unseeded(faults) else episode)
     spec = None if faults else get_spec(env, **options)
     if format == "json":
         physics = None if spec is None else spec.fingerprint
@@ -45,8 +45,14 @@ def check(env: str, env_options: str, format: str, overrides: Sequence[str]) -> 
     return 2 if faults else 0
 
 
-def _faults_elsewhere(env: str, options: Mapping[str, Any], here: Episode) -> list[str]:
-    """Return what is wrong with a task in another process, as several runs side by side use it."""
+def _faults_elsewhere(env: str, options: Mapping[str, Any], here: Episode | None) -> list[str]:
+    """Return what is wrong with a task in another process, as several runs side by side use it.
+
+    Args:
+        env: the task's id.
+        options: its options.
+        here: the episode that was played in this process; None where its seed does not decide it.
+    """
     context = multiprocessing.get_context("spawn")
     try:
         with (
@@ -65,7 +71,7 @@ def _faults_elsewhere(env: str, options: Mapping[str, Any], here: Episode) -> li
             f"it cannot be made in a worker process ({why}); runs side by side need a task that "
             "any process finds by its id: register it in a package, and name the package"
         ]
-    apart = difference(here, there)
+    apart = "" if here is None else difference(here, there)
     if apart:
         return [
             f"reset(seed=…) in another process gives {apart}: something of the process decides it, "
