@@ -63,11 +63,11 @@ class FlatSpaces(gymnasium.Wrapper[Any, Any, Any, Any]):
                 for key, start, end in zip(boxes, starts, ends, strict=True)
             }
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, attribute: str) -> Any:
         """Return what the environment has by that name, such as its simulator's model."""
-        if name == "env" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.env, name)
+        if attribute == "env" or attribute.startswith("__"):
+            raise AttributeError(attribute)
+        return getattr(self.env, attribute)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """Start an episode. Returns the flat observation [O] and info."""
@@ -165,6 +165,23 @@ def faults_of_spaces(raw: RawEnv) -> Iterator[str]:
     else:
         yield from _faults_of_observation_space(observation, "its observation_space")
     yield from _faults_of_action_space(action)
+    parts: Any = getattr(raw, "obs_parts", None)
+    if parts is not None and isinstance(observation, spaces.Box):
+        yield from _faults_of_parts(parts, math.prod(observation.shape))
+
+
+def _faults_of_parts(parts: Any, size: int) -> Iterator[str]:
+    if not isinstance(parts, Mapping) or not all(
+        isinstance(name, str)
+        and isinstance(entries, tuple | list | range)
+        and len(entries) > 0
+        and all(isinstance(entry, int) and 0 <= entry < size for entry in entries)
+        for name, entries in parts.items()
+    ):
+        yield (
+            f"its obs_parts are {parts!r}; give a dictionary from names to the entries of the "
+            f"observation that they consist of, each from 0 to {size - 1}"
+        )
 
 
 def _faults_of_observation_space(space: Any, what: str) -> Iterator[str]:

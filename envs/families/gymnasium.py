@@ -11,6 +11,7 @@ spec; Gymnasium's ``TimeLimit`` is left out, because the suite cuts episodes its
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import hashlib
@@ -117,15 +118,24 @@ def _import(name: str, package: str) -> None:
 
 def _build(spec: GymnasiumSpec, *, render: bool, **arguments: Any) -> RawEnv:
     arguments.pop(_SUCCESS_KEY, None)
+    plain = copy.copy(spec)
+    plain.order_enforce = False  # its wrapper would hide the environment's own attributes
     try:
         with quiet():
             return gymnasium.make(
-                spec,
+                plain,
                 max_episode_steps=-1,  # no TimeLimit
                 disable_env_checker=True,
                 **({"render_mode": "rgb_array"} if render else {}),
                 **arguments,
             )
+    except TypeError as error:
+        if not render or "'render_mode'" not in str(error):
+            raise
+        raise TrimtabError(
+            f"{_NAME}:{spec.id} cannot be drawn: its constructor takes no render_mode; add "
+            'render_mode=None to it, and let render() return a picture [H, W, 3] for "rgb_array"'
+        ) from error
     except ImportError as error:  # pip may know what is missing by another name
         raise TrimtabError(
             f"{_NAME}:{spec.id} cannot be made ({in_a_line(error)}); install what it needs"

@@ -128,6 +128,11 @@ def test_actions_of_another_shape_are_laid_flat(toys: ModuleType) -> None:
     np.testing.assert_array_equal(one.step(action)[0], other.step(action)[0])
 
 
+def test_what_cannot_be_drawn_says_why(toys: ModuleType) -> None:
+    with pytest.raises(TrimtabError, match="cannot be drawn: its constructor takes no render_mode"):
+        make("gymnasium:toys/Right-v0", render=True)
+
+
 def test_the_episode_is_gymnasiums(toys: ModuleType) -> None:
     ours, theirs = make("gymnasium:Pendulum-v1"), gymnasium.make("Pendulum-v1")
     np.testing.assert_array_equal(ours.reset(seed=2)[0], theirs.reset(seed=2)[0])
@@ -250,6 +255,7 @@ AT_ONCE = {
     "NoSuccess": "step() returned an info without 'success', the task's success_key (it has other)",
     "TextSuccess": "step() returned 'yes' as info['success']; return True or False",
     "NoInfo": "step() returned None as info; return a dictionary",
+    "WrongParts": "its obs_parts are {'observation': (0, 1, 2, 3)}; give a dictionary from names",
     "Raises": "IndexError: a mistake of mine, toys.py line",
 }
 """What a run is refused with before anything is written, and what a check says."""

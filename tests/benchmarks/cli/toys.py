@@ -197,6 +197,10 @@ class OfTheProcess(Right):
         return super().start() + os.getpid()
 
 
+class WrongParts(Right):
+    obs_parts = {"observation": (0, 1, 2, 3)}
+
+
 class Raises(Right):
     def step(self, action: Any) -> Any:
         raise IndexError("a mistake of mine")
