@@ -22,6 +22,8 @@ import pytest
 from trimtab.benchmarks.cli.commands import check as checks
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.main import run as carry_out
+from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed
+from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.envs import registry
 from trimtab.envs.core import spec as specs
 from trimtab.envs.registry import get_spec, make
@@ -100,6 +102,22 @@ def test_workers_find_it_too(toys: ModuleType, tmp_path: Path) -> None:
         patch.setenv("PYTHONPATH", str(Path(str(toys.__file__)).parent), prepend=":")
         assert carry_out(["train", *words, "workers=2"]) == 0
     assert len(list(tmp_path.rglob("result.json"))) == 2
+
+
+def test_its_episodes_are_recorded_and_played_again(
+    toys: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["dataset", "make", "dataset=hopper_random", f"out={tmp_path}", "dataset.steps=60"]
+    words += ["dataset.env=gymnasium:toys/Right-v0", "dataset.controller.low=[-1,-1]"]
+    assert carry_out([*words, "dataset.controller.high=[1,1]"]) == 0
+    (folder,) = (path.parent for path in tmp_path.rglob("data"))
+    assert not_replayed(load_minari(folder)) == ""
+    assert check_replay(load_minari(folder)) == []
+    document = json.loads((folder / "data" / "metadata.json").read_text())
+    env = gymnasium.make(gymnasium.envs.registration.EnvSpec.from_json(document["env_spec"]))
+    np.testing.assert_array_equal(
+        env.reset(seed=4)[0], make("gymnasium:toys/Right-v0").reset(seed=4)[0]
+    )
 
 
 def test_parts_are_laid_flat_in_the_order_of_the_space(toys: ModuleType) -> None:
