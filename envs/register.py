@@ -47,7 +47,8 @@ def make_registered(
     """
     if render_mode not in (None, *TaskEnv.metadata["render_modes"]):
         raise TrimtabError(f"{task}: render_mode={render_mode}: it is rgb_array or none")
-    if isinstance(horizon, int) and horizon > list_tasks()[task].horizon:
+    declared = list_tasks().get(task)  # none where the family is open: it has its limit from us
+    if declared is not None and isinstance(horizon, int) and horizon > declared.horizon:
         logger.warning(
             "%s: horizon=%d is longer than the task's own: Gymnasium cuts episodes after its "
             "max_episode_steps, which has to be given as well",

@@ -6,39 +6,43 @@ import contextlib
 import dataclasses
 import difflib
 import functools
-import importlib
-import importlib.metadata
 import json
 import logging
-import os
-import re
+import math
 from collections.abc import Mapping
-from types import MappingProxyType
+from numbers import Integral, Real
 from typing import Any, Literal, overload
 
 import gymnasium
 
-from trimtab.discovery import modules_in
+from trimtab.discovery import modules_here
 from trimtab.envs.core.dict_observations import DictEnv, dict_env
+from trimtab.envs.core.faults import in_a_line, where_raised
 from trimtab.envs.core.fingerprint import (
     Confirmation,
     confirmation,
     definition,
     fingerprint,
     reference_key,
-    source_digest,
+    versions,
 )
-from trimtab.envs.core.spec import EnvSpec, Family, OwnVector, RawEnv, Task
-from trimtab.envs.core.task_env import TaskEnv
+from trimtab.envs.core.options import changed_options, checked_names, checked_options
+from trimtab.envs.core.outside import OUTSIDE, OUTSIDE_GROUP, families_outside
+from trimtab.envs.core.spaces import check_limit, with_flat_spaces
+from trimtab.envs.core.spec import EnvSpec, Family, OpenFamily, OwnVector, RawEnv, Task
+from trimtab.envs.core.task_env import CheckedEnv, TaskEnv
 from trimtab.errors import TrimtabError
 
 __all__ = [
     "checked_names",
     "OUTSIDE",
     "OUTSIDE_GROUP",
+    "bare",
     "check_observations",
     "confirm",
+    "declared",
     "get_spec",
+    "is_task",
     "list_envs",
     "list_families",
     "list_tasks",
@@ -48,24 +52,12 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-OUTSIDE = "TRIMTAB_FAMILIES"
-"""Environment variable with the names of modules that define further families, after commas."""
-OUTSIDE_GROUP = "trimtab.envs"
-"""Entry points by which an installed package names such modules."""
-_REWARDS = ("native", "sparse")
-LONGEST = 2**31 - 1
-"""Largest horizon in steps: arrays cannot be as long as every whole number."""
-_RESERVED = frozenset({"id", "render", "observations"})  # arguments of make that are no options
-_DEFAULTS: Mapping[str, Any] = MappingProxyType(
-    {"horizon": None, "reward": "native", "terminate_on_success": False}
-)
-
 
 @functools.cache
 def _families() -> Mapping[str, Family]:
     """Find every module that defines ``FAMILY``; simulators are not imported."""
     found: dict[str, Family] = {}
-    for module in modules_in("envs", "families"):
+    for module in modules_here("envs", "families"):
         family = getattr(module, "FAMILY", None)
         if isinstance(family, Family):
             if family.name not in module.__name__.split(".")[-2:]:  # the module's or its folder's
@@ -74,8 +66,7 @@ def _families() -> Mapping[str, Family]:
                     "give both the same name"
                 )
             found[family.name] = family
-    for name in _outside():
-        family = _family_outside(name)
+    for name, family in families_outside():
         if family.name in found:
             raise TrimtabError(
                 f"the module {name} brings a family {family.name!r}, which there is already; "
@@ -85,57 +76,12 @@ def _families() -> Mapping[str, Family]:
     return found
 
 
-def _in_a_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
-def _outside() -> list[str]:
-    """Return the modules that users bring: named in a variable, or by an installed package."""
-    named = [name.strip() for name in os.environ.get(OUTSIDE, "").split(",") if name.strip()]
-    installed = importlib.metadata.entry_points(group=OUTSIDE_GROUP)
-    return list(dict.fromkeys([*named, *(point.value for point in installed)]))
-
-
 @functools.cache
-def _sources() -> Mapping[str, str]:
-    """Return the SHA-256 of the module that brings a family, for those from outside, by name."""
-    return {_family_outside(name).name: source_digest(name) for name in _outside()}
-
-
-def _family_outside(name: str) -> Family:
-    try:
-        family = getattr(importlib.import_module(name), "FAMILY", None)
-    except (Exception, SystemExit) as error:  # it is a user's, and may hold any fault
-        raise TrimtabError(
-            f"{OUTSIDE} or an installed package names the module {name}, which cannot be imported "
-            f"({_in_a_line(error)})"
-        ) from error
-    if not isinstance(family, Family):
-        raise TrimtabError(f"the module {name} defines no FAMILY of trimtab.envs.core.spec.Family")
-    wrong = _wrong_field(family)
-    if wrong is not None:
-        raise TrimtabError(
-            f"the module {name}: its FAMILY has {wrong}={getattr(family, wrong)!r}, which is not "
-            "what trimtab.envs.core.spec.Family describes"
-        )
-    return family
-
-
-def _wrong_field(family: Family) -> str | None:
-    """Return the name of a field of a user's family that would break us later, or None."""
-    tasks: Any = family.tasks
-    right = {
-        "name": isinstance(family.name, str) and re.fullmatch("[^/]+", family.name),
-        "install": isinstance(family.install, str),
-        "packages": isinstance(family.packages, tuple | list)
-        and all(isinstance(package, str) for package in family.packages),
-        "tasks": isinstance(tasks, Mapping)
-        and all(isinstance(n, str) and isinstance(task, Task) for n, task in tasks.items()),
-        "build": callable(family.build),
-        "frames": callable(family.frames),
-        "revision": type(family.revision) is int and family.revision >= 1,
-    }
-    return next((field for field, is_right in right.items() if not is_right), None)
+def _open_families() -> Mapping[str, OpenFamily]:
+    """Find every module that defines ``OPEN``."""
+    modules = modules_here("envs", "families")
+    found = (getattr(module, "OPEN", None) for module in modules)
+    return {family.name: family for family in found if isinstance(family, OpenFamily)}
 
 
 def list_envs() -> tuple[str, ...]:
@@ -143,6 +89,11 @@ def list_envs() -> tuple[str, ...]:
     return tuple(
         sorted(f"{name}/{task}" for name, family in _families().items() for task in family.tasks)
     )
+
+
+def is_task(id: str) -> bool:
+    """Return whether an id is one of a task: a registered one, or one in an open family."""
+    return id in list_envs() or id.partition(":")[0] in _open_families()
 
 
 def list_families() -> tuple[Family, ...]:
@@ -156,85 +107,52 @@ def list_tasks() -> dict[str, Task]:
     return dict(sorted(found.items()))
 
 
-def checked_names(options: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return options that a user wrote, none of which is an argument of ours.
-
-    Raises:
-        TrimtabError: if a name is no text, or one that options cannot have.
-    """
-    for name in options:
-        if not isinstance(name, str) or name in _RESERVED:
-            raise TrimtabError(f"env_options: {name!r} is no option of an environment")
-    return dict(options)
-
-
-def _find(id: str) -> tuple[Family, str, Task]:
-    known = list_envs()
-    if id not in known:
-        lower = {name.lower(): name for name in known}
-        by_task = {name.lower().split("/", 1)[1]: name for name in known}
-        near = difflib.get_close_matches(str(id).lower(), [*lower, *by_task], 1, 0.3)
-        hint = (lower | by_task)[near[0]] if near else known[0]
-        raise TrimtabError(f"unknown environment {id!r}; the nearest is {hint!r}")
+def _find(id: str, options: Mapping[str, Any]) -> tuple[Family, str, Task]:
+    """Return the family of a task, its name there and what the family declares of it."""
+    head, colon, rest = str(id).partition(":")
+    if colon and head in _open_families():
+        family = _open_families()[head].find(rest, options)
+        ((task, declared),) = family.tasks.items()
+        return family, task, declared
+    if id not in list_envs():
+        raise TrimtabError(_unknown(str(id)))
     name, task = id.split("/", 1)
     family = _families()[name]
     return family, task, family.tasks[task]
 
 
-def _defaults(task: Task) -> dict[str, Any]:
-    return {**_DEFAULTS, **{name: choices[0] for name, choices in task.options.items()}}
+def _unknown(id: str) -> str:
+    """Return the line on an id that nothing has: the nearest one, and how one's own is named."""
+    known, opened = list_envs(), _open_families().values()
+    lower = {name.lower(): name for name in known}
+    by_task = {name.lower().split("/", 1)[1]: name for name in known}
+    near = difflib.get_close_matches(id.lower(), [*lower, *by_task], 1, 0.3)
+    hint = (lower | by_task)[near[0]] if near else known[0]
+    elsewhere = [found for family in opened if (found := family.nearest(id)) is not None]
+    if elsewhere and id.lower() not in by_task:
+        hint = elsewhere[0]
+    ways = [*(family.how for family in opened), f"<family>/<task> with {OUTSIDE}=<your module>"]
+    return (
+        f"unknown environment {id!r}; the nearest is {hint!r}; a task of your own is named "
+        f"{', or '.join(ways)} (docs/environments.md)"
+    )
 
 
-def _checked_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options with defaults filled in; the native horizon, when given, is a default."""
-    defaults = _defaults(task)
-    unknown = sorted(set(options) - set(defaults))
-    if unknown:
-        raise TrimtabError(
-            f"{id}: unknown environment option {unknown[0]!r}; there are {', '.join(defaults)}"
-        )
-    values = {**defaults, **options}
-    for name, choices in task.options.items():
-        if not any(values[name] is choice or values[name] == choice for choice in choices):
-            raise TrimtabError(
-                f"{id}: {name} must be one of {', '.join(map(str, choices))}, got {values[name]!r}"
-            )
-    horizon, reward = values["horizon"], values["reward"]
-    if horizon is not None and (
-        isinstance(horizon, bool) or not isinstance(horizon, int) or not 1 <= horizon <= LONGEST
-    ):
-        raise TrimtabError(
-            f"{id}: horizon must be a whole number of steps >= 1 and <= {LONGEST}, got {horizon!r}"
-        )
-    if horizon == task.horizon:
-        values["horizon"] = None
-    if reward not in _REWARDS:
-        raise TrimtabError(f"{id}: reward must be one of {', '.join(_REWARDS)}, got {reward!r}")
-    if not isinstance(values["terminate_on_success"], bool):
-        raise TrimtabError(
-            f"{id}: terminate_on_success must be true or false, "
-            f"got {values['terminate_on_success']!r}"
-        )
-    if task.success_key is None and (reward == "sparse" or values["terminate_on_success"]):
-        raise TrimtabError(
-            f"{id} has no notion of success; leave reward=native and terminate_on_success=false"
-        )
-    return values
+def bare(id: str, options: Mapping[str, Any], *, render: bool = False) -> RawEnv:
+    """Return the bare environment of a task as its family makes it; nothing of it is looked at.
 
+    Args:
+        id: as for :func:`make`.
+        options: those of :func:`make`.
+        render: whether its ``render()`` is going to be called.
 
-def _changed_options(id: str, task: Task, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that differ from their defaults."""
-    values, defaults = _checked_options(id, task, options), _defaults(task)
-    return {key: value for key, value in values.items() if value != defaults[key]}
-
-
-def _build(
-    id: str, options: Mapping[str, Any], *, render: bool = False
-) -> tuple[TaskEnv, Family, str, Task]:
-    family, name, task = _find(id)
-    values = _checked_options(id, task, options)
+    Raises:
+        TrimtabError: if the id or an option is wrong, or it cannot be made.
+    """
+    family, name, task = _find(id, options)
+    values = checked_options(id, task, options)
     try:
-        raw = family.build(name, render=render, **{key: values[key] for key in task.options})
+        made: Any = family.build(name, render=render, **{key: values[key] for key in task.options})
     except ImportError as error:
         raise TrimtabError(
             f"{id} needs the extra: pip install '{family.install}' ({error})"
@@ -242,14 +160,39 @@ def _build(
     except (TrimtabError, OSError):  # a full disk is told of by who knows what it was for
         raise
     except Exception as error:  # a family may be a user's own
-        raise TrimtabError(f"{id} cannot be made ({_in_a_line(error)})") from error
+        raise TrimtabError(f"{id} cannot be made ({in_a_line(error)})") from error
+    if not isinstance(made, gymnasium.Env):
+        kind = type(made).__name__
+        raise TrimtabError(f"{id}: what makes it returned {kind}, no gymnasium.Env; return one")
+    return made
+
+
+def declared(id: str, options: Mapping[str, Any]) -> tuple[int, str | None]:
+    """Return the horizon of a task with these options, and its key of success; nothing is made.
+
+    Raises:
+        TrimtabError: if the id or an option is wrong.
+    """
+    _, _, task = _find(id, options)
+    return checked_options(id, task, options)["horizon"] or task.horizon, task.success_key
+
+
+def _build(
+    id: str, options: Mapping[str, Any], *, render: bool = False
+) -> tuple[TaskEnv, Family, str, Task]:
+    family, name, task = _find(id, options)
+    values = checked_options(id, task, options)
+    horizon = values["horizon"] or task.horizon
+    raw = bare(id, options, render=render)
+    check_limit(id, raw, horizon)
     env = TaskEnv(
-        raw,
-        horizon=values["horizon"] or task.horizon,
+        with_flat_spaces(id, raw),
+        horizon=horizon,
         success_key=task.success_key,
         sparse=values["reward"] == "sparse",
         terminate_on_success=values["terminate_on_success"],
         render=render,
+        id=id,
     )
     return env, family, name, task
 
@@ -272,7 +215,7 @@ def make(
     """Make one environment.
 
     Args:
-        id: ``family/task``, as :func:`list_envs` gives them.
+        id: ``family/task``, as :func:`list_envs` gives them, or ``gymnasium:id``.
         render: whether its ``render()`` is going to be called; the episodes are the same.
         observations: one vector, or a dictionary of its parts (``EnvSpec.obs_parts``); then there
             is a ``compute_reward`` where the reward follows from the goals.
@@ -307,8 +250,8 @@ def get_spec(id: str, **options: Any) -> EnvSpec:
     Raises:
         TrimtabError: as :func:`make`.
     """
-    _, _, task = _find(id)
-    changed = _changed_options(id, task, options)
+    _, _, task = _find(id, options)
+    changed = changed_options(id, task, options)
     return _spec(id, json.dumps(changed, sort_keys=True))
 
 
@@ -318,8 +261,8 @@ def own_vector(id: str, **options: Any) -> OwnVector | None:
     Raises:
         TrimtabError: as :func:`make`, except that no simulator is imported.
     """
-    family, name, task = _find(id)
-    own, changed = family.vector, _changed_options(id, task, options)
+    family, name, task = _find(id, options)
+    own, changed = family.vector, changed_options(id, task, options)
     if own is None or name not in own.tasks:
         return None
     unknown = sorted(changed.keys() - own.options)
@@ -338,36 +281,87 @@ def own_vector(id: str, **options: Any) -> OwnVector | None:
 def _spec(id: str, options_json: str) -> EnvSpec:
     options: dict[str, Any] = json.loads(options_json)
     env, family, name, task = _build(id, options)
-    observation, action = env.observation_space, env.action_space
-    assert isinstance(observation, gymnasium.spaces.Box)
-    assert isinstance(action, gymnasium.spaces.Box)
-    time_step, frame_skip, integrator = family.frames(env.raw)
-    spec = EnvSpec(
-        id=id,
-        family=family.name,
-        task=name,
-        obs_dim=int(observation.shape[0]),
-        obs_parts=dict(env.obs_parts),
-        action_dim=int(action.shape[0]),
-        action_low=tuple(float(x) for x in action.low),
-        action_high=tuple(float(x) for x in action.high),
-        control_rate=round(1.0 / (time_step * frame_skip), 9),
-        horizon=env.horizon,
-        success_key=task.success_key,
-        score_references=task.score_references,
-        tags=task.tags,
-        options=options,
-        physics={
-            **{package: importlib.metadata.version(package) for package in family.packages},
-            "timestep": time_step,
-            "frame_skip": frame_skip,
-            "integrator": integrator,
-        },
-    )
     with contextlib.closing(env):
-        known = definition(spec, family, _sources().get(family.name))
+        if family.source is not None:
+            _first_contact(env)
+        observation, action = env.observation_space, env.action_space
+        assert isinstance(observation, gymnasium.spaces.Box)
+        assert isinstance(action, gymnasium.spaces.Box)
+        time_step, frame_skip, integrator = _frames(id, family, env.raw)
+        spec = EnvSpec(
+            id=id,
+            family=family.name,
+            task=name,
+            obs_dim=int(observation.shape[0]),
+            obs_parts=dict(env.obs_parts),
+            action_dim=int(action.shape[0]),
+            action_low=tuple(float(x) for x in action.low),
+            action_high=tuple(float(x) for x in action.high),
+            control_rate=None if time_step is None else round(1.0 / (time_step * frame_skip), 9),
+            horizon=env.horizon,
+            success_key=task.success_key,
+            score_references=task.score_references,
+            tags=task.tags,
+            options=options,
+            physics={
+                **versions(family),
+                "timestep": time_step,
+                "frame_skip": frame_skip,
+                "integrator": integrator,
+            },
+        )
+        known = definition(spec, family)
         name_of_physics = fingerprint(known, family, _reference_key(known, task), env.raw)
     return dataclasses.replace(spec, fingerprint=name_of_physics)
+
+
+def _first_contact(env: TaskEnv) -> None:
+    """Reset and step a user's task once, so that what is wrong is told before anything is written.
+
+    Raises:
+        TrimtabError: if it raises, or returns what it must not.
+    """
+    action = env.action_space
+    assert isinstance(action, gymnasium.spaces.Box)
+    where = "reset()"
+    try:
+        env.reset(seed=0)
+        where = "step()"
+        env.step((action.low + action.high) / 2)
+    except (TrimtabError, OSError):
+        raise
+    except Exception as error:  # it is a user's, and may hold any fault
+        raise TrimtabError(f"{env.id}: {where} raises {where_raised(error)}") from error
+
+
+def _frames(id: str, family: Family, raw: RawEnv) -> tuple[float | None, int, str]:
+    """Return what a family says of a task's clock, checked where it is a user's."""
+    meant = "(time step in seconds, steps of physics per action, integrator's name)"
+    try:
+        found: Any = family.frames(raw)
+    except Exception as error:
+        if family.source is None:
+            raise
+        raise TrimtabError(
+            f"{id}: frames of its FAMILY raises {where_raised(error)}; return {meant}, such as "
+            "(0.02, 1, 'euler'), or (None, 1, 'none') where the task has no clock"
+        ) from error
+    right = isinstance(found, tuple | list) and len(found) == 3
+    if right:
+        step, skip, integrator = found
+        right = (
+            (step is None or (isinstance(step, Real) and 0 < float(step) < math.inf))
+            and (isinstance(skip, Integral) and int(skip) >= 1)
+            and isinstance(integrator, str)
+        )
+    if not right:
+        raise TrimtabError(
+            f"{id}: frames of its FAMILY returned {found!r}; return {meant}, such as "
+            "(0.02, 1, 'euler'), or (None, 1, 'none') where the task has no clock"
+        )
+    # Values of Python stay as they are, because a published definition has their very text.
+    step = step if isinstance(step, int | float | None) else float(step)
+    return step, int(skip), integrator
 
 
 def _reference_key(known: Mapping[str, Any], task: Task) -> str:
@@ -384,12 +378,14 @@ def confirm(spec: EnvSpec) -> Confirmation:
     Raises:
         TrimtabError: as :func:`make`.
     """
-    family, _, task = _find(spec.id)
-    known = definition(spec, family, _sources().get(family.name))
+    family, _, task = _find(spec.id, spec.options)
+    known = definition(spec, family)
     with contextlib.ExitStack() as closing:
 
         def raw() -> RawEnv:
             env = closing.enter_context(contextlib.closing(_build(spec.id, spec.options)[0]))
-            return env.raw
+            # What a trajectory would trip over is told in words where it is a user's.
+            looked_at = family.source is not None and family.probe is None
+            return CheckedEnv(spec.id, env.raw) if looked_at else env.raw
 
         return confirmation(family, _reference_key(known, task), raw)

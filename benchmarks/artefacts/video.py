@@ -31,6 +31,8 @@ Picture = NDArray[np.uint8]
 
 SLOWEST, FASTEST = 5.0, 60.0
 """Pictures a second that players show well; a control rate beyond them is slowed or hurried."""
+WITHOUT_CLOCK = 30.0
+"""Pictures a second of a task that has no clock."""
 
 _BLOCK = 16  # codecs want widths and heights that are multiples of it
 _LEAST_WIDTH = 320  # narrower pictures are enlarged, so that the words below them fit
@@ -129,7 +131,7 @@ class Film:
         if episodes < 1:
             raise TrimtabError(f"video: episodes must be at least 1, got {episodes}")
         self.id, self.episodes, self.act_steps = env, episodes, act_steps
-        self.rate = get_spec(env, **(options or {})).control_rate
+        self.rate = get_spec(env, **(options or {})).control_rate or WITHOUT_CLOCK
         self.pictures_per_second = min(FASTEST, max(SLOWEST, self.rate))
         self._chunks: dict[int, list[FloatArray]] = {}
         family = _family(env)

@@ -117,6 +117,7 @@ def overview() -> str:
         "start here:",
         "  trimtab bench suite=quickstart    demonstrations, training, steering, a leaderboard",
         "  trimtab list env                  the tasks",
+        "  trimtab check env=gymnasium:<id>  a task of your own, before it is trained on",
         "  trimtab list algorithm            the methods and their papers",
         "  trimtab train --help              every setting of a run; algorithm=<name> adds its own",
         "",

@@ -185,6 +185,25 @@ COMMANDS: dict[str, Command] = {
             ),
         },
     ),
+    "check": Command(
+        "trimtab.benchmarks.cli.commands.check:check",
+        "contract tests of a task, such as one of your own; each fault in one line",
+        (
+            "trimtab check env=gymnasium:Pendulum-v1",
+            "trimtab check env=gymnasium:my_package:MyEnv-v0 env_options.horizon=200",
+            "trimtab check env=my_robot/Reach-v0",
+        ),
+        {
+            "env": Setting(..., "task; any that Gymnasium knows is gymnasium:<id>"),
+            "env_options": Setting(
+                "",
+                "options of the task, such as {reward: sparse}; env_options.<name>=<value> sets "
+                "one; those of gymnasium:<id> go to its constructor",
+            ),
+            "format": FORMAT,
+        },
+        within="env_options.",
+    ),
     "doctor": Command(
         "trimtab.benchmarks.cli.commands.doctor:doctor",
         "look for problems of this machine and of this installation",

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.lint import Finding
 from trimtab.envs.core.task_env import TaskEnv
-from trimtab.envs.registry import get_spec, list_envs, make
+from trimtab.envs.registry import get_spec, is_task, make
 from trimtab.types import TrimtabError
 
 __all__ = ["check_replay", "not_replayed", "with_task_limits"]
@@ -28,7 +28,7 @@ def with_task_limits(dataset: Dataset) -> Dataset:
 
     Its file names none, so that those of the dataset are as wide as what was seen.
     """
-    if dataset.env not in list_envs() or dataset.fingerprint is not None:
+    if not is_task(dataset.env) or dataset.fingerprint is not None:
         return dataset
     try:
         spec = get_spec(dataset.env, **dataset.env_options)
@@ -41,7 +41,7 @@ def with_task_limits(dataset: Dataset) -> Dataset:
 
 def not_replayed(dataset: Dataset) -> str:
     """Return why no episode of ``dataset`` can be played again, in a few words; or nothing."""
-    if dataset.env not in list_envs():
+    if not is_task(dataset.env):
         return f"its environment {dataset.env} is no task of Trimtab; name its task with env="
     if dataset.fingerprint is None or all(e.seed is None for e in dataset.episodes):
         return "it has no seeds, or does not say in which physics they were played"
@@ -56,7 +56,7 @@ def check_replay(dataset: Dataset) -> list[Finding]:
     Codes: ``no-replay``, ``other-physics``, ``other-shape``, ``replay-observation``,
     ``replay-reward``, ``replay-termination``.
     """
-    if dataset.env not in list_envs():
+    if not is_task(dataset.env):
         return []
     seeded = [i for i, episode in enumerate(dataset.episodes) if episode.seed is not None]
     try:

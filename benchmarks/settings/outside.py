@@ -72,7 +72,7 @@ def adopted(group: str, path: str, own: list[str]) -> str:
     place = _adopting(make=True)[0] / group / f"{file.stem}.yaml"
     if file.stem in own and not place.is_file():
         raise TrimtabError(
-            f"{group}={path}: there is a {group} called {file.stem} already; rename the file"
+            f"{group}={path}: the name {file.stem} is taken already; rename the file"
         )
     place.parent.mkdir(exist_ok=True)
     place.write_text(text, encoding="utf-8")

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from trimtab.envs.core.spec import EnvSpec, Family, RawEnv
+from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 from trimtab.processor import processor_kind
 
@@ -48,6 +49,7 @@ __all__ = [
     "relative_deviations",
     "source_digest",
     "trajectory",
+    "versions",
 ]
 
 logger = logging.getLogger(__name__)
@@ -103,13 +105,17 @@ def definition(spec: EnvSpec, family: Family, source: str | None = None) -> dict
     Args:
         spec: everything but its fingerprint is known.
         family: whose task it is.
-        source: SHA-256 of the module's source, for a family from outside the package, whose reward
-            may be edited in place; None for our own, whose changes raise ``Family.revision``.
+        source: another ``Family.source`` than the family's. None for the family's, which our own
+            have not: their changes raise ``Family.revision``.
+
+    Raises:
+        TrimtabError: as :func:`versions`.
     """
+    source = source or family.source
     found = {
         "id": spec.id,
         "options": dict(spec.options),
-        "packages": {package: importlib.metadata.version(package) for package in family.packages},
+        "packages": versions(family),
         "revision": family.revision,
         "horizon": spec.horizon,
         "timestep": spec.physics["timestep"],
@@ -119,6 +125,25 @@ def definition(spec: EnvSpec, family: Family, source: str | None = None) -> dict
     }
     values: dict[str, Any] = json.loads(json.dumps(found | ({"source": source} if source else {})))
     return values
+
+
+def versions(family: Family) -> dict[str, str]:
+    """Return the version of each distribution that decides a family's physics.
+
+    Raises:
+        TrimtabError: if one is not installed.
+    """
+    found = {}
+    for package in family.packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except (importlib.metadata.PackageNotFoundError, ValueError) as error:
+            raise TrimtabError(
+                f"the family {family.name} names {package!r} in its packages, but no distribution "
+                f"of that name is installed; pip install '{family.install}', or correct the name "
+                "(pip list shows those that are installed)"
+            ) from error
+    return found
 
 
 def source_digest(module_name: str) -> str:

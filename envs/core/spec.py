@@ -11,10 +11,22 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EnvSpec", "Family", "FloatArray", "OwnVector", "RawEnv", "Task"]
+__all__ = [
+    "NO_HORIZON",
+    "EnvSpec",
+    "Family",
+    "FloatArray",
+    "OpenFamily",
+    "OwnVector",
+    "RawEnv",
+    "Task",
+]
 
 FloatArray = NDArray[np.float32]
 RawEnv = gymnasium.Env[Any, Any]
+
+NO_HORIZON = 0
+"""Horizon of a task that says none; who uses it has to."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,8 @@ class Task:
     """One task of a simulator family, as the family declares it.
 
     Attributes:
-        horizon: length after which an episode is truncated, in environment steps.
+        horizon: length after which an episode is truncated, in environment steps; in an open
+            family (:class:`OpenFamily`) also :data:`NO_HORIZON`.
         success_key: key of ``info`` that says whether the task is solved now, or None.
         score_references: named (minimum, maximum) returns for normalised scores.
         tags: words to select tasks by: locomotion, manipulation, navigation, dexterous, control;
@@ -79,18 +92,21 @@ class Family:
         packages: distributions whose versions decide the physics.
         tasks: the tasks by name; known without importing the simulator.
         build: makes the bare environment of a task: ``build(task, render=..., **options)`` with
-            the task's own options. Its observations are flat arrays of any float type, it never
-            truncates, and ``reset(seed=...)`` decides the whole episode. An attribute
+            the task's own options. Its observations are arrays of numbers, or dictionaries of
+            such (:mod:`trimtab.envs.core.spaces`), it never truncates, and ``reset(seed=...)``
+            decides the whole episode. An attribute
             ``obs_parts`` names entries of the observation (see :class:`EnvSpec`), and one
             ``goal_reward(achieved, desired)`` returns the rewards [...] of goals [..., G], where a
             reward follows from the two alone. Made with
             ``render=True``, its ``render()`` returns a picture [H, W, 3] uint8.
         frames: (time step in seconds, steps of physics per action, integrator's name) of a bare
-            environment.
+            environment; None in place of a time step where the task has no clock.
         vector: its own vector environment, where it has one.
         probe: makes of a bare environment the one whose trajectory confirms its physics, where the
             environment's own is computed in float32; None for itself.
         revision: raised when a change of ours makes the same simulator simulate something else.
+        source: SHA-256 of the source that defines the tasks, where they are a user's, whose reward
+            may be edited in place; None for our own. It is found, and need not be given.
     """
 
     name: str
@@ -98,10 +114,32 @@ class Family:
     packages: tuple[str, ...]
     tasks: Mapping[str, Task]
     build: Callable[..., RawEnv]
-    frames: Callable[[RawEnv], tuple[float, int, str]]
+    frames: Callable[[RawEnv], tuple[float | None, int, str]]
     vector: OwnVector | None = None
     probe: Callable[[RawEnv], RawEnv] | None = None
     revision: int = 1
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class OpenFamily:
+    """A family whose tasks cannot be listed: whatever another registry knows, by its own name.
+
+    A module defines it as ``OPEN``; ids of its tasks are ``name:task``.
+
+    Attributes:
+        name: prefix of the ids and name of the module.
+        how: how a task of it is named, in a few words for errors.
+        find: returns the family of one task, with that task alone: ``find(task, options)``. It
+            raises :class:`trimtab.errors.TrimtabError` if there is no such task. Options that a
+            user gives are the task's own, unless every task has them.
+        nearest: returns the id of the task that a wrong word may have meant, or None.
+    """
+
+    name: str
+    how: str
+    find: Callable[[str, Mapping[str, Any]], Family]
+    nearest: Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
@@ -109,7 +147,7 @@ class EnvSpec:
     """Spaces, rates, limits and physics provenance of one environment with its options.
 
     Attributes:
-        id: ``family/task``.
+        id: ``family/task``, or ``family:task`` in an open family.
         family: first part of the id.
         task: second part of the id.
         obs_dim: length of the flat float32 observation.
@@ -118,7 +156,7 @@ class EnvSpec:
         action_dim: length of one action.
         action_low: lower limit of each action dimension, raw units.
         action_high: upper limit of each action dimension, raw units.
-        control_rate: actions per simulated second (Hz).
+        control_rate: actions per simulated second (Hz), or None where the task has no clock.
         horizon: length after which an episode is truncated, in environment steps.
         success_key: key of ``info`` that tells success, None where the task has no such notion.
         score_references: named (minimum, maximum) returns; a score without its table's name means
@@ -138,13 +176,13 @@ class EnvSpec:
     action_dim: int
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
-    control_rate: float
+    control_rate: float | None
     horizon: int
     success_key: str | None
     score_references: Mapping[str, tuple[float, float]]
     tags: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
-    physics: Mapping[str, str | float | int] = field(default_factory=dict)
+    physics: Mapping[str, str | float | int | None] = field(default_factory=dict)
     fingerprint: str = ""
 
     def to_json(self) -> dict[str, Any]:

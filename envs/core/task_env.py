@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from math import isfinite
 from typing import Any, cast
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.envs.core.faults import OLD_RESET, faults_of_reset, faults_of_step, in_a_line
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.errors import TrimtabError
 
-__all__ = ["TaskEnv"]
+__all__ = ["CheckedEnv", "TaskEnv"]
+
+
+class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A bare environment of a user's, of which all is looked at that it returns.
+
+    Args:
+        id: what errors name.
+        env: the environment, with flat spaces.
+    """
+
+    def __init__(self, id: str, env: RawEnv) -> None:
+        super().__init__(env)
+        self._id = id
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode. Returns the observation and info.
+
+        Raises:
+            TrimtabError: if the environment returns something else.
+        """
+        result: Any = self.env.reset(seed=seed, options=options)
+        for line in faults_of_reset(result, self.env.observation_space.shape or ()):
+            raise TrimtabError(f"{self._id}: {line}")
+        return result
+
+    def step(self, action: Any) -> Any:
+        """Apply ``action``; return what a step returns.
+
+        Raises:
+            TrimtabError: if the environment returns something else.
+        """
+        result: Any = self.env.step(action)
+        for line in faults_of_step(result, self.env.observation_space.shape or (), None):
+            raise TrimtabError(f"{self._id}: {line}")
+        return result
 
 
 class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
@@ -32,6 +69,10 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
             simulator's own reward.
         terminate_on_success: end the episode, with ``terminated``, as soon as success is true.
         render: whether ``raw`` was made to be rendered.
+        id: what errors name.
+
+    What the first ``reset`` and the first ``step`` return is looked at in full. Later only that is
+    looked at which costs next to nothing; what would fail anyway is then explained.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
@@ -45,7 +86,9 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         sparse: bool = False,
         terminate_on_success: bool = False,
         render: bool = False,
+        id: str = "the environment",
     ) -> None:
+        self.id = id
         self.render_mode = "rgb_array" if render else None
         self.raw = raw
         self.horizon = horizon
@@ -56,9 +99,11 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         self.goal_reward: Callable[[Any, Any], Any] | None = own_reward
         """Rewards [...] of achieved and desired goals [..., G]; None where others decide it."""
         self._elapsed = 0
+        self._reset_seen = self._step_seen = False
         observation, action = raw.observation_space, raw.action_space
         assert isinstance(observation, gymnasium.spaces.Box)
         assert isinstance(action, gymnasium.spaces.Box)
+        self._shape = observation.shape
         every = {"observation": tuple(range(observation.shape[0]))}
         self.obs_parts: Mapping[str, tuple[int, ...]] = getattr(raw, "obs_parts", every)
         with quiet():
@@ -72,33 +117,81 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[FloatArray, dict[str, Any]]:
-        """Start an episode; ``seed`` decides all of it. Returns the observation [O] and info."""
+        """Start an episode; ``seed`` decides all of it. Returns the observation [O] and info.
+
+        Raises:
+            TrimtabError: if the environment returns something else.
+        """
         if seed is not None:
             super().reset(seed=seed)
-        obs, info = self.raw.reset(seed=seed, options=options)
+        result: Any = self._reset_raw(seed, options)
         self._elapsed = 0
-        if self.success_key is not None:
-            info[self.success_key] = bool(info.get(self.success_key, False))
-        return np.asarray(obs, np.float32), info
+        try:
+            obs, info = result
+            if self.success_key is not None:
+                info[self.success_key] = bool(info.get(self.success_key, False))
+            return np.asarray(obs, np.float32), info
+        except (AttributeError, TypeError, ValueError) as error:
+            raise self._fault(faults_of_reset(result, self._shape), error) from error
+
+    def _reset_raw(self, seed: int | None, options: dict[str, Any] | None) -> Any:
+        """Return what the bare environment's ``reset`` does; the first time, look at all of it."""
+        if self._reset_seen:
+            return self.raw.reset(seed=seed, options=options)
+        try:
+            result: Any = self.raw.reset(seed=seed, options=options)
+        except TypeError as error:
+            if "unexpected keyword argument" in str(error):
+                raise TrimtabError(f"{self.id}: {OLD_RESET}") from error
+            raise
+        self._refuse(faults_of_reset(result, self._shape))
+        self._reset_seen = True
+        return result
 
     def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
-        """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info."""
-        obs, reward, terminated, truncated, info = self.raw.step(action)
+        """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info.
+
+        Raises:
+            TrimtabError: if the environment returns something else, such as a reward that is no
+                finite number.
+        """
+        result: Any = self.raw.step(action)
+        if not self._step_seen:
+            self._refuse(faults_of_step(result, self._shape, self.success_key))
+            self._step_seen = True
         self._elapsed += 1
-        if self.success_key is not None:
-            success = bool(info[self.success_key])
-            info[self.success_key] = success
-            if self._sparse:
-                reward = 1.0 if success else 0.0
-            if success and self._terminate_on_success:
-                terminated = True
-        return (
-            np.asarray(obs, np.float32),
-            float(reward),
-            bool(terminated),
-            bool(truncated) or self._elapsed >= self.horizon,
-            info,
-        )
+        try:
+            obs, reward, terminated, truncated, info = result
+            if self.success_key is not None:
+                success = info[self.success_key]
+                if not isfinite(success):  # a text, which would count as true, raises here
+                    raise ValueError(success)
+                info[self.success_key] = success = bool(success)
+                if self._sparse:
+                    reward = 1.0 if success else 0.0
+                if success and self._terminate_on_success:
+                    terminated = True
+            obs = np.asarray(obs, np.float32)
+            if not isfinite(reward) or obs.shape != self._shape:
+                raise ValueError(reward, obs.shape)
+            return (
+                obs,
+                float(reward),
+                bool(terminated),
+                bool(truncated) or self._elapsed >= self.horizon,
+                info,
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            faults = faults_of_step(result, self._shape, self.success_key)
+            raise self._fault(faults, error) from error
+
+    def _refuse(self, faults: Iterator[str]) -> None:
+        for line in faults:
+            raise TrimtabError(f"{self.id}: {line}")
+
+    def _fault(self, faults: Iterator[str], error: Exception) -> TrimtabError:
+        """Return the first of the faults as an error; the exception itself where none explains."""
+        return TrimtabError(f"{self.id}: {next(faults, in_a_line(error))}")
 
     def render(self) -> NDArray[np.uint8]:
         """Return a picture [H, W, 3] of the present state.

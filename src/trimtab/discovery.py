@@ -11,7 +11,7 @@ import trimtab
 from trimtab.errors import TrimtabError
 from trimtab.plugins import plugins
 
-__all__ = ["modules_in", "modules_outside"]
+__all__ = ["modules_here", "modules_in", "modules_outside"]
 
 
 def modules_in(*room: str) -> Iterator[ModuleType]:
@@ -25,10 +25,19 @@ def modules_in(*room: str) -> Iterator[ModuleType]:
     Raises:
         TrimtabError: if a module of a plug-in cannot be imported.
     """
+    yield from modules_here(*room)
+    yield from modules_outside(*room)
+
+
+def modules_here(*room: str) -> Iterator[ModuleType]:
+    """Import every module of a folder of this package alone.
+
+    Args:
+        room: as for :func:`modules_in`.
+    """
     for root in map(Path, trimtab.__path__):
         for name in _names("trimtab", root, room):
             yield importlib.import_module(name)
-    yield from modules_outside(*room)
 
 
 def modules_outside(*room: str) -> Iterator[ModuleType]:

@@ -176,7 +176,7 @@ FAMILY = dataclasses.replace(GYM, name="mine", tasks={"T": GYM.tasks["Reacher-v5
 def _forgotten() -> Iterator[None]:
     """Nothing that was found or played before counts, nor what is found and played inside."""
     played = dict(physics._PLAYED)
-    caches = (registry._families, registry._sources, registry._spec)
+    caches = (registry._families, registry._spec)
     try:
         for cache in caches:
             cache.cache_clear()

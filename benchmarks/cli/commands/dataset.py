@@ -24,7 +24,7 @@ from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.datasets.formats.own import missing_ends
 from trimtab.datasets.formats.registry import format_for, recognise
-from trimtab.envs.registry import list_envs
+from trimtab.envs.registry import is_task
 from trimtab.types import TrimtabError
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
@@ -221,7 +221,7 @@ def _load(format: Format, path: Path, hints: Hints) -> Dataset:
     loaded = format.load(path, **hints)
     if env is None or env == loaded.env:
         return loaded
-    if loaded.env in list_envs():
+    if is_task(loaded.env):
         raise TrimtabError(
             f"dataset {path}: the file says that it is of {loaded.env}; leave env= out"
         )

@@ -7,19 +7,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import yaml
 from rich.console import Console
 from rich.table import Table
 
 from trimtab.benchmarks.artefacts import video as films
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
+from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import FILMED
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.evaluate import Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
-from trimtab.envs.registry import checked_names
 from trimtab.errors import TrimtabError
 
 __all__ = ["evaluate"]
@@ -41,7 +40,7 @@ def evaluate(
     if deterministic not in ("", "true", "false"):
         raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
     bundle = base.load_base(policy)
-    chosen = _options(env_options) if env_options else None
+    chosen = task_options("evaluate", env_options) if env_options else None
     task, options = task_of(bundle, env or None, chosen)
     film_at = films.film_path(video, policy, task)
     if film_at is None and video_episodes != FILMED:
@@ -73,17 +72,6 @@ def evaluate(
                 film.write(film_at, scores, tell)
             Console(stderr=True, soft_wrap=True, highlight=False).print(f"video: {film_at}")
     return 0
-
-
-def _options(text: str) -> dict[str, Any]:
-    """Return what the task is to be made with, from the words of the command line."""
-    try:
-        options = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise TrimtabError(f"evaluate: env_options={text}: not YAML") from error
-    if not isinstance(options, dict):
-        raise TrimtabError("evaluate: env_options must be like {reward: sparse, horizon: 150}")
-    return dict(checked_names(options))
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:

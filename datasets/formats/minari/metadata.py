@@ -130,11 +130,10 @@ def env_spec(dataset: Dataset) -> dict[str, str]:
     It is that of ``envs/register.py``, with the dataset's options, so that Minari's
     ``recover_environment`` makes the task. A stranger's dataset has none.
     """
-    family, slash, task = dataset.env.partition("/")
-    if dataset.fingerprint is None or not slash:
+    if dataset.fingerprint is None or not {"/", ":"} & set(dataset.env):
         return {}
     spec: dict[str, Any] = {
-        "id": f"trimtab/{family}.{task}",
+        "id": f"trimtab/{dataset.env.replace('/', '.')}",
         "entry_point": "trimtab.envs.register:make_registered",
         "reward_threshold": None,
         "nondeterministic": False,

@@ -1,0 +1,43 @@
+"""Options of a task, from the words of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from trimtab.envs.registry import checked_names
+from trimtab.errors import TrimtabError
+
+__all__ = ["task_options"]
+
+
+def task_options(command: str, text: str, words: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a task is to be made with.
+
+    Args:
+        command: name of the command, for errors.
+        text: a mapping, such as ``{reward: sparse}``; or nothing.
+        words: single options, ``env_options.<name>=<value>``; they come after the mapping.
+
+    Raises:
+        TrimtabError: if something is no YAML, no mapping, or no name of an option.
+    """
+    options = _yaml(command, f"env_options={text}", text) if text else {}
+    if not isinstance(options, dict):
+        raise TrimtabError(f"{command}: env_options must be like {{reward: sparse, horizon: 150}}")
+    for word in words:
+        key, equals, value = word.partition("=")
+        name = key.removeprefix("env_options.")
+        if not equals or not name or "." in name:
+            raise TrimtabError(f"{command}: {word}: write env_options.<name>=<value>")
+        options[name] = _yaml(command, word, value)
+    return dict(checked_names(options))
+
+
+def _yaml(command: str, word: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise TrimtabError(f"{command}: {word}: not YAML") from error

@@ -1,0 +1,1 @@
+"""What our laboratory adds to Trimtab; its folders are named as Trimtab's own."""

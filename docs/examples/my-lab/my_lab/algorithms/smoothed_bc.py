@@ -1,0 +1,34 @@
+"""Behaviour cloning from observations with noise: nearby observations get nearby actions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.offline.bc import BehaviorCloning
+from trimtab.types import Batch, Metrics
+
+
+class SmoothedBehaviorCloning(BehaviorCloning):
+    """Clone, with noise on the observations.
+
+    Args:
+        setup: needs ``policy`` and ``dataset``.
+        noise: standard deviation of the noise, in the observation's units.
+        keywords: those of behaviour cloning.
+    """
+
+    faithful = False
+
+    def __init__(self, setup: Setup, *, noise: float = 0.02, **keywords: Any) -> None:
+        super().__init__(setup, **keywords)
+        check_range("noise", noise, 0)
+        self.noise = noise
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one gradient step."""
+        assert isinstance(data.obs, torch.Tensor)
+        return super().update(replace(data, obs=data.obs + self.noise * torch.randn_like(data.obs)))
