@@ -205,6 +205,27 @@ def test_installed_wheel_lists_what_the_tree_lists(installed: Path, root: Path) 
     assert alone == run(sys.executable, "-P", *listing, cwd=installed.parent, path=root / "src")
 
 
+def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Path) -> None:
+    text = (root / "docs" / "first-hour.md").read_text(encoding="utf-8")
+    files = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(files) == 6
+    for name, body in files:
+        (tmp_path / name).write_text(body)
+    commands = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "bin").mkdir()
+    for name, words in (("python", ""), ("trimtab", "-m trimtab.benchmarks.cli.main")):
+        script = tmp_path / "bin" / name
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        script.chmod(0o755)
+    search = f"export PATH={tmp_path}/bin:$PATH"
+    told = run("bash", "-ec", "\n".join([search, *commands]), cwd=tmp_path, path=installed)
+    assert "no fault found" in told and "smoothed_bc" in told
+    (reached,) = re.findall(r"reached the mark in (\d+) of 10 episodes", told)
+    assert int(reached) >= 8
+    assert list((tmp_path / "runs").rglob("trackers/tensorboard/events.*"))
+    assert (tmp_path / "board" / "index.html").is_file()
+
+
 def test_lock_is_sorted_plain_pins(root: Path) -> None:
     text = (root / "requirements.lock").read_text(encoding="utf-8")
     pins = locked(root)
