@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_bytes
+from trimtab.files import atomic_write_bytes, read_bytes
 
 FILE_NAME = "episodes.parquet"
 
@@ -202,13 +202,15 @@ def read_episodes(path: str | Path) -> pa.Table:
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
         table = pq.read_table(
             pa.BufferReader(data), use_threads=False, page_checksum_verification=True
         )
         table.validate(full=True)
     except FileNotFoundError as error:
         raise TrimtabError(f"episodes: {path} does not exist; check the path") from error
+    except TrimtabError as error:
+        raise TrimtabError(f"episodes: {error}") from error
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise TrimtabError(
             f"episodes: {path} is damaged or not a Parquet file ({error}); restore it, or delete "

@@ -52,7 +52,7 @@ def evaluate(
     if env_options:
         options = _options(env_options)
     else:
-        options = trained["options"] if task == trained["id"] else {}
+        options = checked_names(trained["options"]) if task == trained["id"] else {}
     film_at = films.film_path(video, policy, task)
     if film_at is None and video_episodes != FILMED:
         raise TrimtabError(f"evaluate: video_episodes={video_episodes}: add video=… for a film")
