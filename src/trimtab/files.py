@@ -144,12 +144,13 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(beside, ignore_errors=True)
 
 
-def check_own(path: Path, mark: str, setting: str) -> None:
+def check_own(path: Path, mark: str | None, setting: str) -> None:
     """Check that a file written to ``path`` would replace none but an earlier one of its kind.
 
     Args:
         path: where it is going to be written.
-        mark: text that files of the kind have in their first or last 4 kB.
+        mark: text that files of the kind have in their first or last 4 kB; None where there can
+            be no earlier one.
         setting: what errors call the path.
 
     Raises:
@@ -157,7 +158,7 @@ def check_own(path: Path, mark: str, setting: str) -> None:
     """
     if not os.path.lexists(path):
         return
-    if path.is_file():
+    if mark is not None and path.is_file():
         with path.open("rb") as file:
             start = file.read(_ENDS)
             file.seek(max(0, path.stat().st_size - _ENDS))
