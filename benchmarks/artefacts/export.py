@@ -28,8 +28,8 @@ def export_bundle(run: Path, out: Path) -> dict[str, float]:
     contract = {
         "env": env["id"],
         "env_options": env["options"],
-        "env_horizon": env["horizon"],
-        "fingerprint": env["fingerprint"],
+        "env_horizon": env.get("horizon"),
+        "fingerprint": env.get("fingerprint"),
         "control_rate": bundle.config["control_rate"],
         "act_steps": bundle.config["chunking"]["act_steps"],
         "training": training(bundle),

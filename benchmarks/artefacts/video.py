@@ -23,7 +23,7 @@ from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family
 from trimtab.envs.registry import get_spec, list_families, make
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_file, check_own, unwritable
+from trimtab.files import atomic_file, check_own, resolved, unwritable
 
 __all__ = ["Film", "compose", "film_path", "prepare", "write_video"]
 
@@ -59,7 +59,7 @@ def film_path(video: str, policy: str, env: str) -> Path | None:
     if video in ("", "false"):
         return None
     if video == "true":
-        return Path(f"{Path(policy).resolve().name}-{env.replace('/', '-')}.mp4")
+        return Path(f"{resolved(policy).name}-{env.replace('/', '-')}.mp4")
     path = Path(video)
     if path.suffix.lower() != ".mp4" or path.is_dir():
         raise TrimtabError(f"video={video}: must be true, false, or a file that ends in .mp4")

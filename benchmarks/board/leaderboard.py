@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,11 +20,19 @@ from trimtab.benchmarks.board.numbers import Numbers, aggregates_of
 from trimtab.benchmarks.board.remarks import remarks
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.wording import METRIC_NAMES
-from trimtab.benchmarks.runs.rows import FILE_NAME, write_episodes
+from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes, write_episodes
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_text
+from trimtab.files import atomic_write_text, check_own
 
-__all__ = ["build", "print_table", "write"]
+__all__ = ["build", "check_place", "print_table", "write"]
+
+_MARKS = {
+    "leaderboard.md": "## Provenance",
+    "leaderboard.csv": "env,metric,fingerprint,",
+    "leaderboard.json": '"intervals": "',
+    "index.html": "· Trimtab</title>",
+}
+"""Text that the files of a leaderboard have near their beginning or end, by which one is known."""
 
 
 def build(
@@ -90,13 +99,37 @@ def build(
     )
 
 
+def check_place(out_folder: str | Path) -> None:
+    """Check that a leaderboard written to a folder replaces none but an earlier leaderboard.
+
+    Raises:
+        TrimtabError: naming the file of somebody else's.
+    """
+    out = Path(out_folder)
+    for name, mark in _MARKS.items():
+        check_own(out / name, mark, "out")
+    rows = out / FILE_NAME
+    if os.path.lexists(rows):
+        try:
+            read_episodes(rows)
+        except TrimtabError as error:
+            raise TrimtabError(
+                f"out={rows}: something is there that this command has not made; name another "
+                "folder, or remove it"
+            ) from error
+
+
 def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
     """Write the leaderboard in every form; return the paths by name.
 
     Writes ``leaderboard.md``, ``.csv`` and ``.json``, ``index.html`` and ``episodes.parquet``, each
     whole or not at all; other files in the folder are left alone.
+
+    Raises:
+        TrimtabError: if one of these files is somebody else's, or cannot be written.
     """
     out = Path(out_folder)
+    check_place(out)
     write_episodes(out / FILE_NAME, leaderboard.rows)
     texts = {
         "leaderboard.md": leaderboard.to_markdown(),

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import trimtab
+from trimtab.benchmarks.cli.surroundings import check_folder, check_streams, log_level
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import Command, near, parse
 from trimtab.benchmarks.core.signals import sigterm_as_exit
@@ -31,8 +32,10 @@ usage: trimtab <command> key=value ...        trimtab <command> --help explains 
 def main(words: Sequence[str] | None = None) -> None:
     """Carry out the command line and exit with its code."""
     words = list(sys.argv[1:] if words is None else words)
-    logging.basicConfig(level=os.environ.get("TRIMTAB_LOG", "WARNING"), format="%(message)s")
     try:
+        check_streams()
+        check_folder()
+        logging.basicConfig(level=log_level(), format="%(message)s")
         with sigterm_as_exit():
             code = run(words)
         sys.stdout.flush()
@@ -45,14 +48,26 @@ def main(words: Sequence[str] | None = None) -> None:
     except MemoryError as error:  # such as a buffer or a horizon of billions of steps
         print_error(f"not enough memory: {error or 'close something, or ask for less'}")
         code = 2
+    except ModuleNotFoundError as error:
+        print_error(f"{error}; install it, or make an environment from requirements.lock")
+        code = 2
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         code = 0
     except OSError as error:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _silence()  # the end of the process would try once more, and tell of it again
         place = f"{error.filename}: " if error.filename else ""
         print_error(f"{place}{error.strerror or error}")
         code = 2
     sys.exit(code)
+
+
+def _silence() -> None:
+    """Let nothing more come out of standard output, where it cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_error(line: str) -> None:

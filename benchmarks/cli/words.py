@@ -73,7 +73,7 @@ def parse(command: str, settings: Mapping[str, Setting], words: Sequence[str]) -
         if key not in settings:
             raise TrimtabError(f"{command}: no setting {key!r}; {near(key, settings)}")
         if key in values:
-            raise TrimtabError(f"{command}: {key} is given twice, the second time as {text!r}")
+            raise TrimtabError(f"{command}: {key} is given twice, the second time as {text[:80]!r}")
         setting = settings[key]
         if setting.choices and text not in setting.choices:
             raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")

@@ -18,7 +18,7 @@ from trimtab.datasets.sources import streaming
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
 from trimtab.envs.core.spec import EnvSpec
-from trimtab.files import read_json, sha256_json
+from trimtab.files import read_json, resolved, sha256_json
 from trimtab.types import TrimtabError
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def dataset_of_runs(folders: Sequence[str], env: EnvSpec) -> Dataset:
             f"dataset.runs={folders}: must be a list of folders of runs, such as dataset=[a,b]"
         )
     paths = [Path(folder) for folder in folders]
-    whole = [path.resolve() for path in paths]
+    whole = [resolved(path) for path in paths]
     for index, path in enumerate(whole):
         if path in whole[:index]:
             raise TrimtabError(f"dataset.runs: {paths[index]} is given twice; give each run once")

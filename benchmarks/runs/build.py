@@ -181,8 +181,8 @@ def _check_base(base: Bundle, spec: PolicySpec, env: EnvSpec) -> None:
     said = training(base)
     if said.get("reached") is False:
         raise TrimtabError(
-            f"base {base.folder} was to stop at success {said['stop_at_success']:g} and never came "
-            "to it; train it for more offline_steps, or lower its stop_at_success"
+            f"base {base.folder} was to stop at success {said.get('stop_at_success')} and never "
+            "came to it; train it for more offline_steps, or lower its stop_at_success"
         )
     trained = base.config["env"]
     if trained["id"] == env.id and trained["options"] != dict(env.options):

@@ -10,7 +10,7 @@ from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.evaluate import Evaluator, FloatArray, Scores, torch_act
 from trimtab.benchmarks.runs.shapes import spec_of, way_of
 from trimtab.benchmarks.settings.words import nearest
-from trimtab.envs.registry import get_spec
+from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Decide
 from trimtab.policies.bundle.bundle import Bundle
@@ -35,7 +35,7 @@ def task_of(
     task = env or trained["id"]
     if options is not None:
         return task, dict(options)
-    return task, dict(trained["options"]) if task == trained["id"] else {}
+    return task, checked_names(trained["options"]) if task == trained["id"] else {}
 
 
 class BundleJudge:

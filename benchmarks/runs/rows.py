@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_bytes
+from trimtab.files import atomic_write_bytes, read_bytes
 
 FILE_NAME = "episodes.parquet"
 
@@ -202,13 +202,15 @@ def read_episodes(path: str | Path) -> pa.Table:
     """
     path = Path(path)
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
         table = pq.read_table(
             pa.BufferReader(data), use_threads=False, page_checksum_verification=True
         )
         table.validate(full=True)
     except FileNotFoundError as error:
         raise TrimtabError(f"episodes: {path} does not exist; check the path") from error
+    except TrimtabError as error:
+        raise TrimtabError(f"episodes: {error}") from error
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise TrimtabError(
             f"episodes: {path} is damaged or not a Parquet file ({error}); restore it, or delete "
@@ -317,7 +319,29 @@ def _conform(table: pa.Table, where: str) -> pa.Table:
                 f"episodes: {where} has {table[name].null_count} rows without {name}; every row "
                 "needs it"
             )
+    _check_values(table, where)
     return _with_names_of_now(table)
+
+
+def _check_values(table: pa.Table, where: str) -> None:
+    """Check that names are not empty and that what is counted is not negative.
+
+    Raises:
+        TrimtabError: naming the column and the value.
+    """
+    for field in SCHEMA:
+        wrong = None
+        if pa.types.is_int64(field.type):
+            least = pc.min(table[field.name]).as_py()
+            wrong = least if least is not None and least < 0 else None
+        elif field.name in _REQUIRED and pa.types.is_string(field.type):
+            shortest = pc.min(pc.utf8_length(pc.utf8_trim_whitespace(table[field.name]))).as_py()
+            wrong = "an empty text" if shortest == 0 else None
+        if wrong is not None:
+            raise TrimtabError(
+                f"episodes: {where} has {wrong} as {field.name}; restore the file, or delete its "
+                "run folder and run it again"
+            )
 
 
 def _with_names_of_now(table: pa.Table) -> pa.Table:

@@ -110,8 +110,10 @@ def check_overrides(overrides: Sequence[str], *, several: bool = False) -> list[
         key = override.key_or_group
         head, _, rest = key.partition(".")
         if head.startswith("hydra"):
-            checked.append(text)
-            continue
+            raise TrimtabError(
+                f"{text}: Hydra's own settings have no effect here; leave the word out "
+                "(algorithm._target_= names a class of your own, bench suite= a file)"
+            )
         if head not in top:
             raise TrimtabError(f"{key}: there is no such setting; {nearest(head, top)}")
         if not rest and override.is_delete() and head not in GROUPS:
@@ -156,7 +158,8 @@ def check_name(group: str, name: str, options: Sequence[str]) -> None:
 def _inner_override(text: str, head: str, rest: str, chosen: Mapping[str, Any]) -> str:
     """Return an override of a setting inside a group or mapping as Hydra takes it, checked."""
     if head in CONSTRUCTED and head in chosen:
-        return _constructor_override(text, head, rest, str(chosen[head]))
+        own = chosen.get(f"{head}._target_")
+        return _constructor_override(text, head, rest, str(chosen[head]), own)
     if head == "dataset" and head in chosen:
         return dataset_override(text, rest, str(chosen[head]))
     if head == "env_options":  # an open mapping: the task says what it takes
@@ -164,13 +167,24 @@ def _inner_override(text: str, head: str, rest: str, chosen: Mapping[str, Any]) 
     return text
 
 
-def _constructor_override(text: str, group: str, key: str, choice: str) -> str:
+def _constructor_override(text: str, group: str, key: str, choice: str, target: str | None) -> str:
+    """Return an override of a constructor's keyword, checked.
+
+    Args:
+        text: the word.
+        group: ``algorithm`` or ``policy``.
+        key: the keyword.
+        choice: name of the group's file that is chosen.
+        target: the class that takes the place of the file's, if one is named.
+    """
     section = conf_file(f"{group}/{choice}.yaml")
     section = section.get(group, section)  # a method's file also sets settings of the run
-    known = keywords(section["_target_"], f"{group}._target_")
+    target = target or section["_target_"]
+    known = keywords(target, f"{group}._target_")
     head = key.partition(".")[0]
     if head not in known and head != "_target_":
-        raise TrimtabError(f"{group}.{key}: {choice} has no such setting; {nearest(head, known)}")
+        called = choice if target == section["_target_"] else target
+        raise TrimtabError(f"{group}.{key}: {called} has no such setting; {nearest(head, known)}")
     return _even_if_new(text)
 
 

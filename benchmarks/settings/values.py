@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from trimtab.benchmarks.settings.constructors import check_keywords, fits, keywords
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.settings.constructors import check_keywords, class_of, fits, keywords
 from trimtab.benchmarks.settings.groups import CONSTRUCTED
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets.sources.weighting import SCORES
+from trimtab.policies.base import Policy
 from trimtab.types import TrimtabError
 
 __all__ = ["MOST_SEED", "as_whole", "check_device", "check_values"]
@@ -21,6 +23,9 @@ MOST_SEED = 2**32 - 1
 """The largest seed: NumPy's older generators take no more."""
 _MOST_COUNT = 2**31 - 1
 _MOST_HISTORY = 10_000
+_MOST_ENVS = 1 << 16  # side by side; simulators of one episode at a time take far fewer
+_MOST_ACT_STEPS = 1000  # of a chunk; longer ones are whole episodes, and networks as wide
+_MOST_BATCH = 1 << 20  # rows that one update holds in memory
 _MOST_THREADS = 256  # more torch threads than this exhaust a machine rather than speed it up
 
 Rule = Callable[[Any], str | None]
@@ -107,9 +112,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "env": task,
         "seed": whole(0, MOST_SEED),
-        "num_envs": whole(1, _MOST_COUNT),
+        "num_envs": whole(1, _MOST_ENVS),
         "threads": whole(1, _MOST_THREADS),
-        "act_steps": optional(whole(1, _MOST_COUNT)),
+        "act_steps": optional(whole(1, _MOST_ACT_STEPS)),
         "buffer_size": whole(1),
         "offline_steps": whole(0),
         "online_steps": whole(0),
@@ -136,6 +141,10 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 """Rules of settings, by name."""
+_KEYWORD_RULES: Mapping[str, Rule] = MappingProxyType({"batch_size": whole(1, _MOST_BATCH)})
+"""Rules of keywords that many methods share, by name."""
+_PARENTS: Mapping[str, type[Any]] = MappingProxyType({"algorithm": Algorithm, "policy": Policy})
+"""What the classes that settings name have to be children of."""
 _DATASET_RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "path": text,
@@ -204,10 +213,25 @@ def check_values(settings: Mapping[str, Any]) -> None:
         section = settings[group]
         if section is None:
             continue
+        _check_child(group, section)
         known = check_keywords(group, section)
-        for key in section:
+        for key, value in section.items():
+            if key in known and key in _KEYWORD_RULES:
+                _check(f"{group}.{key}", value, _KEYWORD_RULES[key])
             if key not in known and key != "_target_":
                 raise TrimtabError(f"{group}.{key}: no such setting; {nearest(key, known)}")
+
+
+def _check_child(group: str, section: Any) -> None:
+    """Check that the class that a section names is a method, or a policy."""
+    target = section.get("_target_") if isinstance(section, Mapping) else None
+    if target is not None and not issubclass(
+        class_of(target, f"{group}._target_"), parent := _PARENTS[group]
+    ):
+        raise TrimtabError(
+            f"{group}._target_={target}: is no {group}: no child of {parent.__qualname__} in "
+            f"{parent.__module__}"
+        )
 
 
 def _check(name: str, value: Any, rule: Rule) -> None:

@@ -15,7 +15,10 @@ from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json, read_json
 
-__all__ = ["Outcome", "run_suite"]
+__all__ = ["NOTE", "Outcome", "run_suite"]
+
+NOTE = "suite.json"
+"""The file beside a suite's tables that says which runs they are of."""
 
 
 @dataclass
@@ -47,7 +50,7 @@ def run_suite(
         TrimtabError: the first error of a run; the other runs are stopped, and go on next time.
     """
     kind = launcher_kind(launcher)
-    note = out / "suite.json"
+    note = out / NOTE
     done = _all_done(note, suite)
     if done is not None:
         return Outcome(done, already_done=True)

@@ -25,7 +25,7 @@ from trimtab.benchmarks.settings.groups import load_group
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.benchmarks.suites.grid import expanded
 from trimtab.envs.registry import checked_names, get_spec
-from trimtab.files import sha256_json
+from trimtab.files import read_bytes, sha256_json
 from trimtab.types import TrimtabError
 
 __all__ = ["Job", "Suite", "load_suite"]
@@ -44,6 +44,7 @@ _KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "figure": (dict, "a figure of its own"),
 }
 """What a suite's file may have, and of what type each is."""
+_MOST_BYTES = 1 << 20  # of a suite's file; a larger one is read for minutes
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,9 @@ def _read(name: str) -> tuple[str, dict[str, Any]]:
     if len(path.parts) == 1 and path.suffix not in {".yaml", ".yml"}:
         return name, load_group("suite", name)
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.safe_load(read_bytes(path, _MOST_BYTES).decode())
+    except TrimtabError as error:
+        raise TrimtabError(f"suite={error}") from error
     except OSError as error:
         raise TrimtabError(f"suite={name}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -83,6 +83,8 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
     A child simulates: :meth:`_begin` starts episodes and :meth:`_play` plays a chunk.
     """
 
+    most_envs: ClassVar[int] = 4096  # each copy is an object of a simulator's, made one by one
+
     def __init__(
         self,
         id: str,
@@ -96,6 +98,10 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
     ) -> None:
         if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
             raise TrimtabError(f"num_envs must be a whole number >= 1, got {num_envs!r}")
+        if num_envs > self.most_envs:
+            raise TrimtabError(
+                f"num_envs={num_envs}: {id} is simulated in at most {self.most_envs} copies"
+            )
         self.id = id
         self.num_envs = num_envs
         self.act_steps = act_steps

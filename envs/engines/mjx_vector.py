@@ -118,6 +118,8 @@ class MjxVectorEnv(EpisodeVectorEnv):
         TrimtabError: if JAX has no such device.
     """
 
+    most_envs = 1 << 20  # rows of the arrays of one program
+
     def __init__(
         self,
         id: str,

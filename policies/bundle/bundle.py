@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import trimtab
-from trimtab.files import atomic_directory, sha256_json
+from trimtab.files import atomic_directory, resolved, sha256_json
 from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import (
@@ -104,7 +104,7 @@ def save_bundle(
             golden rows do not replay within 1e-4 on torch or onnxruntime, or the folder cannot be
             written or holds something that is not a bundle. Nothing is left behind then.
     """
-    folder = Path(folder).resolve()
+    folder = resolved(folder)
     _check_target(folder)
     config = _config(policy, contract)
     files = {
@@ -248,8 +248,16 @@ def _replay(
     # torch refuses to promise anything about read-only arrays, so it gets copies.
     given, drawn = inputs_of(golden, contract)
     obs, noise = tree_map(torch.tensor, given), torch.tensor(drawn)
-    with torch.no_grad():
-        action = policy(obs, noise).numpy()
+    try:
+        with torch.no_grad():
+            action = policy(obs, noise).numpy()
+    except (TypeError, ValueError, RuntimeError, ArithmeticError, LookupError) as error:
+        if isinstance(error, TrimtabError):
+            raise
+        raise TrimtabError(
+            f"bundle {where}: the policy cannot act with its settings "
+            f"({str(error)[:200]}); export the bundle again"
+        ) from error
     return replay_error(action, golden["action"], f"bundle {where}", "torch")
 
 

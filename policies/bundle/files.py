@@ -14,12 +14,14 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.files import MOST_BYTES, MOST_JSON, read_bytes
 from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import Reading
 
@@ -206,7 +208,7 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """
     folder = Path(folder)
     path = folder / CONFIG
-    config = _parse_json(_read(path, f"bundle {folder}"), str(path))
+    config = _parse_json(_read(path, f"bundle {folder}", MOST_JSON), str(path))
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise TrimtabError(f"{path}: is not the config of a Trimtab bundle; give a bundle's folder")
     if config.get("version") != VERSION:
@@ -217,6 +219,7 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     body = {key: value for key, value in config.items() if key != "sha256"}
     if config.get("sha256") != _digest(body):
         raise TrimtabError(f"{path}: was changed after the export (its hash differs); {_AGAIN}")
+    _check_origin(config, str(path))
     hashes = config.get("files")
     known = isinstance(hashes, dict) and {GOLDEN} < set(hashes) <= set(HASHED)
     if not isinstance(hashes, dict) or not known:
@@ -227,6 +230,27 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         if hashlib.sha256(files[name]).hexdigest() != expected:
             raise TrimtabError(f"{folder / name}: was changed (its hash differs); {_AGAIN}")
     return config, files
+
+
+def _check_origin(config: Mapping[str, Any], where: str) -> None:
+    """Check what a bundle says of the task and of the training that its policy comes from.
+
+    Raises:
+        TrimtabError: naming the entry that is missing or of another type.
+    """
+    env = config.get("env")
+    if not isinstance(env, dict):
+        raise TrimtabError(f"{where}: its entry 'env' must describe a task, got {env!r}; {_AGAIN}")
+    entries: dict[str, tuple[Any, type[Any] | UnionType, str]] = {
+        "env.id": (env.get("id"), str, "the id of a task"),
+        "env.options": (env.get("options"), dict, "options by name"),
+        "env.horizon": (env.get("horizon"), int | None, "a number of steps"),
+        "env.fingerprint": (env.get("fingerprint"), str | None, "text"),
+        "training": (config.get("training"), dict | None, "facts by name"),
+    }
+    for name, (value, kind, what) in entries.items():
+        if not isinstance(value, kind):
+            raise TrimtabError(f"{where}: its entry '{name}' must be {what}; {_AGAIN}")
 
 
 def read_golden(data: bytes, contract: Contract, where: str) -> dict[str, NDArray[Any]]:
@@ -317,9 +341,9 @@ def read_safetensors(data: bytes, where: str) -> dict[str, NDArray[Any]]:
     return tensors
 
 
-def _read(path: Path, what: str) -> bytes:
+def _read(path: Path, what: str, most: int = MOST_BYTES) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bytes(path, most)
     except FileNotFoundError as error:
         raise TrimtabError(f"{what}: has no {path.name}; check the path, or {_AGAIN}") from error
     except OSError as error:

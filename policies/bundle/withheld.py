@@ -15,7 +15,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from trimtab.files import atomic_directory
+from trimtab.files import atomic_directory, resolved
 from trimtab.observations import tree_map
 from trimtab.policies.bundle.files import (
     CONFIG,
@@ -73,7 +73,7 @@ def withhold_weights(source: str | Path, folder: str | Path) -> Path:
         TrimtabError: if ``source`` is no such bundle, or ``folder`` cannot be written or exists.
     """
     config, files = read_files(source)
-    folder = Path(folder).resolve()
+    folder = resolved(folder)
     if ONNX not in files:
         raise TrimtabError(f"bundle {source}: has no {ONNX}; make a complete one by trimtab export")
     if folder.exists():

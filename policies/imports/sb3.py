@@ -12,6 +12,7 @@ Stable-Baselines3 keeps in a pickle of their own.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
 from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
@@ -72,7 +74,7 @@ class _Model:
         self.path = path
         with readable(str(path)):
             try:
-                with zipfile.ZipFile(path) as archive:
+                with zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
                     self.data = json.loads(member(archive, "data"))
                     tensors = member(archive, "policy.pth")
             except KeyError as error:

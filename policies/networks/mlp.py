@@ -19,6 +19,10 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
 }
 
 
+MOST_LAYERS = 256
+"""Hidden layers of a perceptron; thousands take minutes to make and to save."""
+
+
 def activation_named(name: str) -> Callable[[], nn.Module]:
     """Return what makes the activation called ``name``.
 
@@ -31,11 +35,13 @@ def activation_named(name: str) -> Callable[[], nn.Module]:
 
 
 def check_widths(hidden: Sequence[int]) -> None:
-    """Check the widths of hidden layers.
+    """Check the widths of hidden layers, and how many there are.
 
     Raises:
-        TrimtabError: if one is less than 1.
+        TrimtabError: if one is less than 1, or there are more than :data:`MOST_LAYERS`.
     """
+    if len(hidden) > MOST_LAYERS:
+        raise TrimtabError(f"hidden has {len(hidden)} layers: must be at most {MOST_LAYERS}")
     if any(width < 1 for width in hidden):
         raise TrimtabError(f"hidden={list(hidden)}: every width must be at least 1")
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,11 @@ from typing import Any
 from trimtab.errors import TrimtabError
 
 _ENDS = 4096
+
+MOST_JSON = 1 << 28
+"""Bytes that a JSON file may have: more are read for minutes, and are no file of this package."""
+MOST_BYTES = (1 << 31) - 1
+"""Bytes that a file which is read whole may have; an ONNX graph cannot have more either."""
 
 
 def _beside(path: Path, *, folder: bool = False) -> Path:
@@ -138,12 +144,13 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(beside, ignore_errors=True)
 
 
-def check_own(path: Path, mark: str, setting: str) -> None:
+def check_own(path: Path, mark: str | None, setting: str) -> None:
     """Check that a file written to ``path`` would replace none but an earlier one of its kind.
 
     Args:
         path: where it is going to be written.
-        mark: text that files of the kind have in their first or last 4 kB.
+        mark: text that files of the kind have in their first or last 4 kB; None where there can
+            be no earlier one.
         setting: what errors call the path.
 
     Raises:
@@ -151,7 +158,7 @@ def check_own(path: Path, mark: str, setting: str) -> None:
     """
     if not os.path.lexists(path):
         return
-    if path.is_file():
+    if mark is not None and path.is_file():
         with path.open("rb") as file:
             start = file.read(_ENDS)
             file.seek(max(0, path.stat().st_size - _ENDS))
@@ -163,14 +170,50 @@ def check_own(path: Path, mark: str, setting: str) -> None:
     )
 
 
+def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
+    """Return all bytes of a file: what reads a user's file whole reads it by this.
+
+    A named pipe is refused, because it would be waited for, and so is a file that is too large,
+    before any of it is read.
+
+    Args:
+        path: of the file.
+        most: the largest size in bytes that such a file has.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        TrimtabError: if it is no regular file, or larger than ``most``.
+        OSError: if it is missing or cannot be read.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise TrimtabError(f"{path}: is no regular file; name a file on disk")
+        if found.st_size > most:
+            raise TrimtabError(
+                f"{path}: has {found.st_size / 1e6:,.0f} MB, and at most {most / 1e6:,.0f} MB are "
+                "read; fetch or make it again"
+            )
+        return file.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe too is opened at once, and not when somebody writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_json(path: str | Path, what: str) -> Any:
     """Return the JSON value in ``path``; ``what`` names it in errors.
 
     Raises:
-        TrimtabError: if the file is missing, unreadable or not JSON.
+        TrimtabError: if the file is missing, unreadable, too large or not JSON.
     """
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path, MOST_JSON).decode())
+    except TrimtabError as error:
+        raise TrimtabError(f"{what}: {error}") from error
     except FileNotFoundError as error:
         raise TrimtabError(f"{what}: {path} does not exist; check the path") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -186,6 +229,18 @@ def sha256_file(path: str | Path) -> str:
 def sha256_json(value: Any) -> str:
     """Return the SHA-256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def resolved(path: str | Path) -> Path:
+    """Return a path from the root, without symbolic links.
+
+    Raises:
+        TrimtabError: if the links lead in a circle.
+    """
+    try:
+        return Path(path).resolve()
+    except (OSError, RuntimeError) as error:
+        raise TrimtabError(f"{path}: its symbolic links lead in a circle; name another") from error
 
 
 def existing(folder: Path) -> Path:

@@ -12,7 +12,10 @@ from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.stats import number_text
 from trimtab.files import atomic_write_text
 
-__all__ = ["to_csv", "to_curves_csv", "to_markdown", "write"]
+__all__ = ["FILES", "to_csv", "to_curves_csv", "to_markdown", "write"]
+
+FILES = ("arena.md", "arena.csv", "curves.csv")
+"""What is written."""
 
 READING = """\
 Every method of a contest starts from the same frozen policies, one a seed, and has the same
@@ -138,11 +141,7 @@ def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def write(arena: Arena, folder: Path) -> dict[str, Path]:
     """Write ``arena.md``, ``arena.csv`` and ``curves.csv``; return their paths by name."""
-    texts = {
-        "arena.md": to_markdown(arena),
-        "arena.csv": to_csv(arena),
-        "curves.csv": to_curves_csv(arena),
-    }
+    texts = dict(zip(FILES, (to_markdown(arena), to_csv(arena), to_curves_csv(arena)), strict=True))
     for name, text in texts.items():
         atomic_write_text(folder / name, text)
     return {name: folder / name for name in texts}

@@ -14,17 +14,20 @@ from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.cli.records import records_of
+from trimtab.benchmarks.cli.records import RECORDS, records_of
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
 from trimtab.benchmarks.settings.values import MOST_SEED
 from trimtab.benchmarks.suites import figures
-from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
+from trimtab.benchmarks.suites.run_suite import NOTE, Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.errors import TrimtabError
+from trimtab.files import check_own
 
 __all__ = ["bench"]
+
+FIGURE = "figure.png"
 
 
 def bench(
@@ -48,6 +51,7 @@ def bench(
     command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
     command += f" only={only}" if only else ""
     console = Console(stderr=True)
+    _check_place(folder)
     with rundir.locked(folder):
         outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=launcher)
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
@@ -62,6 +66,19 @@ def bench(
     for what, path in paths.items():
         plain.print(f"{what + ':':<9}{path}")
     return 0
+
+
+def _check_place(folder: Path) -> None:
+    """Check that what a suite writes replaces nothing but what an earlier call has written.
+
+    Raises:
+        TrimtabError: naming the file of somebody else's.
+    """
+    boards.check_place(folder)
+    check_own(folder / NOTE, '"digest"', "out")
+    if not (folder / NOTE).is_file():
+        for name in (FIGURE, RECORDS, *arena_writing.FILES):
+            check_own(folder / name, None, "out")
 
 
 def _publish(
@@ -84,7 +101,7 @@ def _publish(
         title=suite.title,
     )
     written = boards.write(board, folder)
-    figure, bundle = folder / "figure.png", folder / "bundle"
+    figure, bundle = folder / FIGURE, folder / "bundle"
     paths = {"page": written["index.html"], "figure": figure}
     arena = None
     if suite.controls:

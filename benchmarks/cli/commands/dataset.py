@@ -25,6 +25,7 @@ from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.datasets.formats.own import missing_ends
 from trimtab.datasets.formats.registry import format_for, recognise
 from trimtab.envs.registry import is_task
+from trimtab.files import resolved
 from trimtab.types import TrimtabError
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
@@ -238,7 +239,7 @@ def _convert(words: dict[str, Any], format: str) -> int:
     source, target = Path(words["from"]), Path(words["to"])
     writer = format_for(target, words["as"])
     reader = recognise(source)
-    if target.resolve().is_relative_to(source.resolve()):
+    if resolved(target).is_relative_to(resolved(source)):
         raise TrimtabError(f"dataset: to={target} lies in from={source}; choose another place")
     halves = source.with_name(source.name.replace("-val.", ".")), source
     if target in halves:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
-from trimtab.benchmarks.cli.doctor import examine
-from trimtab.benchmarks.cli.screen import print_json, print_rows
+from trimtab.errors import TrimtabError
 
 __all__ = ["doctor"]
 
+_NEEDED = (
+    "gymnasium", "h5py", "hydra", "mujoco", "numpy", "omegaconf", "onnx", "onnxruntime", "pyarrow",
+    "rich", "safetensors", "torch", "yaml",
+)  # fmt: skip
+
 
 def doctor(out: str, format: str) -> int:
-    """Print what is wrong with this machine or installation; exit code 1 if anything is."""
+    """Print what is wrong with this machine or installation; exit code 1 if anything is.
+
+    Raises:
+        TrimtabError: if so much is missing that nothing can be looked at.
+    """
+    try:
+        from trimtab.benchmarks.cli.doctor import examine
+        from trimtab.benchmarks.cli.screen import print_json, print_rows
+    except ImportError as error:
+        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+        raise TrimtabError(
+            f"doctor: not installed: {', '.join(missing) or error}; make an environment from "
+            "requirements.lock"
+        ) from error
     findings = examine(Path(out))
     if format == "json":
         print_json([finding.to_json() for finding in findings])

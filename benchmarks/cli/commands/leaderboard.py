@@ -29,6 +29,8 @@ def leaderboard(
     command = f"trimtab leaderboard runs={runs}" + (f" baseline={baseline}" if baseline else "")
     if intervals != KINDS[0]:
         command += f" intervals={intervals}"
+    if out:
+        boards.check_place(out)
     board = boards.build(
         collect_episodes(runs),
         baselines=baseline or None,

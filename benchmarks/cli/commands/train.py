@@ -48,7 +48,7 @@ def _refuse_repeated(words: Sequence[str]) -> None:
         key, equals, text = word.partition("=")
         key = key.lstrip("+~")
         if equals and key in seen:
-            raise TrimtabError(f"train: {key} is given twice, the second time as {text!r}")
+            raise TrimtabError(f"train: {key} is given twice, the second time as {text[:80]!r}")
         seen.add(key)
 
 

@@ -39,7 +39,7 @@ from trimtab.datasets.formats.lerobot.writer import (
 from trimtab.datasets.formats.own import Own, flag_ends, flags_of, need, no_reward, parse
 from trimtab.datasets.io.parquet import read_columns
 from trimtab.errors import TrimtabError
-from trimtab.files import read_json
+from trimtab.files import read_bytes, read_json
 
 __all__ = ["FORMAT"]
 
@@ -101,7 +101,7 @@ def _read(path: Path, wanted: str) -> tuple[Contents, Frames]:
         if name in arrays:
             arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
     own_path = path / OWN_FILE
-    own = parse(own_path.read_bytes(), where) if own_path.is_file() else None
+    own = parse(read_bytes(own_path), where) if own_path.is_file() else None
     slices = _slices(arrays, info, where)
     if own is not None:
         episodes = _own_episodes(arrays, slices, own, where)

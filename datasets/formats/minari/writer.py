@@ -24,7 +24,13 @@ from trimtab.datasets.formats.minari.metadata import (
 from trimtab.datasets.formats.own import ends_of
 from trimtab.datasets.io.hdf5 import file_image
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_directory, sha256_file, sha256_json
+from trimtab.files import (
+    MOST_JSON,
+    atomic_directory,
+    read_bytes,
+    sha256_file,
+    sha256_json,
+)
 
 __all__ = ["FORMAT_VERSION", "check_id", "save"]
 
@@ -105,7 +111,7 @@ def _check_replaceable(folder: Path) -> None:
     if not folder.is_dir():
         raise TrimtabError(f"cannot write {folder}: a file is in its place; choose another folder")
     metadata = folder / "data" / METADATA_FILE
-    if metadata.is_file() and PREFIX.encode() not in metadata.read_bytes():
+    if metadata.is_file() and PREFIX.encode() not in read_bytes(metadata, MOST_JSON):
         raise TrimtabError(
             f"cannot write {folder}: a dataset that Trimtab did not write; choose another folder"
         )

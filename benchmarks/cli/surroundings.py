@@ -1,0 +1,58 @@
+"""What a process is started with: its open streams, its folder, its environment variables."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from trimtab.errors import TrimtabError
+
+__all__ = ["LOG", "check_folder", "check_streams", "log_level"]
+
+LOG = "TRIMTAB_LOG"
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def check_streams() -> None:
+    """Open what of the standard streams is closed, so that no file gets the number of one.
+
+    A library that writes to standard error by its number would write into that file.
+
+    Raises:
+        TrimtabError: if standard output is closed: no result could be shown.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
+        raise TrimtabError("standard output is closed; send it to a file, or to /dev/null")
+
+
+def check_folder() -> None:
+    """Check that the current folder is there: libraries end the process where it is not.
+
+    Raises:
+        TrimtabError: if it was removed.
+    """
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise TrimtabError("the current folder was removed; change to another one") from error
+
+
+def log_level() -> str:
+    """Return what is logged, by the environment variable ``TRIMTAB_LOG``; by default warnings.
+
+    Raises:
+        TrimtabError: if the variable is no level.
+    """
+    given = os.environ.get(LOG, "")
+    level = given.strip().upper() or "WARNING"
+    if level not in _LEVELS:
+        raise TrimtabError(f"{LOG}={given}: there are: {', '.join(_LEVELS)}; or leave it out")
+    return level
