@@ -140,6 +140,15 @@ def test_files_have_every_row_and_evaluation(arena: Arena, tmp_path: Path) -> No
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+def test_a_method_looks_the_same_in_every_panel(arena: Arena) -> None:
+    styles = figure._styles(arena)
+    assert len(styles) > 1 and len({*styles.values()}) == len(styles)
+    for contest in arena.contests:
+        learned = figure._learned(contest, arena)
+        assert {row.label for row in learned[:6]} <= styles.keys()
+        assert [row.area for row in learned] == sorted((r.area for r in learned), reverse=True)
+
+
 def test_a_run_without_rows_is_one_line() -> None:
     rows, runs = rows_and_runs()
     lost = {**runs[0], "config_hash": "gone", "name": "x-flow-gone"}
