@@ -55,9 +55,19 @@ class MetricsLog:
         self.length = 0
 
     def add(self, metrics: Metrics) -> None:
-        """Keep the metrics of one update, tensors where they are, until :meth:`settle`."""
+        """Keep the metrics of one update, tensors where they are, until :meth:`settle`.
+
+        Raises:
+            TrimtabError: if it is no mapping, or lacks a name that an update before it had.
+        """
         if not isinstance(metrics, Mapping):
-            raise TrimtabError(f"an update returned {metrics!r}; it has to return named scalars")
+            shown = " ".join(repr(metrics).split())[:80]
+            raise TrimtabError(f"an update returned {shown}; it has to return named scalars")
+        if self._kept and (lacking := [n for n in self._kept[0] if n not in metrics]):
+            raise TrimtabError(
+                f"an update returned no {lacking[0]}, and one before did; the names of the metrics "
+                "have to be the same every time"
+            )
         self._kept.append(metrics)
 
     @property

@@ -214,7 +214,11 @@ class Run:
 
     def _update(self, phase: Phase, data: Batch | Rollout | Outcome) -> None:
         assert phase.update is not None
-        self.metrics.add(phase.update(data))
+        metrics = phase.update(data)
+        try:
+            self.metrics.add(metrics)
+        except TrimtabError as error:
+            raise TrimtabError(f"{self._where(self.updates + 1)}: {error}") from error
         self.updates += 1
         if self.algorithm.rollout_steps or self.updates % LOG_EVERY == 0:
             self._log()
@@ -268,7 +272,7 @@ class Run:
             self._settle()
             self.checkpoints.save(now, self._state())
         if now * 200 // self.end > before * 200 // self.end:
-            self.progress(now / self.end, f"{now:,} of {self.end:,} steps")
+            self.progress(now / self.end, f"{now:,} of {self.end:,} steps{self.evaluator.last}")
         self._check_stop()
 
     def _check_stop(self) -> None:
@@ -284,11 +288,10 @@ class Run:
 
     def _evaluate(self) -> None:
         self.evaluation_due = True
-        deterministic = is_deterministic(self.config, self.algorithm.policy)
         self.scores = self.evaluator.judge(
             torch_act(self.algorithm.policy),
             self.algorithm.policy.reading,
-            deterministic=deterministic,
+            deterministic=is_deterministic(self.config, self.algorithm.policy),
             check=self._check_stop,
         )
         self.evaluation_due = False

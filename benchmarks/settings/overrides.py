@@ -13,7 +13,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
 from trimtab.benchmarks.settings.constructors import keywords
-from trimtab.benchmarks.settings.groups import CONSTRUCTED, GROUPS, conf_file, top_level
+from trimtab.benchmarks.settings.groups import (
+    CONSTRUCTED,
+    GROUPS,
+    conf_file,
+    constructed_section,
+    top_level,
+)
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.datasets.catalog import external_datasets
@@ -166,8 +172,7 @@ def _constructor_override(text: str, group: str, key: str, choice: str, target: 
         choice: name of the group's file that is chosen.
         target: the class that takes the place of the file's, if one is named.
     """
-    section = conf_file(f"{group}/{choice}.yaml")
-    section = section.get(group, section)  # a method's file also sets settings of the run
+    section = constructed_section(group, choice)
     target = target or section["_target_"]
     known = keywords(target, f"{group}._target_")
     head = key.partition(".")[0]

@@ -14,6 +14,7 @@ from trimtab.benchmarks.settings.catalog import (
     family_of,
     is_faithful,
 )
+from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.envs.registry import list_families, list_tasks
 from trimtab.errors import TrimtabError
 
@@ -73,7 +74,8 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
     _refuse_tag(what, tag)
     rows = []
     for name in groups.group_options(what):
-        target = groups.load_group(what, name)[what]["_target_"]
+        target = groups.constructed_section(what, name)["_target_"]
+        class_of(target, f"{what}={name}: _target_")  # one line if it cannot be imported
         summary, paper = describe_algorithm(target, groups.heading(what, name))
         faithful = "yes" if is_faithful(target) else "no"
         rows.append(
