@@ -13,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from trimtab.benchmarks.core.progress import Pace, telling
+
 _LONGEST_NAME = 48
 _WIDEST = 1000
 
@@ -21,8 +23,14 @@ _WIDEST = 1000
 def progress_bar(description: str) -> Iterator[Callable[[float, str], None]]:
     """Show a progress bar, and yield the function that updates it.
 
-    The function takes the share that is done, from 0 to 1, and a few words.
+    The function takes the share that is done, from 0 to 1, and a few words. Without a terminal,
+    a line says how far it is, every so many seconds.
     """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        with _progress_lines(description, console) as tell_line:
+            yield tell_line
+        return
     from rich.progress import (
         BarColumn,
         Progress,
@@ -35,7 +43,7 @@ def progress_bar(description: str) -> Iterator[Callable[[float, str], None]]:
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"),
         TimeElapsedColumn(), TimeRemainingColumn(compact=True), TextColumn("{task.fields[text]}"),
     )  # fmt: skip
-    progress = Progress(*columns, console=Console(stderr=True))
+    progress = Progress(*columns, console=console)
     task = progress.add_task(description, total=1.0, text="")
 
     def tell(share: float, text: str) -> None:
@@ -47,6 +55,28 @@ def progress_bar(description: str) -> Iterator[Callable[[float, str], None]]:
     finally:
         if progress.live.is_started:
             progress.stop()
+
+
+@contextmanager
+def _progress_lines(description: str, console: Console) -> Iterator[Callable[[float, str], None]]:
+    """Yield the function that takes how far work is, which lines on a console then say."""
+    pace, now = Pace(), ("", 0.0, "")  # nothing is said of what has not begun
+
+    def tell(share: float, text: str) -> None:
+        nonlocal now
+        pace.left(share)  # the first call says what was done before
+        now = description, share, text
+
+    def describe() -> str:
+        what, share, text = now
+        words = (f"{share:.0%}", text, pace.left(share) if what else "")
+        return f"{what}: {', '.join(filter(None, words))}" if what else ""
+
+    def write(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    with telling(describe, write):
+        yield tell
 
 
 def print_result(folder: Path, summary: Mapping[str, Any], *, already_done: bool) -> None:

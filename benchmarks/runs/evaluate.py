@@ -62,6 +62,13 @@ class Scores:
         flags = [episode.success for episode in self.episodes if episode.success is not None]
         return float(np.mean(flags)) if flags else None
 
+    @property
+    def words(self) -> str:
+        """What a line about a run says of them."""
+        if self.success_rate is None:
+            return f"return {self.mean_return:.2f}"
+        return f"success {self.success_rate:.2f}"
+
 
 class Evaluator:
     """Judges policies on one task, always in the same episodes.
@@ -73,6 +80,9 @@ class Evaluator:
     and Playground's simulation, which is compiled for that number in float32, so much that an
     episode drifts apart from the same one alone. That number follows from ``episodes`` alone, so
     the same evaluation always has the same.
+
+    Attributes:
+        last: the last evaluation in words, after a comma; empty before there was one.
 
     Args:
         env: task id.
@@ -101,6 +111,7 @@ class Evaluator:
         self.episodes, self.seed, self.observations = episodes, seed, observations
         side_by_side = max(n for n in range(1, MOST_ENVS + 1) if episodes % n == 0)
         self.rounds = episodes // side_by_side
+        self.last = ""
         self.envs: EpisodeVectorEnv | DictVectorEnv = make_vec(
             env,
             side_by_side,
@@ -168,7 +179,9 @@ class Evaluator:
                     self.envs.active[i] = False
                 else:
                     agent.reset([i], [self._seed_of(i, int(done_rounds[i]))])
-        return Scores(tuple(scores[episode] for episode in range(self.episodes)))
+        found = Scores(tuple(scores[episode] for episode in range(self.episodes)))
+        self.last = f", {found.words}"
+        return found
 
     def _seed_of(self, index: int, episode: int) -> int:
         return int(self.seed + index * self.rounds + episode)

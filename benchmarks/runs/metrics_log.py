@@ -41,6 +41,10 @@ def _numbers(values: Sequence[float | Tensor], name: str) -> list[float]:
         raise TrimtabError(f"the metric {name} of an update is no scalar ({error})") from error
 
 
+def _shown(value: object) -> str:
+    return " ".join(repr(value).split())[:80]
+
+
 class MetricsLog:
     """Running means of an update's metrics, appended to ``metrics.jsonl`` a line at a time.
 
@@ -55,9 +59,20 @@ class MetricsLog:
         self.length = 0
 
     def add(self, metrics: Metrics) -> None:
-        """Keep the metrics of one update, tensors where they are, until :meth:`settle`."""
+        """Keep the metrics of one update, tensors where they are, until :meth:`settle`.
+
+        Raises:
+            TrimtabError: if it is no mapping, or lacks a name that an update before it had.
+        """
         if not isinstance(metrics, Mapping):
-            raise TrimtabError(f"an update returned {metrics!r}; it has to return named scalars")
+            raise TrimtabError(
+                f"an update returned {_shown(metrics)}; it has to return named scalars"
+            )
+        if self._kept and (lacking := [n for n in self._kept[0] if n not in metrics]):
+            raise TrimtabError(
+                f"an update returned no {lacking[0]}, and one before did; the names of the metrics "
+                "have to be the same every time"
+            )
         self._kept.append(metrics)
 
     @property

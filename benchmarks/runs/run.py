@@ -76,7 +76,7 @@ class Run:
     ) -> None:
         self.config, self.parts, self.folder, self.progress = config, parts, folder, progress
         self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks)
-        self._asked_to_stop = False  # by a callback
+        self._asked_to_stop = threading.Event()  # by a callback
         self.evaluation_due = False
         seed = config["seed"]
         torch.manual_seed(seed)
@@ -213,7 +213,11 @@ class Run:
 
     def _update(self, phase: Phase, data: Batch | Rollout | Outcome) -> None:
         assert phase.update is not None
-        self.metrics.add(phase.update(data))
+        metrics = phase.update(data)
+        try:
+            self.metrics.add(metrics)
+        except TrimtabError as error:
+            raise TrimtabError(f"{self._where(self.updates + 1)}: {error}") from error
         self.updates += 1
         if self.algorithm.rollout_steps or self.updates % LOG_EVERY == 0:
             self._log()
@@ -263,7 +267,7 @@ class Run:
         if now // every > before // every and now < self.end:
             self._save()
         if now * 200 // self.end > before * 200 // self.end:
-            self.progress(now / self.end, f"{now:,} of {self.end:,} steps")
+            self.progress(now / self.end, f"{now:,} of {self.end:,} steps{self.evaluator.last}")
         self._check_stop()
 
     def _save(self) -> None:
@@ -272,14 +276,12 @@ class Run:
         self.listeners.saved(self._now())
 
     def _now(self) -> Moment:
-        def stop() -> None:
-            self._asked_to_stop = True
-
-        return Moment(self.folder, self.position, self.end, self.env_steps, self.updates, stop)
+        place = (self.folder, self.position, self.end, self.env_steps, self.updates)
+        return Moment(*place, stop=self._asked_to_stop.set)
 
     def _check_stop(self) -> None:
         """Save and stop if the process was told to end."""
-        if not (self.stop.is_set() or self._asked_to_stop):
+        if not (self.stop.is_set() or self._asked_to_stop.is_set()):
             return
         self._save()
         raise Stopped(
@@ -289,11 +291,10 @@ class Run:
 
     def _evaluate(self) -> None:
         self.evaluation_due = True
-        deterministic = is_deterministic(self.config, self.algorithm.policy)
         self.scores = self.evaluator.judge(
             torch_act(self.algorithm.policy),
             self.algorithm.policy.reading,
-            deterministic=deterministic,
+            deterministic=is_deterministic(self.config, self.algorithm.policy),
             check=self._check_stop,
         )
         self.evaluation_due = False

@@ -12,9 +12,16 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trimtab.benchmarks.settings.groups import GROUPS, conf_file, load_group
+from trimtab.benchmarks.settings.groups import (
+    CONSTRUCTED,
+    GROUPS,
+    conf_file,
+    constructed_section,
+    load_group,
+)
 from trimtab.benchmarks.settings.overrides import check_overrides, dataset_override, spell_out
 from trimtab.benchmarks.settings.values import as_whole, check_values
+from trimtab.benchmarks.settings.words import yaml_fault
 from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
@@ -56,6 +63,8 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
             overrides = check_overrides(overrides)
             composed = compose("config", overrides=list(overrides), return_hydra_config=True)
         return from_composed(composed)
+    except yaml.YAMLError as error:
+        raise TrimtabError(f"settings: a file of conf/ is no YAML ({yaml_fault(error)})") from error
     except (HydraException, OmegaConfBaseException) as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TrimtabError(f"settings: {line}; see trimtab train --help") from error
@@ -64,6 +73,9 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
 def from_composed(composed: DictConfig) -> RunConfig:
     """Return the checked settings of what Hydra composed (with its ``hydra`` node)."""
     choices = composed.hydra.runtime.choices
+    for group in CONSTRUCTED:
+        if choices.get(group):
+            constructed_section(group, choices[group])  # it may be a user's own, and empty
     base = OmegaConf.to_container(composed, resolve=False)
     assert isinstance(base, dict)
     composed = OmegaConf.masked_copy(composed, [str(k) for k in composed if k != "hydra"])

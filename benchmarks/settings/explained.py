@@ -7,8 +7,10 @@ import json
 import re
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from trimtab.benchmarks.settings.constructors import class_of, keywords
-from trimtab.benchmarks.settings.groups import heading, load_group
+from trimtab.benchmarks.settings.groups import constructed_section, heading, load_group
 
 __all__ = ["keywords_help", "meanings"]
 
@@ -27,7 +29,7 @@ def keywords_help(group: str, name: str) -> list[str]:
         TrimtabError: if there is no such file, or its class cannot be imported.
     """
     file = load_group(group, name)
-    section = file.get(group, file)
+    section: Any = OmegaConf.to_container(constructed_section(group, name))
     target, setting = section["_target_"], f"{group}._target_"
     told = meanings(class_of(target, setting))
     summary = heading(group, name).partition("\n")[0]

@@ -6,18 +6,21 @@ import importlib.resources
 import itertools
 from typing import Any
 
+import yaml
 from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.settings.outside import outside_file
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.settings.words import nearest, yaml_fault
 from trimtab.types import TrimtabError
 
 __all__ = [
     "CONSTRUCTED",
     "GROUPS",
     "conf_file",
+    "constructed_section",
     "group_options",
     "heading",
     "load_group",
@@ -55,9 +58,31 @@ def load_group(group: str, name: str) -> dict[str, Any]:
 
 def registered_target(group: str, name: str) -> str | None:
     """Return the dotted path of the class that ``conf/<group>/<name>.yaml`` names, if it does."""
-    section = conf_file(f"{group}/{name}.yaml")
-    found = section.get(group, section).get("_target_")
+    file = conf_file(f"{group}/{name}.yaml")
+    section = file.get(group, file)
+    found = section.get("_target_") if isinstance(section, DictConfig) else None
     return None if found is None else str(found)
+
+
+def constructed_section(group: str, name: str) -> DictConfig:
+    """Return the part of a method's or a policy's file that names its class, and its keywords.
+
+    A method's file may also set settings of the run, beside that part.
+
+    Args:
+        group: one of :data:`CONSTRUCTED`.
+        name: of one of the group's files.
+
+    Raises:
+        TrimtabError: if the file is no YAML, or names no class.
+    """
+    file = conf_file(f"{group}/{name}.yaml")
+    section = file.get(group, file)
+    if not isinstance(section, DictConfig) or not isinstance(section.get("_target_"), str):
+        raise TrimtabError(
+            f"conf/{group}/{name}.yaml: must name a class, as _target_ below {group}"
+        )
+    return section
 
 
 def heading(group: str, name: str) -> str:
@@ -81,9 +106,17 @@ def settings_help() -> list[str]:
 
 
 def conf_file(name: str) -> DictConfig:
-    """Return a file of ``conf/``, such as ``dataset/two_routes.yaml``, as it is written."""
-    loaded = OmegaConf.create(_text(name))
-    assert isinstance(loaded, DictConfig)
+    """Return a file of ``conf/``, such as ``dataset/two_routes.yaml``, as it is written.
+
+    Raises:
+        TrimtabError: if it is no YAML, or no mapping.
+    """
+    try:
+        loaded = OmegaConf.create(_text(name))
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise TrimtabError(f"conf/{name}: is no YAML ({yaml_fault(error)}); correct it") from error
+    if not isinstance(loaded, DictConfig):
+        raise TrimtabError(f"conf/{name}: must be a mapping")
     return loaded
 
 

@@ -16,6 +16,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from trimtab.benchmarks.settings.words import yaml_fault
 from trimtab.errors import TrimtabError
 from trimtab.plugins import plugins
 
@@ -65,8 +66,7 @@ def adopted(group: str, path: str, own: list[str]) -> str:
     except OSError as error:
         raise TrimtabError(f"{group}={path}: cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        line = " ".join(str(error).split())
-        raise TrimtabError(f"{group}={path}: is no YAML ({line})") from error
+        raise TrimtabError(f"{group}={path}: is no YAML ({yaml_fault(error)})") from error
     if not isinstance(found, Mapping):
         raise TrimtabError(f"{group}={path}: must be a mapping, as the files of conf/{group}/ are")
     place = _adopting(make=True)[0] / group / f"{file.stem}.yaml"

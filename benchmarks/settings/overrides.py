@@ -17,6 +17,7 @@ from trimtab.benchmarks.settings.groups import (
     CONSTRUCTED,
     GROUPS,
     conf_file,
+    constructed_section,
     group_options,
     top_level,
 )
@@ -177,8 +178,7 @@ def _constructor_override(text: str, group: str, key: str, choice: str, target: 
         choice: name of the group's file that is chosen.
         target: the class that takes the place of the file's, if one is named.
     """
-    section = conf_file(f"{group}/{choice}.yaml")
-    section = section.get(group, section)  # a method's file also sets settings of the run
+    section = constructed_section(group, choice)
     target = target or section["_target_"]
     known = keywords(target, f"{group}._target_")
     head = key.partition(".")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["nearest", "quoted"]
+__all__ = ["nearest", "quoted", "yaml_fault"]
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -13,6 +13,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+
+
+def yaml_fault(error: Exception) -> str:
+    """Return what is wrong with a YAML text, and in which line, from its reader's error."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())[:200]
+    return f"line {mark.line + 1}: {problem}"
 
 
 def quoted(path: str) -> str:

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trimtab.benchmarks.settings.constructors import keywords
-from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.settings.groups import constructed_section, group_options
+from trimtab.benchmarks.settings.overrides import check_name
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.types import TrimtabError
 
@@ -177,7 +178,8 @@ class _Grid:
                 f"{len(named)}"
             )
         if named[0] not in self.settings:
-            section = load_group("algorithm", named[0])["algorithm"]
+            check_name("algorithm", named[0], group_options("algorithm"))
+            section = constructed_section("algorithm", named[0])
             known = (f"algorithm.{key}" for key in keywords(section["_target_"]))
             self.settings[named[0]] = frozenset(known)
         return [word for word in asked if word.partition("=")[0] in self.settings[named[0]]]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -357,6 +358,13 @@ def test_malformed_golden_rows(
             "malformed",
             True,
         ),
+        ({"env": [1]}, "'env' must describe a task", True),
+        ({"env": None}, "'env' must describe a task", True),
+        ({"env": {"id": [1], "options": {}}}, "'env.id' must be the id of a task", True),
+        ({"env": {"id": "x", "options": [1]}}, "'env.options' must be options by name", True),
+        ({"env": {"id": "x", "options": {}, "horizon": "x"}}, "'env.horizon' must be", True),
+        ({"env": {"id": "x", "options": {}, "fingerprint": 1}}, "'env.fingerprint' must", True),
+        ({"training": "x"}, "'training' must be facts by name", True),
     ],
 )
 def test_wrong_config_is_refused(
@@ -365,6 +373,36 @@ def test_wrong_config_is_refused(
     folder = copy_of("gaussian")
     reseal(folder, config=change)
     refused(folder, word, runtime=runtime)
+
+
+def test_a_width_that_is_text_is_refused(copy_of: BundleOf, reseal: Any) -> None:
+    folder = copy_of("gaussian")
+    policy = json.loads((folder / "config.json").read_text())["policy"]
+    reseal(folder, config={"policy": {**policy, "std": "x"}})
+    refused(folder, "the policy cannot act with its settings", runtime=False)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_pipe_in_a_files_place_is_not_waited_for(file: str, copy_of: BundleOf) -> None:
+    folder = copy_of("gaussian")
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    refused(folder, f"{file}: is no regular file")
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_file_of_gigabytes_is_refused_before_it_is_read(file: str, copy_of: BundleOf) -> None:
+    folder = copy_of("gaussian")
+    os.truncate(folder / file, 3 * 10**9)  # takes no room on the disk
+    refused(folder, f"{file}: has 3,000 MB, and at most")
+
+
+def test_a_place_behind_links_in_a_circle(
+    tmp_path: Path, policy_of: PolicyOf, contract: dict[str, Any]
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(TrimtabError, match="loop/b: .*circle|cannot write"):
+        save_bundle(policy_of("gaussian"), tmp_path / "loop" / "b", contract=contract, onnx=False)
 
 
 def test_limits_of_contract_and_policy_must_agree(copy_of: BundleOf, reseal: Any) -> None:

@@ -15,6 +15,7 @@ from trimtab.benchmarks.settings.catalog import (
     family_of,
     is_faithful,
 )
+from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.benchmarks.settings.outside import outside_file
 from trimtab.envs.registry import list_families, list_tasks
 from trimtab.errors import TrimtabError
@@ -75,7 +76,8 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
     _refuse_tag(what, tag)
     rows = []
     for name in groups.group_options(what):
-        target = groups.load_group(what, name)[what]["_target_"]
+        target = groups.constructed_section(what, name)["_target_"]
+        class_of(target, f"{what}={name}: _target_")  # one line if it cannot be imported
         own = outside_file(f"{what}/{name}.yaml") is not None
         about = describe_own if own else describe_algorithm
         summary, paper = about(target, groups.heading(what, name))

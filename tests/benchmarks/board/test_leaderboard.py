@@ -290,6 +290,28 @@ def test_writing_makes_all_files_and_can_be_recomputed_from_them(
     assert again.to_csv() == build(quickstart_table, repetitions=50).to_csv()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["index.html", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "episodes.parquet"],
+)
+def test_a_strangers_file_is_not_replaced(name: str, board: Leaderboard, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("<title>My page</title>")
+    with pytest.raises(TrimtabError, match=f"{name}: something is there that this command has not"):
+        leaderboard.write(board, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "<title>My page</title>"
+    (tmp_path / name).unlink()
+    leaderboard.write(board, tmp_path)
+    leaderboard.write(board, tmp_path)  # its own files are replaced
+
+
+def test_every_published_leaderboard_is_known_as_one(root: Path) -> None:
+    folders = [path.parent for path in root.glob("benchmarks/results/*/index.html")]
+    assert len(folders) > 5
+    for folder in folders:
+        leaderboard.check_place(folder)
+
+
 def test_terminal_shows_every_row_within_100_columns(board: Leaderboard) -> None:
     stream = io.StringIO()
     leaderboard.print_table(board, Console(file=stream, width=100))

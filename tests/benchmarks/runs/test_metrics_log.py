@@ -48,6 +48,21 @@ def test_when_it_is_looked_at_changes_no_bit(tmp_path: Path) -> None:
     assert len(set(lines)) == 1
 
 
+@pytest.mark.parametrize("value", [None, "loss", torch.ones(3), [("loss", 1.0)], 0.5])
+def test_an_update_that_returns_no_names_is_refused(value: Any, tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "log.jsonl")
+    with pytest.raises(TrimtabError, match="it has to return named scalars") as error:
+        log.add(value)
+    assert len(str(error.value)) < 200
+
+
+def test_a_name_that_is_gone_is_told(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "log.jsonl")
+    log.add({"loss": 1.0, "rate": 2.0})
+    with pytest.raises(TrimtabError, match="an update returned no rate, and one before did"):
+        log.add({"loss": 1.0})
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, torch.tensor(math.nan)])
 def test_a_value_that_is_not_finite_is_told_with_its_update(value: Any, tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "log.jsonl")

@@ -12,12 +12,14 @@ import pytest
 import yaml
 
 from trimtab.benchmarks.cli.commands.listing import LISTINGS
+from trimtab.benchmarks.settings import groups
 from trimtab.benchmarks.settings.catalog import (
     FAMILIES,
     describe_algorithm,
     family_of,
     is_faithful,
 )
+from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.types import TrimtabError
@@ -31,6 +33,30 @@ def described(monkeypatch: pytest.MonkeyPatch, docstring: str | None) -> tuple[s
     module = types.ModuleType("described", docstring)
     monkeypatch.setitem(sys.modules, "described", module)
     return describe_algorithm("described.Method")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("algorithm: [1", r"conf/algorithm/bc.yaml: is no YAML \(line 2: .*\); correct it"),
+        ("algorithm:\n", "conf/algorithm/bc.yaml: must name a class, as _target_ below algorithm"),
+        ("", "conf/algorithm/bc.yaml: must name a class"),
+        ("- 1", "conf/algorithm/bc.yaml: must be a mapping"),
+        ("algorithm: {learning_rate: 1.0}", "conf/algorithm/bc.yaml: must name a class"),
+        ("algorithm: {_target_: no.Such}", "_target_=no.Such: cannot be imported"),
+    ],
+)
+def test_a_broken_file_of_a_method_is_named(
+    text: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_it_is = groups._text
+    broken = {"algorithm/bc.yaml": f"# Broken.\n{text}"}
+    monkeypatch.setattr(groups, "_text", lambda name: broken.get(name) or as_it_is(name))
+    words = ["env=gym/Hopper-v5", "algorithm=bc", "algorithm.beta=1"]
+    for call in (lambda: LISTINGS["algorithm"]("algorithm", ""), lambda: compose_run(words)):
+        with pytest.raises(TrimtabError, match=expected) as error:
+            call()
+        assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])

@@ -19,6 +19,16 @@ from trimtab.types import TrimtabError
 ENV = "env=robotics/PointMaze-TwoRoutes-v0"
 BC = [ENV, "algorithm=bc", "policy=flow", "dataset=two_routes"]
 
+OWN = """
+from trimtab.algorithms.offline.bc import BehaviorCloning
+
+
+class Cloning(BehaviorCloning):
+    def __init__(self, setup, *, beta: float = 1.0, **keywords):
+        super().__init__(setup, **keywords)
+        self.beta = beta
+"""
+
 WRONG = {
     "a setting": (["sede=1"], "sede: there is no such setting; did you mean seed?"),
     "a setting of the loop": (["online_step=1"], "did you mean online_steps?"),
@@ -90,6 +100,25 @@ WRONG = {
     "a rate that is text": (["algorithm.learning_rate=fast"], "algorithm.learning_rate=fast: must"),
     "a batch of a half": (["algorithm.batch_size=0.5"], "algorithm.batch_size=0.5: must be of"),
     "a batch that is a flag": (["algorithm.batch_size=true"], "must be of type int"),
+    "a batch of a billion": (
+        ["algorithm.batch_size=1000000000"],
+        "algorithm.batch_size=1000000000: must be at most 1048576",
+    ),
+    "a million copies": (["num_envs=1000000"], "num_envs=1000000: must be at most 65536"),
+    "a chunk without end": (["act_steps=100000"], "act_steps=100000: must be at most 1000"),
+    "a class that is no method": (
+        ["algorithm._target_=pathlib.Path"],
+        "algorithm._target_=pathlib.Path: is no algorithm: no child of Algorithm in",
+    ),
+    "a class that is no policy": (["policy._target_=pathlib.Path"], "is no policy: no child of Po"),
+    "another class's keyword": (
+        ["algorithm._target_=trimtab.algorithms.off_policy.sac.SAC", "algorithm.tua=0.1"],
+        "algorithm.tua: trimtab.algorithms.off_policy.sac.SAC has no such setting; did you mean t",
+    ),
+    "a setting of Hydra's": (
+        ["hydra.searchpath=[file:///x]"],
+        "hydra.searchpath=[file:///x]: Hydra's own settings have no effect here",
+    ),
     "one width": (["policy.hidden=8"], "policy.hidden=8: must be of type Sequence[int]"),
     "widths that are text": (["policy.hidden=[a]"], "policy.hidden=['a']: must be of type Seq"),
 }
@@ -132,6 +161,26 @@ def test_several_values_without_a_sweep_are_told_what_to_add(word: str) -> None:
     with pytest.raises(TrimtabError, match="these are several runs, a sweep: add -m") as error:
         compose_run([*BC[:1], *(BC[1:2] if "algorithm=" not in word else []), *BC[2:], word])
     assert "\n" not in str(error.value)
+
+
+def test_a_class_of_ones_own_has_its_own_keywords(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_cloning.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    word = "algorithm.beta=0.5"
+    with pytest.raises(TrimtabError, match="algorithm.beta: bc has no such setting"):
+        compose_run([*BC, word])
+    for words in ([word], [word, "algorithm.learning_rate=0.1"]):
+        found = compose_run([*BC, "algorithm._target_=my_cloning.Cloning", *words])
+        assert found["algorithm"]["beta"] == 0.5
+
+
+def test_thousands_of_layers_are_refused() -> None:
+    many = ",".join(["8"] * 3000)
+    config = compose_run(["env=gym/Hopper-v5", "algorithm=sac", f"algorithm.hidden=[{many}]"])
+    with pytest.raises(TrimtabError, match="hidden has 3000 layers: must be at most 256"):
+        components(config).make_algorithm()
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -1,0 +1,66 @@
+"""What a command is started with: closed streams, a folder that is gone, missing packages."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.cli.surroundings import LOG, log_level
+
+TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
+WITHOUT = (
+    "import sys; sys.modules[sys.argv[1]] = None; from trimtab.benchmarks.cli.main import main; "
+    "main(['doctor'])"
+)
+
+
+def refused(command: list[str], folder: Path) -> str:
+    """Return the one line with which a process of its own ends."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("word", ["debug", "info", "Info", "", " ", "WARNING", "error"])
+def test_levels_are_taken_in_any_case(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOG, word)
+    assert logging.getLevelName(log_level()) in range(10, 60)
+
+
+def test_another_word_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(LOG, "loud")
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "policy"])
+    assert ended.value.code == 2
+    line = "trimtab: TRIMTAB_LOG=loud: there are: DEBUG, INFO, WARNING, ERROR, CRITICAL; or leave"
+    assert capfd.readouterr().err.startswith(line)
+
+
+def test_a_closed_standard_output_is_one_line(tmp_path: Path) -> None:
+    line = refused(["sh", "-c", f"{TRIMTAB} --help >&-"], tmp_path)
+    assert line == "trimtab: standard output is closed; send it to a file, or to /dev/null"
+
+
+def test_a_closed_standard_error_gets_no_file_of_a_command(tmp_path: Path) -> None:
+    done = subprocess.run(["sh", "-c", f"{TRIMTAB} trian 2>&-"], cwd=tmp_path, timeout=120)
+    assert done.returncode == 2
+
+
+def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    gone = f"mkdir gone && cd gone && rmdir ../gone && {TRIMTAB} list policy"
+    line = refused(["sh", "-c", gone], tmp_path)
+    assert line == "trimtab: the current folder was removed; change to another one"
+
+
+@pytest.mark.parametrize("package", ["rich", "torch"])
+def test_the_doctor_says_what_is_missing(package: str, tmp_path: Path) -> None:
+    line = refused([sys.executable, "-c", WITHOUT, package], tmp_path)
+    assert line.startswith(f"trimtab: doctor: not installed: {package}; make an environment from")
