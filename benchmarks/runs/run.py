@@ -22,6 +22,7 @@ import torch
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
+from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.collector import Collector
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
@@ -133,7 +134,7 @@ class Run:
             except KeyError as error:
                 raise TrimtabError(
                     f"{self.folder / 'checkpoint'} lacks {error}: another version of Trimtab wrote "
-                    "it; remove it to start this run again"
+                    f"it; {remedy(self.folder)}, or remove it to start this run again"
                 ) from error
             logger.info("%s: going on at step %d", self.folder, self.position)
         else:
@@ -361,6 +362,7 @@ class Run:
             "evaluations": self.evaluations,
             "trial_episodes": self.trials.episodes,
             **random_states(self.config["device"]),
+            "start": self.parts.start,
             "phases": list(self.done),
             "updates": self.updates,
             "env_steps": self.env_steps,
