@@ -20,6 +20,7 @@ import torch
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
+from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs import train as runs
@@ -28,7 +29,7 @@ from trimtab.benchmarks.runs.evaluate import EpisodeScore, Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
 from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.runs.result import Progress
-from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes, read_episodes
+from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import GROUPS
 from trimtab.benchmarks.settings.words import quoted
@@ -155,6 +156,7 @@ def leaderboard(
     baseline: str | None = None,
     metric: Metric | None = None,
     intervals: str = KINDS[0],
+    physics: Sequence[str] = (),
 ) -> Leaderboard:
     """Compute tables and their intervals from the raw rows of runs.
 
@@ -164,17 +166,21 @@ def leaderboard(
         baseline: method that the others are compared with.
         metric: ``success`` or ``return``; None for success where a task has it.
         intervals: ``student_t`` or ``bootstrap``.
+        physics: fingerprints; of an environment with several, only rows of one of these count.
 
     Raises:
         TrimtabError: if there are no rows, or they do not belong in one table.
     """
+    table, sources = collect(Path(runs))
     board = boards.build(
-        collect_episodes(os.fspath(runs)),
+        table,
         metric=metric,
         baselines=baseline,
         intervals=intervals,
         command=f"trimtab leaderboard runs={os.fspath(runs)}",
         versions=versions(),
+        sources=sources,
+        physics=physics,
     )
     if out is not None:
         boards.write(board, os.fspath(out))

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trimtab.benchmarks.runs.base import load_base, training
+from trimtab.benchmarks.runs.folder import read_result
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.envs.registry import get_spec
-from trimtab.files import read_json, sha256_file
+from trimtab.files import sha256_file
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
@@ -36,7 +37,7 @@ def export_bundle(run: Path, out: Path) -> dict[str, float]:
     }
     results = None
     if (run / "result.json").is_file():
-        summary = read_json(run / "result.json", "result")
+        summary = read_result(run)
         results = {key: summary[key] for key in ("env", "episodes", "return", "success")}
     save_bundle(bundle.policy, out, contract=contract, results=results)
     return check_bundle(out)

@@ -15,10 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trimtab.benchmarks.board.model import Metric
+from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.stats import Array
+from trimtab.benchmarks.runs.settings_of import differing, text_of
 from trimtab.errors import TrimtabError
 
-__all__ = ["Evaluations", "Group", "grouped", "metric_of", "newest_revisions", "one_physics"]
+__all__ = [
+    "Evaluations",
+    "Group",
+    "grouped",
+    "metric_of",
+    "newest_revisions",
+    "one_physics",
+    "with_physics",
+]
 
 Evaluations = dict[int, list[tuple[tuple[int, int], Array]]]
 """For each seed its evaluations: (environment steps, updates), and the episodes' scores ``[E]``."""
@@ -58,6 +68,11 @@ class Group:
         return {seed: points[-1][1] for seed, points in self.evaluations().items()}
 
 
+_UNKNOWN = "unknown"
+"""Stands for the physics of rows that do not name it."""
+_NAMED = 3
+"""Folders that a message names; of the others it says how many there are."""
+
 _REVISIONS = (
     ("protocol_revision", ("env",), "the protocol"),
     ("revision", ("env", "algorithm"), "{algorithm}"),
@@ -96,21 +111,86 @@ def newest_revisions(table: pa.Table, notes: list[str]) -> pa.Table:
     return table
 
 
-def one_physics(table: pa.Table) -> dict[str, str | None]:
-    """Return the fingerprint of each environment; refuse rows of different physics."""
-    seen: dict[str, list[str | None]] = defaultdict(list)
-    pairs = table.select(["env", "fingerprint"]).group_by(["env", "fingerprint"]).aggregate([])
-    for pair in pairs.to_pylist():
-        seen[pair["env"]].append(pair["fingerprint"])
+def one_physics(
+    table: pa.Table, sources: Sources | None = None, wanted: Sequence[str] = ()
+) -> dict[str, str | None]:
+    """Return the fingerprint of each environment; refuse rows of different physics.
+
+    Args:
+        table: rows, of the physics that count (:func:`with_physics`).
+        sources: the folders of their runs.
+        wanted: fingerprints that were asked for.
+
+    Raises:
+        TrimtabError: if an environment has rows of several; it names their folders.
+    """
+    seen = _runs_by_physics(table)
     for env, prints in seen.items():
         if len(prints) > 1:
-            names = " and ".join(sorted(print_ or "unknown" for print_ in prints))
+            known = sources or Sources()
+            newest = max(prints, key=lambda name: (known.newest(prints[name]), name))
+            shown = " and ".join(f"{name}{_lying(prints[name], known)}" for name in sorted(prints))
             raise TrimtabError(
-                f"leaderboard: {env} has rows of different physics fingerprints, {names}; scores "
-                "under different physics or env_options cannot share a table: run the older ones "
-                "again with the packages and options of now, or name a folder of one kind only"
+                f"leaderboard: {env} has rows of different physics fingerprints, {shown}; scores "
+                "under different physics, rewards or env_options cannot share a table: let one "
+                f"kind count with physics={','.join([*wanted, newest])}, or move the folders of "
+                "the others away"
             )
-    return {env: prints[0] for env, prints in sorted(seen.items())}
+    single = {env: next(iter(prints)) for env, prints in sorted(seen.items())}
+    return {env: None if name == _UNKNOWN else name for env, name in single.items()}
+
+
+def with_physics(table: pa.Table, wanted: Sequence[str], notes: list[str]) -> pa.Table:
+    """Return the rows without those of other physics than the wanted one of their environment.
+
+    An environment with one physics only is left as it is.
+
+    Args:
+        table: rows.
+        wanted: fingerprints.
+        notes: gets one on each kind of rows that is left out.
+
+    Raises:
+        TrimtabError: if no row has a fingerprint that is wanted.
+    """
+    seen = _runs_by_physics(table)
+    for name in wanted:
+        if not any(name in prints for prints in seen.values()):
+            known = ", ".join(sorted({one for prints in seen.values() for one in prints}))
+            raise TrimtabError(f"leaderboard: physics={name}: no row has it; there are: {known}")
+    for env, prints in seen.items():
+        here = [name for name in wanted if name in prints]
+        if len(prints) == 1 or not here:
+            continue
+        for name in sorted(set(prints) - set(here)):
+            runs = len(prints[name])
+            notes.append(
+                f"{env}: {runs} run{'s' if runs > 1 else ''} of physics {name} left out, because "
+                f"physics {' and '.join(here)} was asked for."
+            )
+        mine = pc.is_in(pc.fill_null(table["fingerprint"], _UNKNOWN), value_set=pa.array(here))
+        table = table.filter(pc.or_(pc.not_equal(table["env"], env), mine))
+    return table
+
+
+def _runs_by_physics(table: pa.Table) -> dict[str, dict[str, list[tuple[str, int]]]]:
+    """Return the runs of each environment and fingerprint, as hash and seed."""
+    names = ["env", "fingerprint", "config_hash", "seed"]
+    found: dict[str, dict[str, list[tuple[str, int]]]] = {}
+    for row in table.select(names).group_by(names).aggregate([]).to_pylist():
+        prints = found.setdefault(row["env"], {})
+        runs = prints.setdefault(row["fingerprint"] or _UNKNOWN, [])
+        runs.append((row["config_hash"], row["seed"]))
+    return found
+
+
+def _lying(runs: Sequence[tuple[str, int]], known: Sources) -> str:
+    """Return in which folders some runs lie, in words; nothing where that is not known."""
+    places = sorted({str(known.folders[run].parent) for run in runs if run in known.folders})
+    if not places:
+        return ""
+    more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+    return f" (in {', '.join(places[:_NAMED])}{more})"
 
 
 def metric_of(table: pa.Table, env: str, wanted: Metric | None) -> Metric:
@@ -128,8 +208,21 @@ def metric_of(table: pa.Table, env: str, wanted: Metric | None) -> Metric:
     )
 
 
-def grouped(table: pa.Table, metrics: Mapping[str, Metric]) -> list[Group]:
-    """Return the configurations in a fixed order."""
+def grouped(
+    table: pa.Table,
+    metrics: Mapping[str, Metric],
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Group]:
+    """Return the configurations in a fixed order.
+
+    Args:
+        table: rows.
+        metrics: what each environment is scored by.
+        settings: of configurations, by hash; those that differ tell them apart in a label.
+
+    Raises:
+        TrimtabError: if a score is not finite.
+    """
     groups: dict[tuple[Any, ...], Group] = {}
     names = ("env", "algorithm", "policy", "base", "config_hash", "dataset", "seed", "env_steps",
              "updates", "return", "success")  # fmt: skip
@@ -145,13 +238,50 @@ def grouped(table: pa.Table, metrics: Mapping[str, Metric]) -> list[Group]:
         group.dataset = group.dataset or dataset
         group.scores[seed][env_steps, updates].append(score)
     ordered = [groups[key] for key in sorted(groups, key=lambda key: [str(part) for part in key])]
-    for group in ordered:
-        parts = _distinguishing([other for other in ordered if other.algorithm == group.algorithm])
-        marks = [str(getattr(group, part) or "none") for part in parts]
-        if "config_hash" in parts:  # always the last; a few letters of it tell two apart
-            marks[-1] = marks[-1][:8]
-        group.label = group.algorithm + (f" ({', '.join(marks)})" if marks else "")
+    for algorithm in dict.fromkeys(group.algorithm for group in ordered):
+        family = [group for group in ordered if group.algorithm == algorithm]
+        for group, marks in zip(family, _marks(family, settings or {}), strict=True):
+            group.label = algorithm + (f" ({', '.join(marks)})" if marks else "")
     return ordered
+
+
+def _marks(family: Sequence[Group], settings: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Return what each label of an algorithm's configurations names."""
+    parts = _distinguishing(family)
+    by_hash = "config_hash" in parts
+    if by_hash and (found := _by_settings(family, settings)) is not None:
+        return found
+    marks = [[str(getattr(group, part) or "none") for part in parts] for group in family]
+    if by_hash:  # always the last; a few letters of it tell two apart
+        marks = [[*mark[:-1], mark[-1][:8]] for mark in marks]
+    return marks
+
+
+def _by_settings(
+    family: Sequence[Group], settings: Mapping[str, Mapping[str, Any]]
+) -> list[list[str]] | None:
+    """Return the settings in which an algorithm's configurations differ in some environment.
+
+    None where settings are not known of all, or do not tell them apart.
+    """
+    if any(group.config_hash not in settings for group in family):
+        return None
+    several = len({group.policy for group in family}) > 1
+    names: dict[str, None] = {"policy": None} if several else {}
+    for env in {group.env for group in family}:
+        here = [settings[group.config_hash] for group in family if group.env == env]
+        names |= {name: None for own in differing(here) for name in own}
+    marks = [[_mark(group, name, settings) for name in sorted(names)] for group in family]
+    counts = Counter((group.env, *mark) for group, mark in zip(family, marks, strict=True))
+    return marks if max(counts.values()) == 1 else None
+
+
+def _mark(group: Group, name: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what a label says of one setting; columns of the rows name more than hashes do."""
+    column = name.partition(".")[0]
+    if name in ("policy", "base") or column == "dataset":
+        return str(getattr(group, column) or "none")
+    return f"{name.removeprefix('algorithm.')}={text_of(settings[group.config_hash].get(name))}"
 
 
 def _distinguishing(family: Sequence[Group]) -> tuple[str, ...]:

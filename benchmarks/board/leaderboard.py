@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,12 +13,19 @@ from rich.table import Table as RichTable
 
 from trimtab.benchmarks.board import stats
 from trimtab.benchmarks.board.baselines import Baselines, baseline_of, check_names
-from trimtab.benchmarks.board.groups import grouped, metric_of, newest_revisions, one_physics
+from trimtab.benchmarks.board.groups import (
+    grouped,
+    metric_of,
+    newest_revisions,
+    one_physics,
+    with_physics,
+)
 from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import EnvTable, Leaderboard, Metric
 from trimtab.benchmarks.board.numbers import Numbers, aggregates_of
 from trimtab.benchmarks.board.remarks import remarks
 from trimtab.benchmarks.board.report.page import render
+from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes, write_episodes
 from trimtab.errors import TrimtabError
@@ -46,6 +53,8 @@ def build(
     intervals: str = KINDS[0],
     repetitions: int = stats.REPETITIONS,
     seed: int = 0,
+    sources: Sources | None = None,
+    physics: Sequence[str] = (),
 ) -> Leaderboard:
     """Compute the leaderboard of a table of episode rows.
 
@@ -62,6 +71,8 @@ def build(
             field's percentile intervals.
         repetitions: resamples of each bootstrap, where those are wanted.
         seed: seed of the bootstraps.
+        sources: what is known of the rows beside them, for names and notes.
+        physics: fingerprints; of an environment with several, only rows of one of these count.
 
     Raises:
         TrimtabError: if there is no row, rows of one environment have different physics, a score is
@@ -71,13 +82,14 @@ def build(
     if table.num_rows == 0:
         raise TrimtabError("leaderboard: no episode rows; evaluate a run first")
     notes: list[str] = []
-    table = newest_revisions(table, notes)
-    physics = one_physics(table)
-    metrics = {env: metric_of(table, env, metric) for env in physics}
-    groups = grouped(table, metrics)
+    known = sources or Sources()
+    table = with_physics(newest_revisions(table, notes), physics, notes)
+    fingerprints = one_physics(table, known, physics)
+    metrics = {env: metric_of(table, env, metric) for env in fingerprints}
+    groups = grouped(table, metrics, known.settings)
     check_names(baselines, groups)
     tables = []
-    for env, fingerprint in physics.items():
+    for env, fingerprint in fingerprints.items():
         here = [group for group in groups if group.env == env]
         numbers = Numbers(kind, rate=metrics[env] == "success")
         entries = [
@@ -85,7 +97,7 @@ def build(
         ]
         entries.sort(key=lambda entry: (-entry.iqm.value, -entry.mean.value, entry.label))
         tables.append(EnvTable(env, metrics[env], fingerprint, tuple(entries)))
-    notes += remarks(tables)
+    notes += [*remarks(tables), *known.notes]
     suites = sorted({str(x) for x in table["suite"].unique().to_pylist() if x is not None})
     return Leaderboard(
         title=title or "Leaderboard" + (f": {', '.join(suites)}" if suites else ""),

@@ -100,7 +100,8 @@ def run(words: Sequence[str]) -> int:
         function: Callable[..., int] = getattr(importlib.import_module(module), attribute)
         return function(rest)
     kept = [word for word in rest if command.within and word.startswith(command.within)]
-    settings = parse(name, command.settings, [word for word in rest if word not in kept])
+    own = [word for word in rest if word not in kept]
+    settings = parse(name, command.settings, own, command.bare)
     if command.within:
         settings["overrides"] = kept
     function = getattr(importlib.import_module(module), attribute)

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.artefacts.measures import base_distance, decision_times, held_out_states
+from trimtab.benchmarks.runs.folder import read_result
 from trimtab.benchmarks.suites.run_suite import Outcome
 from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.files import atomic_write_text, read_json
@@ -44,7 +45,7 @@ def records_of(suite: Suite, outcome: Outcome, folder: Path, console: Console) -
     records = []
     for job in suite.jobs:
         run = outcome.folder(job.name, job.seed)
-        result = read_json(run / "result.json", "result")
+        result = read_result(run)
         record = {"name": job.name, "seed": job.seed, "place": dict(job.place)}
         record |= {key: result[key] for key in _KEPT if key in result}
         known = before.get((job.name, job.seed), {})

@@ -76,6 +76,23 @@ COMMANDS: dict[str, Command] = {
             "format": FORMAT,
         },
     ),
+    "runs": Command(
+        "trimtab.benchmarks.cli.commands.runs:runs",
+        "list runs with their state and settings; compare two; mend a damaged one",
+        (
+            "trimtab runs",
+            "trimtab runs runs/gym/Hopper-v5 format=json",
+            "trimtab runs diff runs/…/1a2b3c4d5e/seed0 runs/…/6f7a8b9c0d/seed0",
+            "trimtab runs repair runs/…/seed0",
+        ),
+        {
+            "action": Setting("list", "what to do", ("list", "diff", "repair")),
+            "where": Setting("runs", "a folder of runs, or of one run"),
+            "other": Setting("", "diff: the run that the first one is compared with"),
+            "format": FORMAT,
+        },
+        bare=("action", "where", "other"),
+    ),
     "leaderboard": Command(
         "trimtab.benchmarks.cli.commands.leaderboard:leaderboard",
         "recompute tables, statistics, figures and an HTML page from raw rows",
@@ -83,6 +100,9 @@ COMMANDS: dict[str, Command] = {
         {
             "runs": Setting("runs", "a folder of runs, or one episodes.parquet"),
             "out": Setting("", "folder to write to; default: only print"),
+            "physics": Setting(
+                "", "fingerprints, separated by commas: of a task with several, the one that counts"
+            ),
             "baseline": Setting("", "method that the others are compared with"),
             "metric": Setting("", "default: success where a task has it", ("success", "return")),
             "intervals": Setting(

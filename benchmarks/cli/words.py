@@ -33,7 +33,9 @@ class Command:
     """One command: where it is carried out, its settings, and what its help shows.
 
     ``settings`` is None for commands whose words are Hydra overrides of a run's settings. Words
-    that begin with ``within`` are kept as they are, in the argument ``overrides``.
+    that begin with ``within`` are kept as they are, in the argument ``overrides``. Words without
+    ``=`` are the values of the settings in ``bare``, in this order; by default only the first
+    setting can be given so.
     """
 
     function: str
@@ -41,6 +43,7 @@ class Command:
     examples: tuple[str, ...]
     settings: Mapping[str, Setting] | None
     within: str = ""
+    bare: tuple[str, ...] = ()
 
 
 def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
@@ -56,19 +59,42 @@ def _without_exponent(text: str) -> str:
     return text
 
 
-def parse(command: str, settings: Mapping[str, Setting], words: Sequence[str]) -> dict[str, Any]:
+def _next_place(settings: Mapping[str, Setting], places: list[str], word: str) -> str:
+    """Take off ``places`` the setting whose value a bare word is; empty if none is left."""
+    while places:
+        key = places.pop(0)
+        setting = settings[key]
+        if setting.default is ... or not setting.choices or word in setting.choices:
+            return key
+    return ""
+
+
+def parse(
+    command: str, settings: Mapping[str, Setting], words: Sequence[str], bare: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return the values of a command's settings.
 
-    A word without ``=`` is the value of the command's first setting.
+    Args:
+        command: its name.
+        settings: what it takes.
+        words: what it was given.
+        bare: the settings whose values are the words without ``=``, in this order; by default the
+            first setting. One that has choices, none of which is the word, is passed over if it has
+            a default.
 
     Raises:
         TrimtabError: on an unknown setting, a missing one or a wrong value.
     """
     values: dict[str, Any] = {}
+    places = list(bare)
     for word in words:
         key, equals, text = word.partition("=")
         if not equals:
-            key, text = next(iter(settings)), word
+            key, text = _next_place(settings, places, word) if bare else next(iter(settings)), word
+            if not key:
+                raise TrimtabError(
+                    f"{command}: {word}: one word too many; see trimtab {command} --help"
+                )
         key = key.lstrip("-+")
         if key not in settings:
             raise TrimtabError(f"{command}: no setting {key!r}; {near(key, settings)}")

@@ -9,6 +9,7 @@ are in files beside the checkpoints, which ``state.json`` names with their SHA-2
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ import safetensors.numpy
 import torch
 from numpy.typing import NDArray
 
+from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.core.segments import (
     SegmentFolder,
     describe,
@@ -37,7 +39,7 @@ from trimtab.files import (
 )
 from trimtab.types import RowLog, TrimtabError
 
-__all__ = ["Checkpoints", "load_checkpoint"]
+__all__ = ["Checkpoints", "check_checkpoint", "glance", "load_checkpoint", "places_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class Checkpoints:
         Raises:
             TrimtabError: if the checkpoint was changed or cut since it was written.
         """
-        places = _checkpoints(self.folder)
+        places = places_of(self.folder)
         if not places:
             return None
         state, logs = _read(places[-1])
@@ -101,7 +103,7 @@ class Checkpoints:
     def _keep_alone(self, place: Path) -> None:
         """Remove all that the checkpoint in ``place``, which is the newest, does not need."""
         _names_to_disk(self.folder)
-        for old in _checkpoints(self.folder):
+        for old in places_of(self.folder):
             if old != place:
                 shutil.rmtree(old, ignore_errors=True)
         if place.name.endswith(_AGAIN):
@@ -210,7 +212,7 @@ def load_checkpoint(folder: Path) -> Any | None:
     Raises:
         TrimtabError: if the checkpoint was changed or cut since it was written.
     """
-    places = _checkpoints(folder)
+    places = places_of(folder)
     return _read(places[-1])[0] if places else None
 
 
@@ -220,9 +222,9 @@ def _read(place: Path) -> tuple[Any, Mapping[str, Any]]:
     Raises:
         TrimtabError: if it, or a file that it names, was changed or cut since it was written.
     """
-    advice = f"remove {place.parent} to start this run again"
-    document = read_json(place / "state.json", "checkpoint")
+    advice = remedy(place.parent.parent)
     try:
+        document = read_json(place / "state.json", "checkpoint")
         content = document["tree"]
         logs: Mapping[str, Any] = document.get("logs", {})
         if "logs" in document:  # earlier versions had none
@@ -238,9 +240,77 @@ def _read(place: Path) -> tuple[Any, Mapping[str, Any]]:
 
         return unflatten(document["tree"], arrays, read), logs
     except TrimtabError as error:
-        raise TrimtabError(f"checkpoint: {error}; {advice}") from error
+        raise TrimtabError(f"checkpoint: {_plainly(error)}; {advice}") from error
     except Exception as error:  # whatever a damaged file makes the readers raise
         raise TrimtabError(f"checkpoint: {place} cannot be read ({error}); {advice}") from error
+
+
+def check_checkpoint(place: Path) -> None:
+    """Read a whole checkpoint and compare every hash, those of its rows too.
+
+    Raises:
+        TrimtabError: if it, or a file that it names, was changed or cut since it was written.
+    """
+    _read(place)
+
+
+def glance(place: Path) -> dict[str, Any]:
+    """Return the plain values of a checkpoint: counters and lists, and None in place of arrays.
+
+    Sizes of files are looked at, and no array is read; :func:`check_checkpoint` compares hashes.
+
+    Raises:
+        TrimtabError: if the checkpoint was evidently not left whole.
+    """
+    document = read_json(place / "state.json", "checkpoint")
+    try:
+        _check_sizes(place, document)
+        found = _plain(document["tree"])
+    except TrimtabError:
+        raise
+    except Exception as error:  # whatever a damaged file makes the readers raise
+        raise TrimtabError(f"checkpoint: {place} cannot be read ({error})") from error
+    if not isinstance(found, dict):
+        raise TrimtabError(f"checkpoint: {place} holds no state of a run")
+    return found
+
+
+def _check_sizes(place: Path, document: Mapping[str, Any]) -> None:
+    """Check that files of a checkpoint are there and as long as they say themselves.
+
+    Raises:
+        TrimtabError: naming the one that is not.
+        OSError: if a file is missing.
+    """
+    arrays = place / "arrays.safetensors"
+    with arrays.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        size = arrays.stat().st_size
+        header = json.loads(file.read(length)) if 0 < length < size else {"": {}}
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    if size != 8 + length + max(ends, default=0):
+        raise TrimtabError(f"checkpoint: {arrays} was cut")
+    for log in document.get("logs", {}).values():
+        for segment in segments_of(log):
+            rows = place.parent / _ROWS / segment.file
+            if rows.stat().st_size != segment.size:
+                raise TrimtabError(f"checkpoint: {rows} was cut")
+
+
+def _plain(tree: Mapping[str, Any]) -> Any:
+    """Return the values of a state's tree, with None in place of its arrays and logs."""
+    ((kind, content),) = tree.items()
+    readers: dict[str, Callable[[], Any]] = {
+        "dict": lambda: {key: _plain(item) for key, item in content},
+        "list": lambda: [_plain(item) for item in content],
+        "value": lambda: content,
+    }
+    return readers.get(kind, lambda: None)()
+
+
+def _plainly(error: TrimtabError) -> str:
+    """Return the words of an error, without the name that all of a checkpoint's errors have."""
+    return str(error).removeprefix("checkpoint: ")
 
 
 def _names_to_disk(folder: Path) -> None:
@@ -249,6 +319,6 @@ def _names_to_disk(folder: Path) -> None:
         to_disk(folder)
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that were written whole, the newest last."""
+def places_of(folder: Path) -> list[Path]:
+    """Return the checkpoints in ``folder`` that were written whole, the newest last."""
     return sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []

@@ -21,7 +21,7 @@ from typing import Any
 
 from trimtab.errors import TrimtabError
 
-__all__ = ["hold"]
+__all__ = ["hold", "is_held"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +66,18 @@ def hold(path: Path, *, wait: bool) -> Callable[[], None] | None:
         if alive and not wait:
             return None
         time.sleep(PAUSE)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether the file ``path`` is there and not known to be left of a process that is gone.
+
+    Nothing is written, and nothing waits to see whether a lock of another machine is renewed.
+    """
+    try:
+        found = _content(path)
+    except OSError:
+        return False
+    return found is not None and _alive(found) is not False
 
 
 class _Renewal:

@@ -6,12 +6,15 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
+import shlex
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from trimtab.benchmarks.core.lockfile import hold
+from trimtab.benchmarks.core.lockfile import hold, is_held
 from trimtab.types import TrimtabError
 
 LOCK = "run.lock"
@@ -19,7 +22,55 @@ LOCK_FILE = "run.lock.held"
 """There while a folder is locked whose file system knows no locks."""
 LOCKS = "TRIMTAB_LOCKS"
 """Environment variable: ``files`` for a file system whose locks other machines do not see."""
+_SET_ASIDE = "broken-"
+_LOOKS = 3
+_LOOK = 0.05  # seconds
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
+
+
+def remedy(folder: Path) -> str:
+    """Return what a message about a damaged run says last: the one command that mends it."""
+    return f"mend it with: trimtab runs repair {shlex.quote(str(folder))}"
+
+
+def set_aside_folder(folder: Path) -> Path:
+    """Return the next free name in ``folder`` for what is set aside of it, such as ``broken-1``."""
+    taken = [int(path.name.removeprefix(_SET_ASIDE)) for path in set_aside(folder)]
+    return folder / f"{_SET_ASIDE}{max(taken, default=0) + 1}"
+
+
+def set_aside(folder: Path) -> list[Path]:
+    """Return the folders in ``folder`` that hold what was set aside of it."""
+    return sorted(path for path in folder.glob(_SET_ASIDE + "*") if is_set_aside(path.name))
+
+
+def is_set_aside(name: str) -> bool:
+    """Return whether a folder of this name holds what was set aside, which counts for nothing."""
+    return re.fullmatch(_SET_ASIDE + r"\d{1,9}", name) is not None
+
+
+def in_use(folder: Path) -> bool:
+    """Return whether a process holds ``folder``; nothing is written.
+
+    A lock of another machine counts as held for as long as it is there.
+    """
+    if is_held(folder / LOCK_FILE):
+        return True
+    if os.environ.get(LOCKS) == "files":
+        return False
+    try:
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
 
 
 @contextmanager
@@ -59,7 +110,7 @@ def _lock(folder: Path, *, wait: bool) -> Callable[[], None]:
         try:
             if os.environ.get(LOCKS) == "files":
                 raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            _flock(lock, wait=wait)
         except BlockingIOError as error:
             os.close(lock)
             raise _in_use(folder) from error
@@ -78,6 +129,20 @@ def _lock(folder: Path, *, wait: bool) -> Callable[[], None]:
         if _is_still(folder / LOCK, lock):
             return lambda: os.close(lock)
         os.close(lock)  # who held it has removed the folder; make it again
+
+
+def _flock(lock: int, *, wait: bool) -> None:
+    """Take a lock.
+
+    Raises:
+        BlockingIOError: if another process has it, and this one is not to wait.
+    """
+    for _ in range(0 if wait else _LOOKS):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(_LOOK)  # who only looks whether it is held has it for a moment
+    fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def _lock_by_file(folder: Path, *, wait: bool) -> Callable[[], None] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from trimtab.benchmarks.core.checkpoint import load_checkpoint
-from trimtab.benchmarks.core.rundir import locked, remove_leftovers
+from trimtab.benchmarks.core.rundir import locked, remedy, remove_leftovers
 from trimtab.datasets.catalog import format_of
 from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
 from trimtab.datasets.formats.hints import Hints
@@ -180,9 +180,14 @@ def dataset_of_runs(folders: Sequence[str], env: EnvSpec) -> Dataset:
 
 def _record(path: Path) -> dict[str, Any]:
     """Return a JSON object that a run wrote."""
-    value = read_json(path, "record of a run")
+    try:
+        value = read_json(path, "record of a run")
+    except TrimtabError as error:
+        raise TrimtabError(f"dataset: {error}; {remedy(path.parent)}") from error
     if not isinstance(value, dict):
-        raise TrimtabError(f"dataset: {path} is damaged: it is no JSON object")
+        raise TrimtabError(
+            f"dataset: {path} is damaged: it is no JSON object; {remedy(path.parent)}"
+        )
     return value
 
 
@@ -192,7 +197,9 @@ def _replayed(folder: Path, env: EnvSpec) -> list[Episode]:
         raise TrimtabError(f"dataset: {folder} is not the folder of a run; give one, as train said")
     task = _record(folder / "provenance.json").get("env")
     if not isinstance(task, dict) or not {"id", "options", "fingerprint"} <= task.keys():
-        raise TrimtabError(f"dataset: {folder / 'provenance.json'} is damaged: it names no task")
+        raise TrimtabError(
+            f"dataset: {folder / 'provenance.json'} is damaged: it names no task; {remedy(folder)}"
+        )
     if task["fingerprint"] != env.fingerprint:
         raise TrimtabError(
             f"dataset: {folder} is a run of {task['id']} with env_options {task['options']}, this "

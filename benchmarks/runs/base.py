@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trimtab.benchmarks.core.rundir import remedy
+from trimtab.benchmarks.runs.folder import RESULT, is_run
 from trimtab.benchmarks.runs.shapes import read_by, way_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
@@ -30,7 +33,14 @@ def load_base(path: str) -> Bundle:
     Raises:
         TrimtabError: if there is none at ``path``, or it is damaged.
     """
-    return load_bundle(policy_folder(path))
+    folder = policy_folder(path)
+    try:
+        return load_bundle(folder)
+    except TrimtabError as error:
+        if is_run(folder.parent):
+            what = str(error).split("; ")[0]  # its advice is for a bundle that stands alone
+            raise TrimtabError(f"{what}; {remedy(folder.parent)}") from error
+        raise
 
 
 def check_has_weights(base: Bundle, method: str) -> None:
@@ -55,8 +65,13 @@ def policy_folder(path: str) -> Path:
     folder = Path(path)
     if (folder / "policy" / "config.json").is_file():
         return folder / "policy"
-    if (folder / "provenance.json").is_file():
-        raise TrimtabError(f"{folder} is a run that has not finished; run it again to finish it")
+    if (folder / RESULT).is_file() and is_run(folder):
+        raise TrimtabError(f"{folder} is a run that has lost its policy; {remedy(folder)}")
+    if is_run(folder):
+        raise TrimtabError(
+            f"{folder} is a run that has not finished; run it again to finish it (trimtab runs "
+            f"{shlex.quote(str(folder))} shows the command)"
+        )
     if not folder.exists():
         raise TrimtabError(f"{folder} does not exist; give the folder of a run or of a bundle")
     if folder.is_file():

@@ -27,7 +27,7 @@ from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.policies.agent import Reading
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle.bundle import Bundle
+from trimtab.policies.bundle.bundle import Bundle, bundle_hash
 from trimtab.types import PolicySpec, Statistics, TrimtabError
 
 __all__ = ["Components", "components"]
@@ -53,6 +53,14 @@ class Components:
     def identity(self) -> Mapping[str, Any]:
         """The document of all that decides the run's numbers; the method is made once for it."""
         return self.identify(self.make_algorithm().policy)
+
+    @functools.cached_property
+    def start(self) -> dict[str, str | None]:
+        """What the run starts from, as hashes: its base's policy and its data's content."""
+        return {
+            "base": bundle_hash(self.base.folder) if self.base is not None else None,
+            "dataset": self.dataset.content_hash if self.dataset is not None else None,
+        }
 
     @property
     def config_hash(self) -> str:

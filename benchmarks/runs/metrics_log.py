@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trimtab.benchmarks.core.rundir import remedy
 from trimtab.types import Metrics, TrimtabError
 
 __all__ = ["MetricsLog", "NotFinite"]
+
+logger = logging.getLogger(__name__)
 
 
 class NotFinite(TrimtabError):
@@ -124,15 +128,26 @@ class MetricsLog:
         return {"sums": dict(self.sums), "count": self.count, "length": self.length}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was taken, dropping lines that were written after it."""
+        """Go on where ``state`` was taken, dropping lines that were written after it.
+
+        A log that is gone begins again here: nothing is computed from it.
+
+        Raises:
+            TrimtabError: if the log is shorter than it was, or cannot be written.
+        """
         self.sums, self.count = dict(state["sums"]), int(state["count"])
         self.length = int(state["length"])
+        if not os.path.lexists(self.path):
+            logger.warning(
+                "%s is gone: the log of this run begins anew, its numbers do not", self.path
+            )
+            self.length = 0
         with self._explained():
             self.path.touch()
             if self.path.stat().st_size < self.length:  # cutting it would fill it up with zeros
                 raise TrimtabError(
                     f"{self.path} is shorter than the run's checkpoint says; "
-                    f"remove {self.path.parent} to start this run again"
+                    f"{remedy(self.path.parent)}"
                 )
             os.truncate(self.path, self.length)
 

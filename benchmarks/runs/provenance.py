@@ -6,17 +6,19 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 import trimtab
 from trimtab.benchmarks.runs.build import Components
+from trimtab.benchmarks.runs.folder import CONFIG, PROVENANCE, read_provenance
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.registry import confirm
-from trimtab.files import atomic_write_text, read_json
+from trimtab.files import atomic_write_text
 from trimtab.plugins import plugins
-from trimtab.policies.bundle.bundle import bundle_hash
 from trimtab.types import TrimtabError
 
 _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
@@ -36,18 +38,28 @@ def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
-def write_provenance(folder: Path, config: RunConfig, parts: Components) -> None:
-    """Write what the run in ``folder`` is made of.
+def write_provenance(
+    folder: Path, config: RunConfig, parts: Components, *, restored: bool = False
+) -> None:
+    """Write what the run in ``folder`` is made of, and the words that ask for it.
+
+    Args:
+        folder: of the run.
+        config: its settings.
+        parts: what they name.
+        restored: whether the run began earlier and what it wrote then was lost: the machine and
+            the versions of packages are those of now.
 
     Raises:
         TrimtabError: if the disk refuses.
     """
-    atomic_write_text(folder / "config.yaml", OmegaConf.to_yaml(dict(config.settings)))
+    write_config(folder, config)
     dataset = parts.dataset
     document = {
         "python": platform.python_version(),
         "machine": machine(),
         "packages": versions(),
+        "command": list(config.words),
         "config_hash": parts.config_hash,
         "identity": dict(parts.identity),
         "device": config["device"],
@@ -66,9 +78,21 @@ def write_provenance(folder: Path, config: RunConfig, parts: Components) -> None
             "content_hash": dataset.content_hash,
             "recipe": dict(dataset.recipe),
         },
-        "base": _base_identity(parts),
+        "base": parts.start["base"],
+        **({"restored": True} if restored else {}),
     }
-    atomic_write_text(folder / "provenance.json", json.dumps(document, indent=2) + "\n")
+    atomic_write_text(folder / PROVENANCE, json.dumps(document, indent=2) + "\n")
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Write the settings of a run, below the words that ask for them.
+
+    Raises:
+        TrimtabError: if the disk refuses.
+    """
+    command = " ".join(shlex.join(["trimtab", "train", *config.words]).split())
+    settings = OmegaConf.to_yaml(dict(config.settings))
+    atomic_write_text(folder / CONFIG, f"# {command}\n{settings}")
 
 
 def check_same_base(folder: Path, parts: Components) -> None:
@@ -77,33 +101,42 @@ def check_same_base(folder: Path, parts: Components) -> None:
     Raises:
         TrimtabError: if the run in ``folder`` was started from another one.
     """
-    started_from = read_json(folder / "provenance.json", "provenance").get("base")
-    if started_from != _base_identity(parts):
-        raise TrimtabError(
-            f"{folder} was started from another base of the same configuration; "
-            "give that one, or choose another out="
-        )
+    _check_same(folder, {"base": read_provenance(folder).get("base")}, parts)
 
 
-def check_same_start(folder: Path, parts: Components) -> None:
+def check_same_start(
+    folder: Path, parts: Components, start: Mapping[str, str | None] | None = None
+) -> None:
     """Refuse to go on from another base, or with data of other bits, than a run was started with.
 
     The same recipe gives data that differs in last bits on another kind of processor. That is the
     same configuration, and no way to end in the same bits.
 
+    Args:
+        folder: of the run.
+        parts: what it is to go on with.
+        start: what is known of what it was started with; by default what its provenance says.
+
     Raises:
         TrimtabError: naming what differs.
     """
-    check_same_base(folder, parts)
-    started = read_json(folder / "provenance.json", "provenance").get("dataset")
-    had = started.get("content_hash") if isinstance(started, dict) else None
-    have = parts.dataset.content_hash if parts.dataset is not None else None
-    if had != have:
+    if start is None:
+        found = read_provenance(folder)
+        data = found.get("dataset")
+        had = data.get("content_hash") if isinstance(data, dict) else None
+        start = {"base": found.get("base"), "dataset": had}
+    _check_same(folder, start, parts)
+
+
+def _check_same(folder: Path, start: Mapping[str, str | None], parts: Components) -> None:
+    if start.get("base", parts.start["base"]) != parts.start["base"]:
+        raise TrimtabError(
+            f"{folder} was started from another base of the same configuration; "
+            "give that one, or choose another out="
+        )
+    have = parts.start["dataset"]
+    if (had := start.get("dataset", have)) != have:
         raise TrimtabError(
             f"{folder} was started with data of content {had}, which is {have} here; go on with "
             "the machine or the files that it was started with, or choose another out="
         )
-
-
-def _base_identity(parts: Components) -> str | None:
-    return bundle_hash(parts.base.folder) if parts.base is not None else None

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trimtab.benchmarks.core.rundir import is_set_aside, remedy
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, read_bytes
@@ -213,8 +214,8 @@ def read_episodes(path: str | Path) -> pa.Table:
         raise TrimtabError(f"episodes: {error}") from error
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise TrimtabError(
-            f"episodes: {path} is damaged or not a Parquet file ({error}); restore it, or delete "
-            "its run folder and run it again"
+            f"episodes: {path} is damaged or not a Parquet file ({error}); restore it, or, if it "
+            f"lies in the folder of a run, {remedy(path.parent)}"
         ) from error
     return _conform(table, str(path))
 
@@ -234,12 +235,7 @@ def collect_episodes(folder_or_file: str | Path) -> pa.Table:
     """
     place = Path(folder_or_file)
     if place.is_dir():
-        # Hidden folders are half-written ones that wait for their last rename.
-        found = sorted(
-            path
-            for path in place.rglob(FILE_NAME)
-            if not any(part.startswith(".") for part in path.relative_to(place).parts)
-        )
+        found = episode_files(place)
         if not found:
             raise TrimtabError(
                 f"episodes: no {FILE_NAME} below {place}; name a folder of runs, or train first"
@@ -247,6 +243,19 @@ def collect_episodes(folder_or_file: str | Path) -> pa.Table:
     else:
         found = [place]
     return collect_files(found, place)
+
+
+def episode_files(place: Path) -> list[Path]:
+    """Return every ``episodes.parquet`` below a folder, without those that were set aside."""
+    return sorted(
+        path
+        for path in place.rglob(FILE_NAME)
+        if not any(
+            # Hidden folders are half-written ones that wait for their last rename.
+            part.startswith(".") or is_set_aside(part)
+            for part in path.relative_to(place).parts
+        )
+    )
 
 
 def collect_files(paths: Sequence[Path], place: Path) -> pa.Table:

@@ -23,6 +23,7 @@ import torch
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
+from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.callbacks import Callback, Listeners, Moment
 from trimtab.benchmarks.runs.collector import Collector, training_envs
@@ -114,10 +115,8 @@ class Run:
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
         self.evaluations: list[dict[str, Any]] = []
-        self.updates = 0
-        self.env_steps = 0
+        self.updates, self.env_steps, self.seconds = 0, 0, 0.0
         self.reached = False  # the success rate that the run is to stop at
-        self.seconds = 0.0
         self._started = time.perf_counter()
 
     def carry_out(self) -> Result:
@@ -129,7 +128,7 @@ class Run:
             except KeyError as error:
                 raise TrimtabError(
                     f"{self.folder / 'checkpoint'} lacks {error}: another version of Trimtab wrote "
-                    "it; remove it to start this run again"
+                    f"it; {remedy(self.folder)}, or remove it to start this run again"
                 ) from error
             logger.info("%s: going on at step %d", self.folder, self.position)
         else:
@@ -363,6 +362,7 @@ class Run:
             "evaluations": self.evaluations,
             "trial_episodes": self.trials.episodes,
             **random_states(self.config["device"]),
+            "start": self.parts.start,
             "phases": list(self.done),
             "updates": self.updates,
             "env_steps": self.env_steps,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,16 +13,29 @@ from trimtab.algorithms.phases import Feed, Trials
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.runs.base import load_base, training
 from trimtab.benchmarks.runs.callbacks import Callback
 from trimtab.benchmarks.runs.experience import wants_of
+from trimtab.benchmarks.runs.folder import (
+    CONFIG,
+    PROVENANCE,
+    RESULT,
+    check_done,
+    look,
+    read_result,
+)
 from trimtab.benchmarks.runs.goals import goals_of
-from trimtab.benchmarks.runs.provenance import check_same_base, check_same_start, write_provenance
+from trimtab.benchmarks.runs.provenance import (
+    check_same_base,
+    check_same_start,
+    write_config,
+    write_provenance,
+)
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.run import Run
 from trimtab.benchmarks.runs.tracking import chosen_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
-from trimtab.files import read_json
 from trimtab.types import TrimtabError
 
 __all__ = ["check", "train"]
@@ -156,26 +170,54 @@ def _train(
         return done
     _check_method(config, parts)  # before there is a folder
     with locked(folder, wait=wait):
+        if os.path.lexists(folder / RESULT):
+            _write_start(folder, config, parts)
         done = _finished(folder, parts)  # by whoever held the folder until now
         if done is not None:
             return done
         remove_leftovers(folder)
-        begun = (folder / "provenance.json").is_file()
+        begun = (folder / PROVENANCE).is_file()
         if begun:
             check_same_start(folder, parts)
         with sigterm_as_event() as stop:
             run = Run(config, parts, folder, progress, stop, callbacks)
             try:
-                if not begun:
-                    write_provenance(folder, config, parts)
+                _write_start(folder, config, parts)
                 return run.carry_out()
             finally:
                 run.close()
 
 
 def _finished(folder: Path, parts: build.Components) -> Result | None:
-    """Return what a run that is done has found, or None while it is not."""
-    if not (folder / "result.json").is_file():
+    """Return what a run that is done has found, or None while it is not.
+
+    Raises:
+        TrimtabError: if a part of a run with a result is missing or damaged.
+    """
+    if not os.path.lexists(folder / RESULT):
         return None
+    check_done(folder)
+    if not all((folder / part).exists() for part in (PROVENANCE, CONFIG)):
+        return None  # set aside by a repair: they are written anew
     check_same_base(folder, parts)
-    return Result(folder, read_json(folder / "result.json", "result"), already_done=True)
+    return Result(folder, read_result(folder), already_done=True)
+
+
+def _write_start(folder: Path, config: RunConfig, parts: build.Components) -> None:
+    """Write what says how the run was started, where it is not there: at first, or after a repair.
+
+    Raises:
+        TrimtabError: if it was started from another base or other data, or the disk refuses.
+    """
+    if (folder / PROVENANCE).exists():
+        if not os.path.lexists(folder / CONFIG):
+            write_config(folder, config)
+        return
+    found = look(folder, ours=True)
+    check_same_start(folder, parts, found.counters.get("start") or {})
+    if found.result:
+        trained = training(load_base(str(folder)))
+        data = {"dataset": trained["dataset_hash"]} if "dataset_hash" in trained else {}
+        check_same_start(folder, parts, data)
+    restored = bool(found.result or found.counters)
+    write_provenance(folder, config, parts, restored=restored)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,7 @@ class RunConfig:
         dataset: name of the chosen dataset, or None.
         base_follows_seed: whether ``base`` was written with ``${seed}`` in it, so that runs of one
             configuration start from as many bases as there are seeds.
+        words: what the settings were asked for with, as the command line takes it.
     """
 
     settings: Mapping[str, Any]
@@ -46,6 +48,7 @@ class RunConfig:
     policy: str | None
     dataset: str | None
     base_follows_seed: bool
+    words: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -57,12 +60,13 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
     Raises:
         TrimtabError: on a misspelt setting or value, with the nearest right one.
     """
+    words = tuple(overrides)
     overrides = spell_out(overrides)
     try:
         with initialize_config_module("trimtab.conf", version_base="1.3"):
             overrides = check_overrides(overrides)
             composed = compose("config", overrides=list(overrides), return_hydra_config=True)
-        return from_composed(composed)
+        return dataclasses.replace(from_composed(composed), words=words)
     except yaml.YAMLError as error:
         raise TrimtabError(f"settings: a file of conf/ is no YAML ({yaml_fault(error)})") from error
     except (HydraException, OmegaConfBaseException) as error:

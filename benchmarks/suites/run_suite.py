@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from trimtab.benchmarks.runs.folder import look
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import Done, Launcher, Work, launcher_kind
@@ -74,8 +75,7 @@ def _all_done(note: Path, suite: Suite) -> dict[tuple[str, int], Path] | None:
         (job.name, job.seed): Path(document["folders"][f"{job.name}/{job.seed}"])
         for job in suite.jobs
     }
-    whole = all((folder / "result.json").is_file() for folder in folders.values())
-    return folders if whole else None
+    return folders if all(look(folder).state == "done" for folder in folders.values()) else None
 
 
 def _schedule(suite: Suite, launcher: Launcher, outcome: Outcome, bars: Bars) -> None:

@@ -14,6 +14,7 @@ from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli.records import RECORDS, records_of
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.runs import provenance
@@ -99,6 +100,7 @@ def _publish(
         command=command,
         versions=provenance.versions(),
         title=suite.title,
+        sources=sources_of(dict.fromkeys(outcome.folders.values())),
     )
     written = boards.write(board, folder)
     figure, bundle = folder / FIGURE, folder / "bundle"

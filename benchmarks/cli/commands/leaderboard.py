@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
+from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.runs import provenance
-from trimtab.benchmarks.runs.rows import collect_episodes
 from trimtab.benchmarks.settings.renamed import RENAMED
 
 __all__ = ["leaderboard"]
@@ -20,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def leaderboard(
-    runs: str, out: str, baseline: str, metric: str, intervals: str, format: str
+    runs: str, out: str, physics: str, baseline: str, metric: str, intervals: str, format: str
 ) -> int:
     """Recompute a leaderboard from raw rows."""
     options: dict[str, Any] = {"metric": metric} if metric else {}
@@ -31,12 +32,18 @@ def leaderboard(
         command += f" intervals={intervals}"
     if out:
         boards.check_place(out)
+    wanted = [word.strip() for word in physics.split(",") if word.strip()]
+    if wanted:
+        command += f" physics={','.join(wanted)}"
+    table, sources = collect(Path(runs))
     board = boards.build(
-        collect_episodes(runs),
+        table,
         baselines=baseline or None,
         intervals=intervals,
         command=command,
         versions=provenance.versions(),
+        sources=sources,
+        physics=wanted,
         **options,
     )
     if out:

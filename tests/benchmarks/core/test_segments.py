@@ -280,7 +280,9 @@ def test_a_damaged_cut_or_missing_segment_is_one_line(saved: tuple[Path, Ring]) 
                 with pytest.raises(TrimtabError, match=rf"checkpoint: .*{path.name} was changed"):
                     load()
         path.unlink()
-        with pytest.raises(TrimtabError, match=r"cannot be read .*remove .* to start") as error:
+        with pytest.raises(
+            TrimtabError, match=r"cannot be read .*mend it with: trimtab runs"
+        ) as error:
             Checkpoints(folder).load()
         assert path.name in str(error.value) and "\n" not in str(error.value)
         path.write_bytes(data)

@@ -341,7 +341,9 @@ def test_a_changed_checkpoint_is_not_gone_on_from(tiny: Any, tmp_path: Path) -> 
     data = bytearray(arrays.read_bytes())
     data[len(data) // 2] ^= 4
     arrays.write_bytes(data)
-    with pytest.raises(TrimtabError, match="was changed since it was written; remove") as error:
+    with pytest.raises(
+        TrimtabError, match="was changed since it was written; mend it with: trimtab runs repair"
+    ) as error:
         train(compose_run(words))
     assert "\n" not in str(error.value)
     assert not (folder / "result.json").exists()
@@ -364,7 +366,7 @@ def test_a_log_that_was_cut_is_noticed(tiny: Any, tmp_path: Path) -> None:
     words = words_of(tiny, "bc", tmp_path)
     kill(words, "nowhere", 0.9, 0.9)
     (run_folder(tmp_path) / "metrics.jsonl").write_text("")
-    with pytest.raises(TrimtabError, match=r"metrics.jsonl is shorter than .* says; remove"):
+    with pytest.raises(TrimtabError, match=r"metrics.jsonl is shorter than .* says; mend it with"):
         train(compose_run(words))
 
 

@@ -1,0 +1,110 @@
+"""Where a leaderboard's rows come from: folders of runs, their settings, and what is unfinished.
+
+Numbers come from rows alone. What is here names things: configurations by the settings in which
+they differ, and runs that are not in a table whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from trimtab.benchmarks.core.rundir import remedy
+from trimtab.benchmarks.runs.folder import EPISODES, Look, find_runs, look, read_provenance
+from trimtab.benchmarks.runs.rows import collect_episodes, episode_files
+from trimtab.benchmarks.runs.settings_of import identity_words
+from trimtab.errors import TrimtabError
+from trimtab.files import read_json
+
+__all__ = ["CONFIGURATIONS", "Sources", "collect", "sources_of"]
+
+CONFIGURATIONS = "configurations.json"
+"""Beside published rows: the identity document of each hash."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What is known of rows beside the rows.
+
+    Attributes:
+        folders: folder of each run, by the hash of its configuration and its seed.
+        settings: what decides the numbers of a configuration, by its hash and the words of the
+            command line.
+        notes: on runs that are unfinished or broken.
+    """
+
+    folders: Mapping[tuple[str, int], Path] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def newest(self, runs: Iterable[tuple[str, int]]) -> float:
+        """Return when the newest of some runs was evaluated, as seconds; 0 where none is known."""
+        files = [self.folders[run] / EPISODES for run in runs if run in self.folders]
+        return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
+
+
+def collect(place: Path) -> tuple[pa.Table, Sources]:
+    """Return all rows in a file or below a folder, and where they come from.
+
+    Raises:
+        TrimtabError: if there is no row, or a file of rows is damaged.
+    """
+    runs = find_runs(place) if place.is_dir() else []
+    known = sources_of(runs)
+    if runs and not episode_files(place):
+        one = known.notes[0].removesuffix(".")  # without rows no run is done
+        raise TrimtabError(
+            f"leaderboard: no {EPISODES} below {place}; of its {len(runs)} run(s), {one}"
+        )
+    table = collect_episodes(place)
+    published = _published(place)
+    return table, Sources(known.folders, {**published, **known.settings}, known.notes)
+
+
+def sources_of(runs: Iterable[Path]) -> Sources:
+    """Return what is known of the runs in some folders."""
+    folders: dict[tuple[str, int], Path] = {}
+    settings: dict[str, Mapping[str, Any]] = {}
+    notes = []
+    for folder in runs:
+        try:
+            found = read_provenance(folder)
+        except TrimtabError:
+            found = {}
+        digest = str(found.get("config_hash", folder.absolute().parent.name))
+        seed = found.get("seed", folder.name.removeprefix("seed"))
+        if str(seed).isdigit():
+            folders[digest, int(seed)] = folder
+        if words := identity_words(found.get("identity", {})):
+            settings[digest] = words
+        notes += _unfinished(look(folder))
+    return Sources(folders, settings, tuple(notes))
+
+
+def _unfinished(found: Look) -> list[str]:
+    """Return the note on a run that is not at its end."""
+    if found.state == "done":
+        return []
+    if found.state == "broken":
+        return [f"{found.folder} is broken: {found.broken}; {remedy(found.folder)}."]
+    far = [f"{found.counters.get(name, 0):,}" for name in ("env_steps", "updates")]
+    at = f" at {far[0]} environment steps and {far[1]} updates" if found.counters else ""
+    has = (found.folder / EPISODES).is_file()
+    rows = "counts with its last evaluation" if has else "has no evaluation yet and no row"
+    return [f"{found.folder} is unfinished ({found.state}{at}): it {rows}."]
+
+
+def _published(place: Path) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of published configurations, by hash."""
+    files = place.rglob(CONFIGURATIONS) if place.is_dir() else [place.parent / CONFIGURATIONS]
+    found: dict[str, Mapping[str, Any]] = {}
+    for file in files:
+        documents = read_json(file, "configurations") if file.is_file() else {}
+        for digest, document in documents.items() if isinstance(documents, dict) else ():
+            if isinstance(document, dict) and (words := identity_words(document)):
+                found[digest] = words
+    return found

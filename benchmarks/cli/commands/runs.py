@@ -1,0 +1,164 @@
+"""``trimtab runs``: list runs, compare two of them, mend a damaged one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from trimtab.benchmarks.cli.screen import print_json, print_rows
+from trimtab.benchmarks.cli.words import near
+from trimtab.benchmarks.core.rundir import remedy
+from trimtab.benchmarks.runs.folder import find_runs
+from trimtab.benchmarks.runs.overview import Line, lines_of
+from trimtab.benchmarks.runs.repair import Mended, repair
+from trimtab.benchmarks.runs.settings_of import settings_of, text_of
+from trimtab.errors import TrimtabError
+
+__all__ = ["runs"]
+
+
+def runs(action: str, where: str, other: str, format: str) -> int:
+    """List the runs in a folder, print in which settings two runs differ, or mend a run.
+
+    Raises:
+        TrimtabError: if there is no such run, or it cannot be mended.
+    """
+    return _ACTIONS[action](where, other, format)
+
+
+def _list(where: str, other: str, format: str) -> int:
+    if other:
+        raise TrimtabError(f"runs: {where} {other}: {near(where, list(_ACTIONS))}")
+    folders = _runs_in(where)
+    lines = lines_of(folders)
+    if format == "json":
+        print_json([line.to_json() for line in lines])
+        return 0
+    place = Path(where)
+    print_rows(f"{len(lines)} run{'s' if len(lines) > 1 else ''} in {where}",
+               [_row(line, place) for line in lines])  # fmt: skip
+    plain = Console(soft_wrap=True, highlight=False)
+    for line in lines:
+        if line.state == "broken":
+            plain.print(remedy(Path(line.run)), markup=False)
+        elif line.state == "stopped" and line.command and len(lines) == 1:
+            plain.print(f"it goes on with: {line.command}", markup=False)
+    return 0
+
+
+def _row(line: Line, place: Path) -> dict[str, Any]:
+    """Return a line of the table; the run by its path in the folder that was asked for."""
+    score = None if line.return_ is None else f"return {line.return_:.2f}"
+    if line.success is not None:
+        score = f"success {line.success:.2f}"
+    settings = " ".join(f"{name}={text_of(value)}" for name, value in line.settings.items())
+    path = Path(line.run)
+    return {
+        "run": str(path if path == place else path.relative_to(place)),
+        "state": line.state,
+        "settings": escape(settings),
+        "last score": score,
+        "env steps": f"{line.env_steps:,}",
+        "updates": f"{line.updates:,}",
+        "seconds": f"{line.seconds:,.0f}",
+        "note": escape(line.note),
+    }
+
+
+def _diff(where: str, other: str, format: str) -> int:
+    if not other:
+        raise TrimtabError("runs diff: give the folders of two runs, such as: runs diff a b")
+    one, two = (_run_at(place) for place in (where, other))
+    mine, theirs = settings_of(one), settings_of(two)
+    names = [
+        name
+        for name in dict.fromkeys([*mine, *theirs])
+        if text_of(mine.get(name)) != text_of(theirs.get(name))
+    ]
+    if format == "json":
+        print_json({name: [mine.get(name), theirs.get(name)] for name in names})
+        return 0
+    if not names:
+        Console(soft_wrap=True).print("the two runs have the same settings")
+        return 0
+    rows = [
+        {"setting": name, str(one): _shown(mine, name), str(two): _shown(theirs, name)}
+        for name in names
+    ]
+    print_rows(f"{len(names)} settings differ" if len(names) > 1 else "one setting differs", rows)
+    return 0
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    return escape(text_of(settings[name])) if name in settings else "–"
+
+
+def _repair(where: str, other: str, format: str) -> int:
+    if other:
+        raise TrimtabError(f"runs repair: {other}: one word too many; mend one run after another")
+    mended = repair(_run_at(where))
+    if format == "json":
+        print_json(mended.to_json())
+        return 0
+    plain = Console(soft_wrap=True, highlight=False)
+    for line in _told(mended):
+        plain.print(line, markup=False)
+    return 0
+
+
+def _told(mended: Mended) -> Sequence[str]:
+    """Return what a repair did, and what is to be done next."""
+    lines = [f"{part} {what}" for part, what in mended.faults.items()]
+    if not lines:
+        lines.append(f"nothing is wrong with {mended.folder}")
+    if mended.aside is not None:
+        lines.append(f"set aside in {mended.aside}: {', '.join(mended.moved)}")
+    if not mended.goes_on:
+        return [*lines, f"the run is {mended.state}; there is nothing more to do"]
+    lines.append(f"the run is {mended.state} and goes on from {mended.goes_on}, with:")
+    unknown = "the trimtab train command that it was made with, which it does not say any more"
+    return [*lines, mended.command or unknown]
+
+
+def _runs_in(where: str) -> list[Path]:
+    """Return the folders of the runs in a folder.
+
+    Raises:
+        TrimtabError: if there is none.
+    """
+    place = Path(where)
+    if not place.is_dir():
+        why = "is no folder" if place.exists() else "does not exist"
+        hint = f"; {near(where, list(_ACTIONS))}" if _is_near(where) else ""
+        raise TrimtabError(f"runs: {where} {why}; name a folder of runs, or train first{hint}")
+    found = find_runs(place)
+    if not found:
+        raise TrimtabError(f"runs: there is no run in {where}; name a folder of runs")
+    return found
+
+
+def _is_near(word: str) -> bool:
+    return "/" not in word and near(word, list(_ACTIONS)).startswith("did you mean")
+
+
+def _run_at(where: str) -> Path:
+    """Return the folder of the one run that is named by its own folder, or by one above it.
+
+    Raises:
+        TrimtabError: if it is none, or there are several.
+    """
+    found = _runs_in(where)
+    if len(found) > 1:
+        raise TrimtabError(
+            f"runs: {where} holds {len(found)} runs; name one of them, such as "
+            f"{shlex.quote(str(found[0]))}"
+        )
+    return found[0]
+
+
+_ACTIONS = {"list": _list, "diff": _diff, "repair": _repair}

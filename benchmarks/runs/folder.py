@@ -1,0 +1,290 @@
+"""What is in the folder of a run: its parts, whether each is whole, and the state of the run.
+
+A run that is done has a result, the rows of its evaluations and a policy; one that is not has where
+it can go on from, its newest checkpoint. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.benchmarks.core.checkpoint import check_checkpoint, glance, places_of
+from trimtab.benchmarks.core.rundir import in_use, is_set_aside, remedy, set_aside
+from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes
+from trimtab.files import read_json
+from trimtab.policies.bundle.files import read_files
+from trimtab.types import TrimtabError
+
+__all__ = [
+    "CHECKPOINT", "CONFIG", "EPISODES", "METRICS", "POLICIES", "POLICY", "PROVENANCE", "RESULT",
+    "STATES", "Look", "check_done", "find_runs", "is_run", "look", "read_config", "read_provenance",
+    "read_result",
+]  # fmt: skip
+
+PROVENANCE, CONFIG, RESULT = "provenance.json", "config.yaml", "result.json"
+EPISODES, METRICS = FILE_NAME, "metrics.jsonl"
+CHECKPOINT, POLICY, POLICIES = "checkpoint", "policy", "policies"
+_PARTS = (PROVENANCE, CONFIG, RESULT, EPISODES, METRICS, CHECKPOINT, POLICY)
+
+STATES = ("running", "stopped", "done", "broken")
+"""Held by a process; to be gone on with; at its end; or lacking a part, or with a damaged one."""
+
+_COUNTED = ("env_steps", "updates", "episodes", "seed")
+_STATE = (
+    "algorithm", "metrics", "rows", "phases", "updates", "env_steps", "reached", "seconds",
+    "evaluation_due",
+)  # fmt: skip
+"""What the state of every run has."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was found in the folder of a run.
+
+    Attributes:
+        folder: of the run.
+        state: one of :data:`STATES`.
+        faults: what is wrong, by the name of the part.
+        result: what ``result.json`` says; empty where it is not there or damaged.
+        counters: plain values of the newest checkpoint; empty where there is none.
+        usable: the newest checkpoint that is whole.
+        unusable: checkpoints that are not.
+    """
+
+    folder: Path
+    state: str
+    faults: Mapping[str, str]
+    result: Mapping[str, Any] = field(default_factory=dict)
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    usable: Path | None = None
+    unusable: tuple[Path, ...] = ()
+
+    @property
+    def broken(self) -> str:
+        """What is wrong, in one line."""
+        return "; ".join(f"{part} {what}" for part, what in self.faults.items())
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run, whatever is left of it."""
+    if (folder / PROVENANCE).is_file():
+        return True
+    named = folder.name.startswith("seed") and folder.name.removeprefix("seed").isdigit()
+    there = any(os.path.lexists(folder / part) for part in _PARTS)
+    return named and (there or bool(set_aside(folder)))
+
+
+def find_runs(place: Path) -> list[Path]:
+    """Return the folders of all runs in ``place``, or ``place`` itself, sorted.
+
+    What was set aside and hidden folders, which are half written, count for nothing.
+    """
+    if is_run(place):
+        return [place]
+    found = []
+    for at, names, _ in os.walk(place):
+        names[:] = sorted(x for x in names if not x.startswith(".") and not is_set_aside(x))
+        for name in list(names):
+            if is_run(Path(at, name)):
+                found.append(Path(at, name))
+                names.remove(name)
+    return sorted(found)
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return what ``result.json`` says.
+
+    Raises:
+        TrimtabError: if it is missing or damaged; the message names what mends it.
+    """
+    with _with_remedy(folder):
+        return _result(folder)
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Return what ``provenance.json`` says.
+
+    Raises:
+        TrimtabError: if it is missing or damaged; the message names what mends it.
+    """
+    with _with_remedy(folder):
+        return _provenance(folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the settings in ``config.yaml``.
+
+    Raises:
+        TrimtabError: if it is missing or damaged; the message names what mends it.
+    """
+    with _with_remedy(folder):
+        return _config(folder)
+
+
+def check_done(folder: Path) -> None:
+    """Check that a run that has a result also has all else that one at its end has.
+
+    Raises:
+        TrimtabError: naming what is wrong, and what mends it.
+    """
+    faults = _faults_of_done(folder)
+    if faults:
+        wrong = "; ".join(f"{part} {what}" for part, what in faults.items())
+        raise TrimtabError(
+            f"{folder} has a result, and yet it is broken: {wrong}; {remedy(folder)}"
+        )
+
+
+def look(folder: Path, *, deep: bool = False, ours: bool = False) -> Look:
+    """Look at the parts of a run.
+
+    Args:
+        folder: of the run.
+        deep: also compare the hashes of its checkpoints, which reads all of them.
+        ours: whether the caller holds the folder, so that no other process does.
+    """
+    faults: dict[str, str] = {}
+    for part, read in ((PROVENANCE, _provenance), (CONFIG, _config)):
+        if os.path.lexists(folder / part):  # where it is not there, train writes it
+            _note(faults, folder, part, read)
+    counters: dict[str, Any] = {}
+    usable, unusable = None, []
+    for place in reversed(_checkpoints(folder, faults)):
+        try:
+            counters = _state_of(place, deep=deep)
+            usable = place
+            break
+        except TrimtabError as error:
+            unusable.append(place)
+            faults.setdefault(CHECKPOINT, _short(error, folder))
+    result: dict[str, Any] = {}
+    done = os.path.lexists(folder / RESULT)
+    if done:
+        faults |= _faults_of_done(folder)
+        with contextlib.suppress(TrimtabError):
+            result = _result(folder)
+    else:
+        if os.path.lexists(folder / EPISODES):
+            _note(faults, folder, EPISODES, lambda run: read_episodes(run / EPISODES))
+        _check_log(folder, counters, faults)
+        for part in (POLICY, POLICIES):
+            if os.path.lexists(folder / part) and not (folder / part).is_dir():
+                faults[part] = "is damaged (it is no folder)"
+    state = "broken" if faults else "done" if done else "stopped"
+    if not ours and in_use(folder):  # its files are not all there yet
+        state, faults = "running", {}
+    return Look(folder, state, faults, result, counters, usable, tuple(unusable))
+
+
+def _faults_of_done(folder: Path) -> dict[str, str]:
+    faults: dict[str, str] = {}
+    _note(faults, folder, RESULT, _result)
+    _note(faults, folder, EPISODES, lambda run: read_episodes(run / EPISODES))
+    _note(faults, folder, POLICY, lambda run: read_files(run / POLICY))
+    return faults
+
+
+def _note(faults: dict[str, str], folder: Path, part: str, read: Callable[[Path], Any]) -> None:
+    """Note what is wrong with a part, if anything is."""
+    if not os.path.lexists(folder / part):
+        faults[part] = "is missing"
+        return
+    try:
+        read(folder)
+    except TrimtabError as error:
+        faults[part] = _short(error, folder)
+
+
+def _short(error: TrimtabError, folder: Path) -> str:
+    """Return what is wrong, without the advice that the reader of a single file gives."""
+    text = str(error).replace(f"{folder}/", "").split("; ")[0]
+    return f"is damaged ({text})"
+
+
+def _checkpoints(folder: Path, faults: dict[str, str]) -> list[Path]:
+    place = folder / CHECKPOINT
+    if os.path.lexists(place) and not place.is_dir():
+        faults[CHECKPOINT] = "is damaged (it is no folder)"
+    return places_of(place)
+
+
+def _state_of(place: Path, *, deep: bool) -> dict[str, Any]:
+    """Return the plain values of a checkpoint of a run.
+
+    Raises:
+        TrimtabError: if it is damaged, or not the state of a run.
+    """
+    found = glance(place)
+    lacking = [name for name in _STATE if name not in found]
+    if lacking:
+        raise TrimtabError(f"{place} has no {lacking[0]}")
+    if deep:
+        check_checkpoint(place)
+    return found
+
+
+def _check_log(folder: Path, counters: Mapping[str, Any], faults: dict[str, str]) -> None:
+    """Note a log that is shorter than the checkpoint says; one that is gone begins anew."""
+    path = folder / METRICS
+    if os.path.lexists(path) and not path.is_file():
+        faults[METRICS] = "is damaged (it is no file)"
+    elif path.is_file() and counters and path.stat().st_size < counters["metrics"]["length"]:
+        faults[METRICS] = "is damaged (it is shorter than the checkpoint says)"
+
+
+@contextlib.contextmanager
+def _with_remedy(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except TrimtabError as error:
+        raise TrimtabError(f"{error}; {remedy(folder)}") from error
+
+
+def _object(folder: Path, name: str, what: str) -> dict[str, Any]:
+    value = read_json(folder / name, what)
+    if not isinstance(value, dict):
+        raise TrimtabError(f"{what}: {folder / name} is no JSON object")
+    return value
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    value = _object(folder, RESULT, "result")
+    for name in (*_COUNTED, "return", "seconds", "env", "algorithm", "config_hash"):
+        number = name in (*_COUNTED, "return", "seconds")
+        _check_type(value, name, (int, float) if number else (str,), folder / RESULT)
+    _check_type(value, "success", (int, float, type(None)), folder / RESULT)
+    return value
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    value = _object(folder, PROVENANCE, "provenance")
+    for name, kind in (("config_hash", str), ("identity", dict), ("env", dict), ("seed", int)):
+        _check_type(value, name, (kind,), folder / PROVENANCE)
+    return value
+
+
+def _check_type(value: Mapping[str, Any], name: str, kinds: tuple[type, ...], file: Path) -> None:
+    if name not in value:
+        raise TrimtabError(f"{file} says no {name}")
+    if not isinstance(value[name], kinds) or isinstance(value[name], bool):
+        raise TrimtabError(f"{file} says {name}={json.dumps(value[name])[:40]}")
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        line = " ".join(str(error).split())
+        raise TrimtabError(f"config: {path} is not readable YAML ({line})") from error
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise TrimtabError(f"config: {path} holds no settings")
+    return value
