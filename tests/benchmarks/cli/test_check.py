@@ -333,7 +333,7 @@ def test_an_evaluation_meets_the_same_line(toys: ModuleType, tmp_path: Path) -> 
     assert carry_out(["train", *SAC, f"out={tmp_path}", "env=gymnasium:toys/Right-v0"]) == 0
     (result,) = tmp_path.rglob("result.json")
     for name, told in {**AT_ONCE, **LATER}.items():
-        words = [f"policy={result.parent}", f"env=toys/{name}", "episodes=3"]
+        words = [f"policy={result.parent}", f"env=toys/{name}", "episodes=2"]
         with pytest.raises(TrimtabError) as error:
             carry_out(["evaluate", *words])
         assert told in str(error.value) and "\n" not in str(error.value)

@@ -111,7 +111,7 @@ class OtherShapeAgain(Right):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         obs, info = super().reset(seed=seed)
         self.starts = getattr(self, "starts", 0) + 1
-        return obs[: 3 if self.starts < 3 else 2], info
+        return obs[: 3 if self.starts < 2 else 2], info
 
     def step(self, action: Any) -> Any:
         obs, reward, _, truncated, info = super().step(action)
