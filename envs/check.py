@@ -160,9 +160,10 @@ def _look_at(
         "take all that is random from self.np_random, which super().reset(seed=seed) seeds, and "
         "let reset() leave nothing of the episode before"
     )
-    play(id, env, success_key, seed=_OTHER_SEED, steps=3)
+    lines += play(id, env, success_key, seed=_OTHER_SEED, steps=3).faults
     for played, where in ((env, "a second time"), (other, "in a second copy of it")):
         again = play(id, played, success_key, seed=_SEED, steps=_REPEATED)
+        lines += again.faults
         apart = difference(first, again)
         if apart:
             lines.append(f"{_SEEDED}{where} gives {apart}: {remedy}")

@@ -45,6 +45,7 @@ __all__ = [
     "is_task",
     "list_envs",
     "list_families",
+    "list_open_families",
     "list_tasks",
     "make",
     "own_vector",
@@ -99,6 +100,11 @@ def is_task(id: str) -> bool:
 def list_families() -> tuple[Family, ...]:
     """Return every family; whether its simulator is installed or not."""
     return tuple(_families().values())
+
+
+def list_open_families() -> tuple[OpenFamily, ...]:
+    """Return every family whose tasks cannot be listed."""
+    return tuple(_open_families().values())
 
 
 def list_tasks() -> dict[str, Task]:

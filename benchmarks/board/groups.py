@@ -70,6 +70,8 @@ class Group:
 
 _UNKNOWN = "unknown"
 """Stands for the physics of rows that do not name it."""
+_OWN_COLUMNS = frozenset({"policy", "base"})
+"""Settings of which rows have a column."""
 _NAMED = 3
 """Folders that a message names; of the others it says how many there are."""
 
@@ -276,12 +278,14 @@ def _by_settings(
     return marks if max(counts.values()) == 1 else None
 
 
-def _mark(group: Group, name: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
+def _mark(group: Group, setting: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what a label says of one setting; columns of the rows name more than hashes do."""
-    column = name.partition(".")[0]
-    if name in ("policy", "base") or column == "dataset":
+    column = setting.partition(".")[0]
+    if setting in _OWN_COLUMNS or column == "dataset":
         return str(getattr(group, column) or "none")
-    return f"{name.removeprefix('algorithm.')}={text_of(settings[group.config_hash].get(name))}"
+    return (
+        f"{setting.removeprefix('algorithm.')}={text_of(settings[group.config_hash].get(setting))}"
+    )
 
 
 def _distinguishing(family: Sequence[Group]) -> tuple[str, ...]:

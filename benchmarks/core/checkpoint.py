@@ -286,8 +286,9 @@ def _check_sizes(place: Path, document: Mapping[str, Any]) -> None:
     with arrays.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         size = arrays.stat().st_size
-        header = json.loads(file.read(length)) if 0 < length < size else {"": {}}
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        header = json.loads(file.read(length)) if 0 < length < size else {}
+    header.pop("__metadata__", None)
+    ends = [entry["data_offsets"][1] for entry in header.values()]
     if size != 8 + length + max(ends, default=0):
         raise TrimtabError(f"checkpoint: {arrays} was cut")
     for log in document.get("logs", {}).values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,8 @@ _PARTS = (PROVENANCE, CONFIG, RESULT, EPISODES, METRICS, CHECKPOINT, POLICY)
 STATES = ("running", "stopped", "done", "broken")
 """Held by a process; to be gone on with; at its end; or lacking a part, or with a damaged one."""
 
+_SEED = re.compile(r"seed\d+")
+"""Names of runs' folders."""
 _COUNTED = ("env_steps", "updates", "episodes", "seed")
 _STATE = (
     "algorithm", "metrics", "rows", "phases", "updates", "env_steps", "reached", "seconds",
@@ -77,7 +80,7 @@ def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run, whatever is left of it."""
     if (folder / PROVENANCE).is_file():
         return True
-    named = folder.name.startswith("seed") and folder.name.removeprefix("seed").isdigit()
+    named = _SEED.fullmatch(folder.name) is not None
     there = any(os.path.lexists(folder / part) for part in _PARTS)
     return named and (there or bool(set_aside(folder)))
 
@@ -226,6 +229,10 @@ def _state_of(place: Path, *, deep: bool) -> dict[str, Any]:
     lacking = [name for name in _STATE if name not in found]
     if lacking:
         raise TrimtabError(f"{place} has no {lacking[0]}")
+    log = found["metrics"] if isinstance(found["metrics"], dict) else {}
+    for number in (found["env_steps"], found["updates"], found["seconds"], log.get("length")):
+        if not isinstance(number, (int, float)):
+            raise TrimtabError(f"{place} has {json.dumps(number)[:40]} for a number")
     if deep:
         check_checkpoint(place)
     return found
@@ -257,9 +264,10 @@ def _object(folder: Path, name: str, what: str) -> dict[str, Any]:
 
 def _result(folder: Path) -> dict[str, Any]:
     value = _object(folder, RESULT, "result")
-    for name in (*_COUNTED, "return", "seconds", "env", "algorithm", "config_hash"):
-        number = name in (*_COUNTED, "return", "seconds")
-        _check_type(value, name, (int, float) if number else (str,), folder / RESULT)
+    for key in (*_COUNTED, "return", "seconds"):
+        _check_type(value, key, (int, float), folder / RESULT)
+    for key in ("env", "algorithm", "config_hash"):
+        _check_type(value, key, (str,), folder / RESULT)
     _check_type(value, "success", (int, float, type(None)), folder / RESULT)
     return value
 

@@ -130,7 +130,10 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
             obs, info = result
             if self.success_key is not None:
                 info[self.success_key] = bool(info.get(self.success_key, False))
-            return np.asarray(obs, np.float32), info
+            first = np.asarray(obs, np.float32)
+            if first.shape != self._shape:
+                raise ValueError(first.shape)
+            return first, info
         except (AttributeError, TypeError, ValueError) as error:
             raise self._fault(faults_of_reset(result, self._shape), error) from error
 

@@ -233,7 +233,7 @@ def _nearest(word: str) -> str | None:
 
 OPEN = OpenFamily(
     name=_NAME,
-    how=f"{_NAME}:<id> if Gymnasium knows it, {_NAME}:<package>:<id> if <package> registers it",
+    how=f"{_NAME}:<id> if Gymnasium knows it, {_NAME}:<package>:<id> if a package registers it",
     find=_find,
     nearest=_nearest,
 )

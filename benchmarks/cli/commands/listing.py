@@ -17,7 +17,7 @@ from trimtab.benchmarks.settings.catalog import (
 )
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.benchmarks.settings.outside import outside_file
-from trimtab.envs.registry import list_families, list_tasks
+from trimtab.envs.registry import list_families, list_open_families, list_tasks
 from trimtab.errors import TrimtabError
 
 __all__ = ["list_things"]
@@ -64,6 +64,8 @@ def _families(what: str, tag: str) -> list[dict[str, Any]]:
         missing = missing_packages(family)
         installed = f"pip install '{family.install}'" if missing else "yes"
         rows.append({what: family.name, "tasks": len(family.tasks), "installed": installed})
+    for opened in list_open_families():  # their tasks cannot be counted
+        rows.append({what: f"{opened.name}:<id>", "tasks": None, "installed": "yes"})
     return rows
 
 

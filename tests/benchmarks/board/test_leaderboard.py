@@ -156,7 +156,7 @@ def test_different_physics_in_one_environment_are_refused(quickstart_table: pa.T
         mixed = quickstart_table.set_column(index, "fingerprint", pa.array(changed, pa.string()))
         with pytest.raises(TrimtabError) as caught:
             build(mixed)
-        for word in (PUSH, shown, "c4417be09f21", "run the older ones again"):
+        for word in (PUSH, shown, "c4417be09f21", "move the folders of the others away"):
             assert word in str(caught.value)
 
 
@@ -309,7 +309,7 @@ def test_a_strangers_file_is_not_replaced(name: str, board: Leaderboard, tmp_pat
 
 def test_every_published_leaderboard_is_known_as_one(root: Path) -> None:
     folders = [path.parent for path in root.glob("benchmarks/results/*/index.html")]
-    assert len(folders) > 5
+    assert len(folders) >= 5
     for folder in folders:
         leaderboard.check_place(folder)
 

@@ -282,6 +282,15 @@ def test_list_as_json_is_alone_on_standard_output(
     assert rows and all(what in row for row in rows)
 
 
+def test_list_names_families_whose_tasks_cannot_be_listed(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["list", "family", "format=json"])
+    rows = {row["family"]: row for row in json.loads(capfd.readouterr().out)}
+    assert rows["gymnasium:<id>"]["tasks"] is None and rows["gym"]["tasks"] == 11
+
+
 def test_list_env_by_tags_and_in_a_narrow_terminal(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

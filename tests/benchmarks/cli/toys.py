@@ -107,6 +107,17 @@ class OtherShapeLater(Right):
         return self.at[:size].copy(), 0.0, False, False, self.info()
 
 
+class OtherShapeAgain(Right):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, info = super().reset(seed=seed)
+        self.starts = getattr(self, "starts", 0) + 1
+        return obs[: 3 if self.starts < 2 else 2], info
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, True, truncated, info
+
+
 class Words(Right):
     def observe(self) -> Any:
         return np.array(["a", "b", "c"])
