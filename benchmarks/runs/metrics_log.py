@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ class MetricsLog:
         self.count = 0
         self.length = 0
 
-    def add(self, metrics: Metrics) -> None:
+    def add(self, metrics: object) -> None:
         """Keep the metrics of one update, tensors where they are, until :meth:`settle`.
 
         Raises:
@@ -77,7 +77,7 @@ class MetricsLog:
                 f"an update returned no {lacking[0]}, and one before did; the names of the metrics "
                 "have to be the same every time"
             )
-        self._kept.append(metrics)
+        self._kept.append(cast(Metrics, metrics))
 
     @property
     def pending(self) -> bool:

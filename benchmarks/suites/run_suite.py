@@ -60,7 +60,8 @@ def run_suite(
     with Bars(suite.name, weights, console) as bars, kind.start(workers, bars.tell) as launched:
         _schedule(suite, launched, outcome, bars)
     folders = {f"{name}/{seed}": str(path) for (name, seed), path in outcome.folders.items()}
-    atomic_write_json(note, {"digest": suite.digest, "folders": folders})
+    found = {"suite": suite.source, "digest": suite.digest, "folders": folders}
+    atomic_write_json(note, found)
     return outcome
 
 

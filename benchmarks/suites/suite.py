@@ -15,36 +15,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trimtab.benchmarks.data.recipes import is_recipe_section, recipe_identity
 from trimtab.benchmarks.runs.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.groups import load_group
 from trimtab.benchmarks.settings.words import nearest, quoted
+from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded
 from trimtab.envs.registry import checked_names, get_spec
-from trimtab.files import read_bytes, sha256_json
+from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
 __all__ = ["Job", "Suite", "load_suite"]
-
-_KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
-    "title": (str, "text"),
-    "seeds": (list, "a list of whole numbers"),
-    "common": (list, "a list of words"),
-    "shared": (dict, "lists of words by name"),
-    "scale": (dict, "lists of words, or mappings, by name"),
-    "grid": (dict, "methods and tasks"),
-    "runs": (dict, "runs by name"),
-    "baselines": (dict, "methods by name"),
-    "controls": (list, "a list of methods"),
-    "export": (str, "the name of a run"),
-    "figure": (dict, "a figure of its own"),
-}
-"""What a suite's file may have, and of what type each is."""
-_MOST_BYTES = 1 << 20  # of a suite's file; a larger one is read for minutes
 
 
 @dataclass(frozen=True)
@@ -71,6 +53,7 @@ class Suite:
 
     Attributes:
         name: name of the file.
+        source: what it was asked for by: its name, or the path of a file of one's own.
         title: heading of its leaderboard.
         jobs: every run, bases before what starts from them.
         baselines: method label -> label of the method that it is compared with.
@@ -83,6 +66,7 @@ class Suite:
     """
 
     name: str
+    source: str
     title: str
     jobs: tuple[Job, ...]
     baselines: Mapping[str, str]
@@ -140,7 +124,7 @@ def load_suite(
         TrimtabError: if there is no such suite, scale or run, it is no suite, or its bases do not
             exist.
     """
-    name, document = _read(name)
+    source, (name, document) = name, read_document(name)
     given = None if seeds is None else list(seeds)
     chosen_scale, scaled = _scale(name, document, scale)
     grid = expanded(name, document["grid"], scaled) if "grid" in document else {}
@@ -172,12 +156,16 @@ def load_suite(
             )
             for seed in chosen
         ]
+    export = document.get("export")
+    if export is not None and export not in described:
+        raise TrimtabError(f"suite {name}: export={export}: {nearest(export, described)}")
     return Suite(
         name=name,
+        source=source,
         title=document["title"],
         jobs=tuple(_chosen(name, jobs, only)),
         baselines=document.get("baselines", {}),
-        export=None if only else document.get("export"),
+        export=None if only else export,
         controls=tuple(document.get("controls", ())),
         figure=None if only else document.get("figure"),
         settings={"suite": document, "seeds": given}
@@ -202,54 +190,6 @@ def _chosen(suite: str, jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
         if job.name in wanted:
             wanted.add(job.base)
     return [job for job in jobs if not only or job.name in wanted]
-
-
-def _read(name: str) -> tuple[str, dict[str, Any]]:
-    """Return a suite's name and what its file says."""
-    path = Path(name)
-    if len(path.parts) == 1 and path.suffix not in {".yaml", ".yml"}:
-        return name, load_group("suite", name)
-    try:
-        document = yaml.safe_load(read_bytes(path, _MOST_BYTES).decode())
-    except TrimtabError as error:
-        raise TrimtabError(f"suite={error}") from error
-    except OSError as error:
-        raise TrimtabError(f"suite={name}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise TrimtabError(f"suite={name}: is no YAML ({error})") from error
-    _check_document(name, document)
-    return path.stem, document
-
-
-def _check_document(name: str, document: Any) -> None:
-    """Check what a suite of one's own says, as far as the shapes of its entries go."""
-    if not isinstance(document, dict):
-        raise TrimtabError(f"suite={name}: must be a mapping with a title, seeds and runs")
-    for key in document:
-        if key not in _KEYS:
-            raise TrimtabError(f"suite={name}: there is no entry {key!r}; {nearest(key, _KEYS)}")
-    for key in ("title", "seeds"):
-        if key not in document:
-            raise TrimtabError(f"suite={name}: it has no {key}")
-    if not ("runs" in document or "grid" in document):
-        raise TrimtabError(f"suite={name}: it has neither runs nor a grid")
-    for key, (kind, what) in _KEYS.items():
-        if key in document and not isinstance(document[key], kind):
-            raise TrimtabError(f"suite={name}: {key} must be {what}")
-    for key, kinds in (("shared", list), ("scale", list | dict)):
-        for entry, words in document.get(key, {}).items():
-            if not isinstance(words, kinds):
-                raise TrimtabError(f"suite={name}: {key}.{entry} must be a list of words")
-    for run, what in document.get("runs", {}).items():
-        if not isinstance(what, dict):
-            raise TrimtabError(f"suite={name}: the run {run} must be a mapping with its overrides")
-        for part in what.get("with", []):
-            known = document.get("shared", {})
-            if part not in known:
-                raise TrimtabError(f"suite={name}: {run} is with {part}; {nearest(part, known)}")
-    seeds = document["seeds"]
-    if not seeds or not all(isinstance(seed, int) and seed >= 0 for seed in seeds):
-        raise TrimtabError(f"suite={name}: seeds={seeds}: must be whole numbers, 0 or more")
 
 
 def _scale(

@@ -14,10 +14,11 @@ import pytest
 import yaml
 from rich.console import Console
 
-from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.cli.main import main, run
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.words import quoted
+from trimtab.benchmarks.suites.document import check_document
 from trimtab.benchmarks.suites.run_suite import run_suite
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.types import TrimtabError
@@ -191,6 +192,21 @@ def test_paths_with_awkward_letters_survive_as_overrides() -> None:
         ("scale: {ci: 3}\nruns: {}", "scale.ci must be a list"),
         ("grid: {methods: [a], tasks: {}}", "must have methods and tasks"),
         ("runs: {a: [", "is no YAML"),
+        ("runs: {}", "it has neither runs nor a grid"),
+        ("common: [3]\nruns: {a: {}}", "common has 3, which is no word; quote it"),
+        ("runs: {a: {overrides: abc}}", "a.overrides must be a list of words"),
+        ("runs: {a: {overrides: [3]}}", "a.overrides has 3, which is no word"),
+        ("runs: {a: {overridez: []}}", "the run a has no entry 'overridez'; did you mean over"),
+        ("runs: {a: {with: 3}}", "a.with must be a list of words"),
+        ("runs: {a: {seconds: x}}", "a.seconds=x: must be a number above 0"),
+        ("runs: {a: {seeds: abc}}", "a.seeds=abc: must be whole numbers"),
+        ("runs: {a: {base: [1]}}", "a.base must be the name of a run above it"),
+        ("runs: {a: {base: b}}", "a starts from b, which no run above it is"),
+        ("runs: {3: {}}", "the name of the run 3 must be text; quote it"),
+        ("export: b\nruns: {a: {}}", "export=b: there are: a"),
+        ("baselines: {a: 3}\nruns: {a: {}}", "baselines.a must name a method"),
+        ("scale: {ci: {words: 3}}\nruns: {a: {}}", "scale.ci must be a list"),
+        ("scale: {ci: {seeds: 3}}\nruns: {a: {}}", "scale.ci.seeds=3: must be whole numbers"),
     ],
 )
 def test_a_wrong_suite_of_ones_own_is_one_line(rest: str, told: str, tmp_path: Path) -> None:
@@ -198,6 +214,36 @@ def test_a_wrong_suite_of_ones_own_is_one_line(rest: str, told: str, tmp_path: P
     file.write_text(f"title: Mine\nseeds: [0]\n{rest}\n")
     with pytest.raises(TrimtabError, match=told):
         load_suite(str(file), "runs")
+
+
+@pytest.mark.parametrize("seeds", ["[]", "[true]", "[0, 0]", "[-1]", "[4294967296]", "[x]"])
+def test_wrong_seeds_of_a_suite_of_ones_own(seeds: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"title: Mine\nseeds: {seeds}\nruns: {{a: {{}}}}\n")
+    with pytest.raises(TrimtabError, match="seeds=.*: must be whole numbers, 0 or more, each once"):
+        load_suite(str(file), "runs")
+
+
+def test_the_packages_own_suites_are_checked_alike(root: Path) -> None:
+    for file in root.glob("conf/suite/*.yaml"):
+        check_document(file.stem, yaml.safe_load(file.read_text(encoding="utf-8")))
+
+
+def test_a_suite_of_ones_own_is_called_by_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("title: Mine\nseeds: [0]\nruns: {a: {overrides: [algorithm=sac]}}\n")
+    suite = load_suite(str(file), "runs")
+    assert (suite.name, suite.source) == ("mine", str(file))
+    assert "suite_name=mine" in suite.jobs[0].overrides
+
+
+@pytest.mark.parametrize("file", ["index.html", "figure.png", "suite.json", "runs.json"])
+def test_a_suite_replaces_nothing_of_a_strangers(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text("mine")
+    with pytest.raises(TrimtabError, match=f"{file}: something is there that this command has"):
+        run(["bench", "suite=quickstart", f"runs={tmp_path / 'runs'}", f"out={tmp_path}"])
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+    assert (tmp_path / file).read_text() == "mine"
 
 
 def test_a_grid_and_a_scale_become_runs(tmp_path: Path) -> None:

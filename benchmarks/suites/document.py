@@ -1,0 +1,142 @@
+"""What a suite's file says: read, and checked where it is a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.settings.values import MOST_SEED
+from trimtab.benchmarks.settings.words import nearest, yaml_fault
+from trimtab.errors import TrimtabError
+from trimtab.files import read_bytes
+
+__all__ = ["check_document", "read_document"]
+
+_MOST_BYTES = 1 << 20  # of a suite's file; a larger one is read for minutes
+_KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
+    "title": (str, "text"),
+    "seeds": (list, "a list of whole numbers"),
+    "common": (list, "a list of words"),
+    "shared": (dict, "lists of words by name"),
+    "scale": (dict, "lists of words, or mappings, by name"),
+    "grid": (dict, "methods and tasks"),
+    "runs": (dict, "runs by name"),
+    "baselines": (dict, "methods by name"),
+    "controls": (list, "a list of methods"),
+    "export": (str, "the name of a run"),
+    "figure": (dict, "a figure of its own"),
+}
+"""What a suite's file may have, and of what type each is."""
+_OF_RUN = ("overrides", "with", "base", "seconds", "seeds")
+
+
+def read_document(name: str) -> tuple[str, dict[str, Any]]:
+    """Return a suite's name and what its file says.
+
+    Args:
+        name: name of a suite of the package, or the path of a YAML file of one's own, whose name
+            without its ending is the suite's.
+
+    Raises:
+        TrimtabError: if there is no such suite, or its file is none.
+    """
+    path = Path(name)
+    if len(path.parts) == 1 and path.suffix not in {".yaml", ".yml"}:
+        return name, load_group("suite", name)
+    try:
+        document = yaml.safe_load(read_bytes(path, _MOST_BYTES).decode())
+    except TrimtabError as error:
+        raise TrimtabError(f"suite={error}") from error
+    except OSError as error:
+        raise TrimtabError(f"suite={name}: cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise TrimtabError(f"suite={name}: is no YAML ({yaml_fault(error)})") from error
+    check_document(name, document)
+    return path.stem, document
+
+
+def check_document(name: str, document: Any) -> None:
+    """Check what a suite's file says, as far as the shapes of its entries go.
+
+    Args:
+        name: what errors call the suite.
+        document: what its YAML is.
+
+    Raises:
+        TrimtabError: naming the entry that is wrong.
+    """
+    if not isinstance(document, dict):
+        raise TrimtabError(f"suite={name}: must be a mapping with a title, seeds and runs")
+    for key in document:
+        if key not in _KEYS:
+            raise TrimtabError(
+                f"suite={name}: there is no entry {key!r}; {nearest(str(key), _KEYS)}"
+            )
+    for key in ("title", "seeds"):
+        if key not in document:
+            raise TrimtabError(f"suite={name}: it has no {key}")
+    for key, (kind, what) in _KEYS.items():
+        if key in document and not isinstance(document[key], kind):
+            raise TrimtabError(f"suite={name}: {key} must be {what}")
+    for key in ("common", "controls"):
+        _check_words(name, key, document.get(key, []))
+    for key, words in document.get("shared", {}).items():
+        _check_words(name, f"shared.{key}", words)
+    for key, scale in document.get("scale", {}).items():
+        says = scale if isinstance(scale, dict) else {"words": scale}
+        _check_words(name, f"scale.{key}", says.get("words", []))
+        if "seeds" in says:
+            _check_seeds(name, f"scale.{key}.seeds", says["seeds"])
+    for run, what in document.get("runs", {}).items():
+        _check_run(name, run, what, document.get("shared", {}))
+    for label, against in document.get("baselines", {}).items():
+        if not isinstance(label, str) or not isinstance(against, str | None):
+            raise TrimtabError(f"suite={name}: baselines.{label} must name a method")
+    _check_seeds(name, "seeds", document["seeds"])
+    if not (document.get("runs") or "grid" in document):
+        raise TrimtabError(f"suite={name}: it has neither runs nor a grid")
+
+
+def _check_run(name: str, run: Any, what: Any, shared: Mapping[str, Any]) -> None:
+    """Check a run of a suite."""
+    if not isinstance(run, str):
+        raise TrimtabError(f"suite={name}: the name of the run {run} must be text; quote it")
+    if not isinstance(what, dict):
+        raise TrimtabError(f"suite={name}: the run {run} must be a mapping with its overrides")
+    for key in what:
+        if key not in _OF_RUN:
+            raise TrimtabError(
+                f"suite={name}: the run {run} has no entry {key!r}; {nearest(str(key), _OF_RUN)}"
+            )
+    for key in ("overrides", "with"):
+        _check_words(name, f"{run}.{key}", what.get(key, []))
+    for part in what.get("with", []):
+        if part not in shared:
+            raise TrimtabError(f"suite={name}: {run} is with {part}; {nearest(part, shared)}")
+    if not isinstance(what.get("base"), str | None):
+        raise TrimtabError(f"suite={name}: {run}.base must be the name of a run above it")
+    seconds = what.get("seconds", 1)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        raise TrimtabError(f"suite={name}: {run}.seconds={seconds}: must be a number above 0")
+    if "seeds" in what:
+        _check_seeds(name, f"{run}.seeds", what["seeds"])
+
+
+def _check_words(name: str, where: str, value: Any) -> None:
+    if not isinstance(value, list):
+        raise TrimtabError(f"suite={name}: {where} must be a list of words")
+    for word in value:
+        if not isinstance(word, str):
+            raise TrimtabError(f"suite={name}: {where} has {word!r}, which is no word; quote it")
+
+
+def _check_seeds(name: str, where: str, seeds: Any) -> None:
+    right = isinstance(seeds, list) and seeds and len({*map(str, seeds)}) == len(seeds)
+    if not right or not all(type(seed) is int and 0 <= seed <= MOST_SEED for seed in seeds):
+        raise TrimtabError(
+            f"suite={name}: {where}={seeds}: must be whole numbers, 0 or more, each once"
+        )
