@@ -211,7 +211,8 @@ def _replayed(folder: Path, env: EnvSpec) -> list[Episode]:
     state: Any = load_checkpoint(folder / "checkpoint")
     if state is None:
         raise TrimtabError(
-            f"dataset: {folder} has lost its checkpoint, where its replay buffer was; run it again"
+            f"dataset: {folder} has lost its checkpoint, where its replay buffer was; move that "
+            "folder away and run it again"
         )
     try:
         return ReplayBuffer.from_state(state["experience"]["buffer"]).episodes()

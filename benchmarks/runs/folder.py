@@ -226,6 +226,10 @@ def _state_of(place: Path, *, deep: bool) -> dict[str, Any]:
     lacking = [name for name in _STATE if name not in found]
     if lacking:
         raise TrimtabError(f"{place} has no {lacking[0]}")
+    log = found["metrics"] if isinstance(found["metrics"], dict) else {}
+    for number in (found["env_steps"], found["updates"], found["seconds"], log.get("length")):
+        if not isinstance(number, (int, float)):
+            raise TrimtabError(f"{place} has {json.dumps(number)[:40]} for a number")
     if deep:
         check_checkpoint(place)
     return found
@@ -266,8 +270,10 @@ def _result(folder: Path) -> dict[str, Any]:
 
 def _provenance(folder: Path) -> dict[str, Any]:
     value = _object(folder, PROVENANCE, "provenance")
-    for name, kind in (("config_hash", str), ("identity", dict), ("env", dict), ("seed", int)):
-        _check_type(value, name, (kind,), folder / PROVENANCE)
+    _check_type(value, "config_hash", (str,), folder / PROVENANCE)
+    for name, kind in (("identity", dict), ("env", dict), ("seed", int)):
+        if name in value:  # the first versions wrote no identity
+            _check_type(value, name, (kind,), folder / PROVENANCE)
     return value
 
 

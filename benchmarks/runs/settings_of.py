@@ -131,7 +131,9 @@ def command_of(folder: Path) -> str | None:
         words = _noted(folder / CONFIG)
     if not words:
         return None
-    words = [word for word in words if word.partition("=")[0] != "out"]
+    # A suite's later word wins over an earlier one; train takes each setting once.
+    last = {word.partition("=")[0].lstrip("+~"): word for word in words}
+    words = [word for key, word in last.items() if key != "out"]
     return shlex.join(["trimtab", "train", *words, *_out(folder, words)])
 
 

@@ -18,6 +18,7 @@ from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.core.rundir import in_use, locked
 from trimtab.benchmarks.runs import repair as repairs
+from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.folder import look
 from trimtab.benchmarks.runs.repair import repair
@@ -69,6 +70,7 @@ def begun(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Checkpoints, "save", kill)
+        patch.setattr(loop, "LOG_EVERY", 10)
         train(compose_run(words_of(tiny, out)))
     return out
 
