@@ -274,8 +274,10 @@ def _result(folder: Path) -> dict[str, Any]:
 
 def _provenance(folder: Path) -> dict[str, Any]:
     value = _object(folder, PROVENANCE, "provenance")
-    for name, kind in (("config_hash", str), ("identity", dict), ("env", dict), ("seed", int)):
-        _check_type(value, name, (kind,), folder / PROVENANCE)
+    _check_type(value, "config_hash", (str,), folder / PROVENANCE)
+    for name, kind in (("identity", dict), ("env", dict), ("seed", int)):
+        if name in value:  # the first versions wrote no identity
+            _check_type(value, name, (kind,), folder / PROVENANCE)
     return value
 
 
