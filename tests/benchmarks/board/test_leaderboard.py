@@ -307,7 +307,7 @@ def test_a_strangers_file_is_not_replaced(name: str, board: Leaderboard, tmp_pat
 
 def test_every_published_leaderboard_is_known_as_one(root: Path) -> None:
     folders = [path.parent for path in root.glob("benchmarks/results/*/index.html")]
-    assert len(folders) > 5
+    assert len(folders) >= 5
     for folder in folders:
         leaderboard.check_place(folder)
 
