@@ -22,7 +22,8 @@ from trimtab.types import TrimtabError
 def said(*words: str) -> str:
     """Carry out a command; return what it wrote to standard output."""
     shown = io.StringIO()
-    with contextlib.redirect_stdout(shown):
+    with contextlib.redirect_stdout(shown), pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)  # so that no line is folded
         assert trimtab(words) == 0
     return shown.getvalue()
 
