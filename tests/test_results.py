@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.board import leaderboard
+from trimtab.benchmarks.board.arena import writing as arena_writing
+from trimtab.benchmarks.board.arena.claims import find, read_claims, to_markdown
+from trimtab.benchmarks.board.arena.model import Arena
+from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
 from trimtab.benchmarks.board.stats import Interval
@@ -173,6 +177,43 @@ def test_the_gain_at_the_closed_door_is_not_that_of_having_no_noise(
 def test_steering_helps_on_push(rows: list[dict[str, Any]]) -> None:
     steered, base = last(rows, PUSH, "dsrl_sac", "flow"), last(rows, PUSH, "frozen", "flow")
     assert mean(steered) - mean(base) >= 0.1
+
+
+@pytest.fixture(scope="module")
+def arena() -> Arena:
+    """The arena's tables, from its committed rows and records."""
+    place = RESULTS / "arena"
+    controls = load_suite("arena", "runs").controls
+    records = json.loads((place / "runs.json").read_text())
+    return arena_table(collect_episodes(place / "episodes.parquet"), records, controls)
+
+
+def test_the_arena_s_tables_are_recomputed_from_its_rows(arena: Arena, tmp_path: Path) -> None:
+    written = arena_writing.write(arena, tmp_path)
+    assert {"arena.md", "arena.csv", "curves.csv"} <= {path.name for path in written.values()}
+    for path in written.values():
+        committed = (RESULTS / "arena" / path.name).read_text()
+        if path.suffix == ".csv":
+            assert cells(path.read_text()) == near(cells(committed))
+        else:
+            assert alike(path.read_text(), committed)
+
+
+def test_the_arena_s_scores_are_those_of_its_rows(arena: Arena) -> None:
+    rows = collect_episodes(RESULTS / "arena" / "episodes.parquet").to_pylist()
+    doors = [contest for contest in arena.contests if contest.task == "doors"]
+    assert {contest.base for contest in doors} == {"flow", "diffusion"}
+    for contest in doors:
+        (row,) = [row for row in contest.rows if row.label == "golden_ticket"]
+        mine = last(rows, DOORS, "golden_ticket", contest.base)
+        assert row.score.value == pytest.approx(mean(mine))
+        assert row.method in arena.controls and contest.frozen is not None
+
+
+def test_claims_are_judged_by_the_rows(arena: Arena) -> None:
+    found = find(read_claims(RESULTS / "claims.yaml"), arena)
+    assert alike(to_markdown(found), (RESULTS / "claims.md").read_text())
+    assert len(found) >= 8
 
 
 @pytest.mark.bits
