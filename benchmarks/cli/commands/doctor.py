@@ -19,17 +19,17 @@ def doctor(out: str, format: str) -> int:
     """Print what is wrong with this machine or installation; exit code 1 if anything is.
 
     Raises:
-        TrimtabError: if so much is missing that nothing can be looked at.
+        TrimtabError: if packages are missing that nothing here does without.
     """
-    try:
-        from trimtab.benchmarks.cli.doctor import examine
-        from trimtab.benchmarks.cli.screen import print_json, print_rows
-    except ImportError as error:
-        missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
         raise TrimtabError(
-            f"doctor: not installed: {', '.join(missing) or error}; make an environment from "
+            f"doctor: not installed: {', '.join(missing)}; make an environment from "
             "requirements.lock"
-        ) from error
+        )
+    from trimtab.benchmarks.cli.doctor import examine
+    from trimtab.benchmarks.cli.screen import print_json, print_rows
+
     findings = examine(Path(out))
     if format == "json":
         print_json([finding.to_json() for finding in findings])
