@@ -19,28 +19,20 @@ def doctor(out: str, format: str) -> int:
     """Print what is wrong with this machine or installation; exit code 1 if anything is.
 
     Raises:
-        TrimtabError: if so much is missing that nothing can be looked at.
+        TrimtabError: if packages are missing that nothing here does without.
     """
-    try:
-        from trimtab.benchmarks.cli.doctor import examine
-        from trimtab.benchmarks.cli.screen import print_json, print_rows
-
-        findings = examine(Path(out))
-    except ImportError as error:
-        missing = [name for name in _NEEDED if _is_missing(name)]
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
         raise TrimtabError(
-            f"doctor: not installed: {', '.join(missing) or error}; make an environment from "
+            f"doctor: not installed: {', '.join(missing)}; make an environment from "
             "requirements.lock"
-        ) from error
+        )
+    from trimtab.benchmarks.cli.doctor import examine
+    from trimtab.benchmarks.cli.screen import print_json, print_rows
+
+    findings = examine(Path(out))
     if format == "json":
         print_json([finding.to_json() for finding in findings])
     else:
         print_rows("doctor", [finding.to_json() for finding in findings])
     return 1 if any(finding.level == "error" for finding in findings) else 0
-
-
-def _is_missing(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is None
-    except ValueError:  # it is kept from being imported
-        return True

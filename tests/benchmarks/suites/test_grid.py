@@ -113,7 +113,7 @@ def test_some_runs_come_with_the_bases_that_they_start_from(tmp_path: Path) -> N
         (("grid", "bases", "flow"), "policy=flow", "grid.bases.flow must be a list"),
         (("grid", "variants", "dsrl_sac", "wide"), None, "variants.dsrl_sac.wide must be a list"),
         (("scale", "small", "tasks"), "hop", "its scale's tasks must be a list"),
-        (("scale", "small", "seeds"), 3, "its scale's seeds must be a list"),
+        (("scale", "small", "seeds"), 3, "scale.small.seeds=3: must be whole numbers"),
         (("grid", "methods", "frozen"), {"budget": True}, "frozen must be a list of words, or ha"),
         (("grid", "methods", "frozen"), ["online_steps=1"], "frozen must name one algorithm=, no"),
         (("grid", "methods", "sac", "base"), "flow", "sac.base must be true, false or a list"),
