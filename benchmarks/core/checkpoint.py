@@ -287,7 +287,7 @@ def _check_sizes(place: Path, document: Mapping[str, Any]) -> None:
         length = int.from_bytes(file.read(8), "little")
         size = arrays.stat().st_size
         header = json.loads(file.read(length)) if 0 < length < size else {"": {}}
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    ends = [entry["data_offsets"][1] for key, entry in header.items() if key != "__metadata__"]
     if size != 8 + length + max(ends, default=0):
         raise TrimtabError(f"checkpoint: {arrays} was cut")
     for log in document.get("logs", {}).values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +78,7 @@ def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run, whatever is left of it."""
     if (folder / PROVENANCE).is_file():
         return True
-    named = folder.name.startswith("seed") and folder.name.removeprefix("seed").isdigit()
+    named = re.fullmatch(r"seed\d+", folder.name) is not None
     there = any(os.path.lexists(folder / part) for part in _PARTS)
     return named and (there or bool(set_aside(folder)))
 
@@ -261,9 +262,10 @@ def _object(folder: Path, name: str, what: str) -> dict[str, Any]:
 
 def _result(folder: Path) -> dict[str, Any]:
     value = _object(folder, RESULT, "result")
-    for name in (*_COUNTED, "return", "seconds", "env", "algorithm", "config_hash"):
-        number = name in (*_COUNTED, "return", "seconds")
-        _check_type(value, name, (int, float) if number else (str,), folder / RESULT)
+    for name in (*_COUNTED, "return", "seconds"):
+        _check_type(value, name, (int, float), folder / RESULT)
+    for name in ("env", "algorithm", "config_hash"):
+        _check_type(value, name, (str,), folder / RESULT)
     _check_type(value, "success", (int, float, type(None)), folder / RESULT)
     return value
 
