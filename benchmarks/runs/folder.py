@@ -157,7 +157,8 @@ def look(folder: Path, *, deep: bool = False, ours: bool = False) -> Look:
         if os.path.lexists(folder / part):  # where it is not there, train writes it
             _note(faults, folder, part, read)
     counters: dict[str, Any] = {}
-    usable, unusable = None, []
+    usable: Path | None = None
+    unusable: list[Path] = []
     for place in reversed(_checkpoints(folder, faults)):
         try:
             counters = _state_of(place, deep=deep)
