@@ -70,10 +70,13 @@ class Group:
 
 _UNKNOWN = "unknown"
 """Stands for the physics of rows that do not name it."""
-_OWN_COLUMNS = frozenset({"policy", "base"})
-"""Settings of which rows have a column."""
 _NAMED = 3
 """Folders that a message names; of the others it says how many there are."""
+
+_COLUMNS = {
+    "policy": "policy", "base": "base", "dataset.recipe": "dataset", "dataset.content": "dataset",
+}  # fmt: skip
+"""Columns of rows that say more of a setting than its value in an identity document, a hash."""
 
 _REVISIONS = (
     ("protocol_revision", ("env",), "the protocol"),
@@ -136,7 +139,7 @@ def one_physics(
                 f"leaderboard: {env} has rows of different physics fingerprints, {shown}; scores "
                 "under different physics, rewards or env_options cannot share a table: let one "
                 f"kind count with physics={','.join([*wanted, newest])}, or move the folders of "
-                "the others away"
+                "the others away; run the older ones again for scores in the physics of now"
             )
     single = {env: next(iter(prints)) for env, prints in sorted(seen.items())}
     return {env: None if name == _UNKNOWN else name for env, name in single.items()}
@@ -278,14 +281,12 @@ def _by_settings(
     return marks if max(counts.values()) == 1 else None
 
 
-def _mark(group: Group, setting: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
+def _mark(group: Group, name: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
     """Return what a label says of one setting; columns of the rows name more than hashes do."""
-    column = setting.partition(".")[0]
-    if setting in _OWN_COLUMNS or column == "dataset":
+    column = _COLUMNS.get(name)
+    if column is not None:
         return str(getattr(group, column) or "none")
-    return (
-        f"{setting.removeprefix('algorithm.')}={text_of(settings[group.config_hash].get(setting))}"
-    )
+    return f"{name.removeprefix('algorithm.')}={text_of(settings[group.config_hash].get(name))}"
 
 
 def _distinguishing(family: Sequence[Group]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +168,8 @@ def _leaves(tree: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]
             yield f"{path}{key}", value
 
 
-def _or_nothing(read: Any, folder: Path) -> dict[str, Any]:
+def _or_nothing(read: Callable[[Path], dict[str, Any]], folder: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = read(folder)
+        return read(folder)
     except TrimtabError:
         return {}
-    return found

@@ -21,6 +21,9 @@ from trimtab.errors import TrimtabError
 
 __all__ = ["runs"]
 
+_TOLD = ("env", "algorithm", "policy", "base", "act_steps", "seed")
+"""Settings that are named of a run whose command is not known, where it has them."""
+
 
 def runs(action: str, where: str, other: str, format: str) -> int:
     """List the runs in a folder, print in which settings two runs differ, or mend a run.
@@ -121,8 +124,16 @@ def _told(mended: Mended) -> Sequence[str]:
     if not mended.goes_on:
         return [*lines, f"the run is {mended.state}; there is nothing more to do"]
     lines.append(f"the run is {mended.state} and goes on from {mended.goes_on}, with:")
-    unknown = "the trimtab train command that it was made with, which it does not say any more"
-    return [*lines, mended.command or unknown]
+    return [*lines, mended.command or _partly(mended.folder)]
+
+
+def _partly(folder: Path) -> str:
+    """Return what is known of the command of a run that has not noted it, in words."""
+    known = settings_of(folder)
+    told = [f"{name}={text_of(known[name])}" for name in _TOLD if known.get(name) is not None]
+    if not told:
+        return "the trimtab train command that it was made with, which it does not say any more"
+    return f"trimtab train {' '.join(told)} and its other settings, those of its config.yaml"
 
 
 def _runs_in(where: str) -> list[Path]:

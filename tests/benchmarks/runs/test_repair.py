@@ -17,7 +17,6 @@ import pytest
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.core.rundir import in_use, locked
-from trimtab.benchmarks.runs import repair as repairs
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.folder import look
@@ -109,7 +108,10 @@ def gone(*names: str) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         for name in names:
             path = folder / name
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     return damage
 
@@ -276,7 +278,7 @@ def test_a_repair_that_is_interrupted_is_repeated(
         rename(source, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(repairs.os, "rename", once)
+        patch.setattr(os, "rename", once)
         assert "cannot move" in refused("runs", "repair", str(folder))
     assert moved == [folder / "result.json"]  # what says that the run is done goes first
     mended = repair(folder)
