@@ -311,3 +311,18 @@ def test_provenance_is_not_written_anew_of_another_base(
     assert not (folder / "provenance.json").exists()
     train(compose_run(words))
     assert json.loads((folder / "provenance.json").read_text())["restored"] is True
+
+
+def test_a_run_that_noted_no_command_says_what_it_knows(begun: Path, tmp_path: Path) -> None:
+    """Earlier versions noted none."""
+    folder = copied(begun, tmp_path / "runs")
+    provenance = json.loads((folder / "provenance.json").read_text())
+    del provenance["command"]
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    config = (folder / "config.yaml").read_text()
+    assert config.startswith("# trimtab train env=")
+    noted = said("runs", "repair", str(folder)).splitlines()[-1]  # from above the settings
+    assert noted.startswith("trimtab train env=") and f"out={tmp_path / 'runs'}" in noted
+    (folder / "config.yaml").write_text(config.partition("\n")[2])
+    told = "trimtab train env=robotics/PointMaze-TwoRoutes-v0 algorithm=bc policy=flow act_steps=4"
+    assert f"{told} seed=0 and its other settings" in said("runs", "repair", str(folder))
