@@ -255,7 +255,7 @@ def test_a_base_that_never_came_to_its_success_is_refused(tiny: Any, tmp_path: P
     weak = train(compose_run(words))
     assert weak.summary["reached"] is False and weak.summary["stop_at_success"] == 1.0
     frozen = [*tiny.task(tmp_path / "runs"), "algorithm=frozen"]
-    message = "was to stop at success 1 and never came to it; train it for more offline_steps"
+    message = r"was to stop at success 1\.0 and never came to it; train it for more offline_steps"
     with pytest.raises(TrimtabError, match=message) as error:
         train(compose_run([*frozen, f"base={weak.folder}"]))
     assert "\n" not in str(error.value) and not (tmp_path / "runs").exists()

@@ -209,9 +209,12 @@ def copy_of_base(tiny: Any, place: Path, **changes: Any) -> Path:
         from trimtab.policies.bundle.bundle import save_bundle
 
         bundle = load_bundle(tiny.base / "policy")
-        keys = ("env", "control_rate")
-        contract = {key: bundle.config.get(key) for key in keys} | {"act_steps": 4}
-        contract["training"] = {**bundle.config["training"], **changes}
+        env = bundle.config["env"]
+        contract = {
+            "env": env["id"], "env_options": env["options"], "fingerprint": env["fingerprint"],
+            "control_rate": bundle.config["control_rate"], "act_steps": 4,
+            "training": {**bundle.config["training"], **changes},
+        }  # fmt: skip
         shutil.rmtree(place / "policy")
         with_noise = bundle.policy
         for parameter in with_noise.parameters():
