@@ -30,6 +30,38 @@ _LOOK = 0.2
 """Seconds between two looks at whether to stop."""
 
 
+class _Workers(dict[int, BaseProcess]):
+    """A pool's workers by their number; whoever goes through them sees those of that moment."""
+
+    def values(self) -> Any:
+        return list(super().values())
+
+
+class _Pool(concurrent.futures.ProcessPoolExecutor):
+    """A pool whose own thread may look at its workers while one more is being started.
+
+    In Python's that thread ends with a RuntimeError, which is printed, where a worker is killed
+    while the dictionary of workers still grows; and whoever starts one more meets closed pipes.
+    """
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        super().__init__(*args, **keywords)
+        self._processes = _Workers()
+
+    def submit(self, *args: Any, **keywords: Any) -> concurrent.futures.Future[Any]:
+        """Hand over a call, as Python's pool does.
+
+        Raises:
+            BrokenProcessPool: if a worker has ended by itself.
+        """
+        try:
+            return super().submit(*args, **keywords)
+        except (OSError, ValueError) as error:
+            if self._broken:  # type: ignore[attr-defined]
+                raise BrokenProcessPool("a worker ended while another one was started") from error
+            raise
+
+
 @contextmanager
 def worker_pool(
     workers: int,
@@ -57,9 +89,7 @@ def worker_pool(
         TrimtabError: if a worker ended by itself, such as for want of memory.
     """
     others = set(multiprocessing.active_children())
-    pool = concurrent.futures.ProcessPoolExecutor(
-        workers, mp_context=context, initializer=initializer, initargs=initargs
-    )
+    pool = _Pool(workers, mp_context=context, initializer=initializer, initargs=initargs)
     try:
         yield pool
     except BaseException as error:
