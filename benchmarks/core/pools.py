@@ -30,7 +30,7 @@ _LOOK = 0.2
 """Seconds between two looks at whether to stop."""
 
 
-class _Workers(dict[int, BaseProcess]):
+class _Workers(dict[int, Any]):
     """A pool's workers by their number; whoever goes through them sees those of that moment."""
 
     def values(self) -> Any:
@@ -57,7 +57,7 @@ class _Pool(concurrent.futures.ProcessPoolExecutor):
         try:
             return super().submit(*args, **keywords)
         except (OSError, ValueError) as error:
-            if self._broken:  # type: ignore[attr-defined]
+            if self._broken:
                 raise BrokenProcessPool("a worker ended while another one was started") from error
             raise
 
