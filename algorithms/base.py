@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.base import Policy
 from trimtab.types import Batch, BatchSpec, Metrics, Obs, PolicySpec, Statistics, TrimtabError
 
@@ -167,11 +167,7 @@ class Algorithm(ABC):
         Args:
             budget: what the run may spend.
         """
-        usual = (
-            Phase("offline", budget.offline_steps, "updates", Feed.DATASET, self.update),
-            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
-        )
-        return tuple(phase for phase in usual if phase.length)
+        return usual_phases(budget, self.update, self.update)
 
     @abstractmethod
     def update(self, data: Any) -> Metrics:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from trimtab.policies.base import Policy
 from trimtab.types import Metrics, Source, Tensor
 
-__all__ = ["Budget", "Feed", "Outcome", "Phase", "Trial", "Trials", "Unit"]
+__all__ = ["Budget", "Feed", "Outcome", "Phase", "Trial", "Trials", "Unit", "usual_phases"]
 
 Unit = Literal["updates", "steps"]
 """What a phase's length counts: gradient updates, or environment steps."""
@@ -117,3 +117,20 @@ class Phase:
     def gathers(self) -> bool:
         """Whether the run acts by ``explore`` in it."""
         return self.unit == "steps" and not isinstance(self.feed, Trials)
+
+
+def usual_phases(
+    budget: Budget, offline: Callable[[Any], Metrics], online: Callable[[Any], Metrics]
+) -> tuple[Phase, ...]:
+    """Return updates on the dataset and then interaction, those of them that have a length.
+
+    Args:
+        budget: what the run may spend.
+        offline: called with each batch of the dataset.
+        online: called with what is gathered.
+    """
+    both = (
+        Phase("offline", budget.offline_steps, "updates", Feed.DATASET, offline),
+        Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, online),
+    )
+    return tuple(phase for phase in both if phase.length)

@@ -11,7 +11,7 @@ from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.networks.chains import DiffusionChain, chain_noise, walk
 from trimtab.types import Batch, Obs, TrimtabError
 
-__all__ = ["NoisyPlans", "weighted_bc_loss"]
+__all__ = ["NoisyPlans", "advantage_weight", "weighted_bc_loss"]
 
 
 class NoisyPlans:
@@ -52,6 +52,14 @@ class NoisyPlans:
         noise = chain_noise(shape, condition.device)
         points = walk(chain, lambda x, i: network(x, chain.time(i), condition), noise)
         return policy.normalizer.raw_action(points[-1])
+
+
+def advantage_weight(advantage: Tensor, beta: float, most: float) -> Tensor:
+    """Return ``min(exp(beta A), most)`` of advantages ``[B]``.
+
+    Peng et al., "Advantage-Weighted Regression" (arXiv 1910.00177), with their bound.
+    """
+    return (beta * advantage).exp().clamp(max=most)
 
 
 def weighted_bc_loss(policy: Policy, batch: Batch, weight: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.starts import any_start_of
-from trimtab.algorithms.common.weighting import NoisyPlans, weighted_bc_loss
+from trimtab.algorithms.common.weighting import NoisyPlans, advantage_weight, weighted_bc_loss
 from trimtab.policies.networks.mlp import mlp
 from trimtab.types import Batch, BatchSpec, Metrics, Obs
 
@@ -126,7 +126,7 @@ class DiffusionAWR(Algorithm):
     def weights(self, advantage: Tensor) -> Tensor:
         """Return the weights ``[B]`` of decisions by their advantages ``[B]``."""
         scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
-        return (self.beta * scaled).exp().clamp(max=self.most_weight)
+        return advantage_weight(scaled, self.beta, self.most_weight)
 
     def state(self) -> Mapping[str, Stateful]:
         """Return policy, V and optimisers."""

@@ -14,11 +14,11 @@ Adam without weight decay.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
 from trimtab.types import Batch, Metrics
 
@@ -63,7 +63,7 @@ class BehaviorCloning(Algorithm):
     def update(self, data: Batch) -> Metrics:
         """Take one gradient step on the policy's imitation loss."""
         loss = self.learner.bc_loss(data)
-        rate = self._cosine()
+        rate = cosine(*self.learning_rate, self.updates, self.decay_updates)
         self.optimizer.learning_rate = rate
         self.optimizer.step(loss)
         # The average forgets its start quickly at first: decay min(ema_decay, (1 + n) / (10 + n)).
@@ -71,11 +71,6 @@ class BehaviorCloning(Algorithm):
         polyak(self.policy, self.learner, 1.0 - decay)
         self.updates += 1
         return {"bc_loss": loss.detach(), "learning_rate": rate}
-
-    def _cosine(self) -> float:
-        start, end = self.learning_rate
-        progress = min(self.updates / max(self.decay_updates, 1), 1.0)
-        return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
     def state(self) -> Mapping[str, Stateful]:
         """Return learner, average and optimiser."""

@@ -47,7 +47,7 @@ WITHOUT_CRITIC |= {"expo", "pa_rl", "residual", "rfs"}
 WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
 CLONED = {"diffusion_awr", "diffusion_rwr"}
-OF_THE_DATA = {"idql"}
+OF_THE_DATA = {"idql", "iql"}
 """Methods whose values are those of the actions that were taken, whatever their policy does; their
 own tests hold those against this chain."""
 GAMMA = 0.7

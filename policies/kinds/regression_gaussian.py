@@ -1,0 +1,94 @@
+"""A Gaussian policy of learned width that is fitted to actions: IQL's and AWAC's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.policies.base import Policy
+from trimtab.policies.networks.mlp import mlp
+from trimtab.types import Batch, Obs, PolicySpec, TrimtabError
+
+_LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class RegressionGaussianPolicy(Policy):
+    """``action = mean(obs) + std * noise`` in normalised units, clipped to the limits of the spec.
+
+    Its width is learned and the same in every state. What it is fitted to are actions within the
+    limits, so their density is the Gaussian's own: nothing squashes a sample (Kostrikov et al.,
+    "Offline Reinforcement Learning with Implicit Q-Learning", arXiv 2110.06169; Nair et al.,
+    "AWAC", arXiv 2006.09359). Judged at its mean.
+
+    Args:
+        spec: shapes and limits.
+        hidden: widths of the hidden layers.
+        tanh_mean: whether the mean is a tanh, as in IQL, or has no bound, as in AWAC.
+        log_std_min: lower bound of the log standard deviation (a clamp), which is 0 at the start.
+        log_std_max: upper bound of the log standard deviation (a clamp).
+
+    Raises:
+        TrimtabError: if the bounds leave 0 out.
+    """
+
+    evaluate_deterministic = True
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        *,
+        hidden: Sequence[int] = (256, 256),
+        tanh_mean: bool = True,
+        log_std_min: float = -20.0,
+        log_std_max: float = 2.0,
+    ) -> None:
+        shape = (spec.horizon, spec.action_dim)
+        super().__init__(
+            spec,
+            shape,
+            hidden=list(hidden),
+            tanh_mean=tanh_mean,
+            log_std_min=log_std_min,
+            log_std_max=log_std_max,
+        )
+        if not log_std_min <= 0.0 <= log_std_max:
+            raise TrimtabError(
+                f"log_std_min={log_std_min}, log_std_max={log_std_max}: 0, where the width starts, "
+                "must lie between them"
+            )
+        self.tanh_mean, self.log_std_range = tanh_mean, (log_std_min, log_std_max)
+        self.network = mlp(spec.obs_dim, hidden, spec.horizon * spec.action_dim)
+        self.free_log_std = nn.Parameter(torch.zeros(shape))
+
+    @property
+    def log_std(self) -> Tensor:
+        """The log standard deviation of each entry, ``[H, A]``."""
+        return self.free_log_std.clamp(*self.log_std_range)
+
+    def mean(self, obs: Obs) -> Tensor:
+        """Return normalised means ``[B, H, A]`` for raw ``obs`` ``[B, O]``."""
+        mean: Tensor = self.network(self.normalizer.obs(obs))
+        mean = torch.tanh(mean) if self.tanh_mean else mean
+        return mean.reshape(-1, *self.noise_shape)
+
+    def clipped(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Return normalised actions ``[B, H, A]``, clipped to [-1, 1]."""
+        return torch.addcmul(self.mean(obs), self.log_std.exp(), noise).clamp(-1.0, 1.0)
+
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        return self.normalizer.raw_action(self.clipped(obs, noise))
+
+    def bc_loss(self, batch: Batch) -> Tensor:
+        """Return the mean negative log-density of an entry, in normalised units."""
+        return self.masked_mean(self.bc_errors(batch), batch.valid)
+
+    def bc_errors(self, batch: Batch) -> Tensor:
+        """Return the negative log-density of every entry in normalised units."""
+        target = self.normalizer.normalize_action(batch.action)
+        log_std = self.log_std
+        scaled = (target - self.mean(batch.obs)) * (-log_std).exp()
+        return 0.5 * scaled.square() + (log_std + _LOG_ROOT_TWO_PI)
