@@ -111,10 +111,12 @@ class SAC(Algorithm):
         self.actor = TanhGaussianPolicy(
             spec, hidden=hidden, layer_norm=actor_norm, log_std_min=log_std_min
         )
-        self.actor.to(setup.device)
         self.critic = EnsembleCritic(
             spec.obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm
-        ).to(setup.device)
+        )
+        self.initialize_weights()
+        self.actor.to(setup.device)
+        self.critic.to(setup.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(initial_temperature).to(setup.device)
         self.actor_optimizer = Adam(self.actor.parameters(), learning_rate)
@@ -126,6 +128,9 @@ class SAC(Algorithm):
     def actor_spec(self, setup: Setup) -> PolicySpec:
         """Return the shapes and limits of the actor: those of the task."""
         return setup.spec
+
+    def initialize_weights(self) -> None:
+        """Change the weights that actor and critics begin with; here they stay."""
 
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return uniform random actions during warm-up, sampled ones after it."""

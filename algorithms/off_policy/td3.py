@@ -77,13 +77,23 @@ class TD3(Algorithm):
         self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
         spec = setup.spec
         size = spec.horizon * spec.action_dim
-        self.policy: DeterministicPolicy = DeterministicPolicy(spec, hidden=hidden).to(setup.device)
-        self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
+        self.policy: DeterministicPolicy = DeterministicPolicy(spec, hidden=hidden)
+        self.critic = self.made_critic(spec.obs_dim, size, hidden)
+        self.initialize_weights()
+        self.policy.to(setup.device)
+        self.critic.to(setup.device)
         self.policy_target = copy.deepcopy(self.policy).requires_grad_(False)
         self.critic_target = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.kept_metrics = {"actor_loss": 0.0}
+
+    def made_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
+        """Return the Q functions of observations and of actions of ``size`` entries."""
+        return EnsembleCritic(obs_dim, size, hidden=hidden)
+
+    def initialize_weights(self) -> None:
+        """Change the weights that actor and critics begin with; here they stay."""
 
     @torch.no_grad()
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
@@ -114,7 +124,7 @@ class TD3(Algorithm):
         if self.updates % self.actor_every == 0:
             # Actor: ascend the critics, whose weights get no gradients.
             squashed = self.policy.squashed(data.obs)
-            actor_loss = self.policy_loss(data, self.critic(obs, squashed, slice(1))[0], squashed)
+            actor_loss = self.policy_loss(data, self.actor_value(obs, squashed), squashed)
             self.policy_optimizer.step(actor_loss)
             polyak(self.critic_target, self.critic, self.tau)
             polyak(self.policy_target, self.policy, self.tau)
@@ -127,12 +137,22 @@ class TD3(Algorithm):
 
     def next_value(self, data: Batch) -> Tensor:
         """Return the value ``[B]`` of the next observations under the targets."""
-        squashed = self.policy_target.squashed(data.next_obs)
+        next_action = self.smoothed_action(data.next_obs)
+        next_obs = self.policy.normalizer.obs(data.next_obs)
+        values: Tensor = self.critic_target(next_obs, next_action)
+        return values.amin(0)
+
+    def smoothed_action(self, obs: Obs) -> Tensor:
+        """Return the target actor's actions with noise, scaled to [-1, 1], ``[B, H, A]``."""
+        squashed = self.policy_target.squashed(obs)
         limit = self.target_noise_clip
         noise = (torch.randn_like(squashed) * self.target_noise).clamp(-limit, limit)
-        next_obs = self.policy.normalizer.obs(data.next_obs)
-        values: Tensor = self.critic_target(next_obs, (squashed + noise).clamp(-1, 1))
-        return values.amin(0)
+        return (squashed + noise).clamp(-1, 1)
+
+    def actor_value(self, obs: Tensor, squashed: Tensor) -> Tensor:
+        """Return the value ``[B]`` that the actor ascends: Q_1 of its actions."""
+        value: Tensor = self.critic(obs, squashed, slice(1))[0]
+        return value
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the loss of values ``[E, B]`` against their target ``[B]``."""
@@ -143,7 +163,7 @@ class TD3(Algorithm):
 
         Args:
             data: the batch.
-            value: Q_1 of the actor's actions, ``[B]``.
+            value: :meth:`actor_value` of the actor's actions, ``[B]``.
             squashed: these actions scaled to [-1, 1], ``[B, H, A]``.
         """
         return -value.mean()

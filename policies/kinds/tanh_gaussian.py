@@ -94,9 +94,19 @@ class TanhGaussianPolicy(Policy):
 
         The density is that of the scaled action, as in the published code.
         """
-        mean, log_std = self.distribution(obs)
-        raw = mean + log_std.exp() * noise
-        # log N(raw) - log |d tanh(raw) / d raw|, the latter as 2 (log 2 - raw - softplus(-2 raw)).
-        log_prob = 2.0 * (raw + functional.softplus(-2.0 * raw)) - 0.5 * noise.square() - log_std
-        constant = 2.0 * math.log(2.0) + 0.5 * math.log(2 * math.pi)
-        return torch.tanh(raw), (log_prob - constant).sum(dim=(1, 2))
+        return squashed_sample(*self.distribution(obs), noise)
+
+
+def squashed_sample(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return actions in [-1, 1] ``[..., B, H, A]``, and their log-density ``[..., B]``.
+
+    Args:
+        mean: before squashing, ``[B, H, A]``.
+        log_std: log standard deviation before squashing, ``[B, H, A]``.
+        noise: standard normal, ``[..., B, H, A]``: one sample of each row, or several.
+    """
+    raw = mean + log_std.exp() * noise
+    # log N(raw) - log |d tanh(raw) / d raw|, the latter as 2 (log 2 - raw - softplus(-2 raw)).
+    log_prob = 2.0 * (raw + functional.softplus(-2.0 * raw)) - 0.5 * noise.square() - log_std
+    constant = 2.0 * math.log(2.0) + 0.5 * math.log(2 * math.pi)
+    return torch.tanh(raw), (log_prob - constant).sum(dim=(-2, -1))

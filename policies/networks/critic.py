@@ -59,6 +59,7 @@ class EnsembleCritic(nn.Module):
         hidden: widths of the hidden layers.
         members: number E of Q functions.
         layer_norm: normalise after each hidden linear layer, before its activation.
+        norm_last: normalise after the activation in place of before it (ReBRAC's order).
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class EnsembleCritic(nn.Module):
         hidden: Sequence[int],
         members: int = 2,
         layer_norm: bool = False,
+        norm_last: bool = False,
     ) -> None:
         super().__init__()
         check_widths(hidden)
@@ -77,9 +79,10 @@ class EnsembleCritic(nn.Module):
         inputs = obs_dim + action_size
         for width in hidden:
             layers.append(EnsembleLinear(members, inputs, width))
+            after: list[nn.Module] = [nn.ReLU(inplace=True)]
             if layer_norm:
-                layers.append(EnsembleLayerNorm(members, width))
-            layers.append(nn.ReLU(inplace=True))
+                after.insert(1 if norm_last else 0, EnsembleLayerNorm(members, width))
+            layers += after
             inputs = width
         layers.append(EnsembleLinear(members, inputs, 1))
         self.network = nn.Sequential(*layers)
@@ -97,7 +100,10 @@ class EnsembleCritic(nn.Module):
             count = len(range(self.members)[members])
         else:
             count = self.members if members is None else len(members)
-        x = x.expand(count, -1, -1)
+        return self.of_rows(x.expand(count, -1, -1), members)
+
+    def of_rows(self, x: Tensor, members: Members = None) -> Tensor:
+        """Return values ``[E, B]`` of each member's own rows ``[E, B, inputs]``."""
         for layer in self.network:
             x = layer(x) if isinstance(layer, nn.ReLU) else layer(x, members)
         return x.squeeze(-1)

@@ -24,6 +24,7 @@ from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.offline.awac import AWAC
 from trimtab.algorithms.offline_to_online.conrft import ConRFT
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.algorithms.peers.sb3 import ReplayingPeer
@@ -190,7 +191,7 @@ def critics_of(algorithm: Algorithm) -> Values | None:
         return steered
     if isinstance(algorithm, SAC):
         return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
-    if isinstance(algorithm, TD3 | ConRFT):
+    if isinstance(algorithm, TD3 | ConRFT | AWAC):
         return lambda obs, action: [algorithm.critic(algorithm.policy.normalizer.obs(obs), action)]
     if isinstance(algorithm, BestOfN):
         return lambda obs, action: [algorithm.policy.value(obs, action)]
@@ -228,6 +229,9 @@ class HeldPlan:
         mean = torch.atanh(torch.tensor(plan) * PUSH / size)
         if isinstance(algorithm, ConRFT):  # its policy has no tanh, and takes half of its network
             mean = torch.tensor(plan) * PUSH / algorithm.policy.sigma_data
+        if isinstance(algorithm, AWAC):  # its mean has no tanh
+            mean = torch.tensor(plan) * PUSH
+            algorithm.policy.free_log_std.data.fill_(-10.0)
         with torch.no_grad():
             for module in self.modules[: 2 if self.deterministic else 1]:
                 if isinstance(module, Plain):
@@ -239,7 +243,7 @@ class HeldPlan:
 
     def _actors(self, algorithm: Algorithm) -> list[nn.Module]:
         self.deterministic = True
-        if isinstance(algorithm, ConRFT):
+        if isinstance(algorithm, ConRFT | AWAC):
             return [algorithm.policy]
         if isinstance(algorithm, BestOfN):
             return [algorithm.policy.base]
@@ -251,6 +255,9 @@ class HeldPlan:
             return [algorithm.policy, algorithm.policy_target]
         if isinstance(algorithm, SAC):
             self.deterministic = False
+            # Some step their actor before their critics: it must not move even for that long.
+            algorithm.actor_optimizer.learning_rate = 0.0
+            algorithm.temperature_optimizer.learning_rate = 0.0
             return [algorithm.actor, algorithm.temperature]
         assert isinstance(algorithm, ReplayingPeer)
         model: Any = algorithm.model

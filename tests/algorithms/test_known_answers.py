@@ -16,7 +16,7 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
-from trimtab.types import Batch, Source
+from trimtab.types import Batch, BatchSpec, Source
 
 SPEC = importlib.util.spec_from_file_location("chain", Path(__file__).with_name("chain.py"))
 assert SPEC is not None and SPEC.loader is not None
@@ -38,9 +38,18 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "actor_every": 1,
     "student_hidden": [32, 32],
     "online_imitation": 0.0,
+    "actor_learning_rate": 5e-3,
+    "critic_learning_rate": 5e-3,
+    "actor_penalty": 0.0,
+    "critic_penalty": 0.0,
+    "conservative_weight": 0.0,
+    "diversity": 0.0,
 }
 
 TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
+
+
+SLOW = {"rebrac": 500, "edac": 500, "sac_n": 500}  # their networks begin near 0
 
 
 @functools.cache
@@ -56,7 +65,9 @@ def test_every_method_is_read_or_said_to_have_no_values() -> None:
         assert (readers == (None, None)) == unread, name
 
 
-def gathered(horizon: int, aux: bool, generator: np.random.Generator) -> ReplayBuffer:
+def gathered(
+    horizon: int, aux: bool, wants: BatchSpec, generator: np.random.Generator
+) -> ReplayBuffer:
     """Decisions by chance, as a run stores them, some of them cut by a time limit."""
     buffer = ReplayBuffer(
         300,
@@ -65,6 +76,7 @@ def gathered(horizon: int, aux: bool, generator: np.random.Generator) -> ReplayB
         discount=chain.GAMMA,
         seed=1,
         aux={"latent": (horizon, 1)} if aux else None,
+        wants=wants,
     )
     for _ in range(300):
         state, signs = int(generator.integers(chain.STATES)), generator.choice([-1, 1], horizon)
@@ -86,7 +98,7 @@ def gathered(horizon: int, aux: bool, generator: np.random.Generator) -> ReplayB
     return buffer
 
 
-def recorded(horizon: int, generator: np.random.Generator) -> ReplayBuffer:
+def recorded(horizon: int, wants: BatchSpec, generator: np.random.Generator) -> ReplayBuffer:
     """Episodes of single pushes by chance, as a dataset has them, read in windows.
 
     They terminate, or where a decision is a single push are also cut by a time limit.
@@ -123,7 +135,7 @@ def recorded(horizon: int, generator: np.random.Generator) -> ReplayBuffer:
         fingerprint=None,
     )
     return ReplayBuffer.from_dataset(
-        dataset, window=horizon, discount=chain.GAMMA, chunked=True, seed=2
+        dataset, window=horizon, discount=chain.GAMMA, chunked=True, seed=2, wants=wants
     )
 
 
@@ -131,9 +143,10 @@ def evaluated(algorithm: Algorithm, plan: tuple[int, ...], updates: int) -> Sour
     """Let a method learn the values of a held plan, from gathered and recorded decisions."""
     generator = np.random.default_rng(0)
     aux = bool(algorithm.aux_shapes)
-    source: Source = gathered(len(plan), aux, generator)
+    wants = algorithm.wants
+    source: Source = gathered(len(plan), aux, wants, generator)
     if not aux:
-        source = Mixture([recorded(len(plan), generator), source], [1, 1])
+        source = Mixture([recorded(len(plan), wants, generator), source], [1, 1])
     held = chain.HeldPlan(algorithm, plan)
     for _ in range(updates):
         algorithm.update(source.sample(64))
@@ -181,9 +194,8 @@ def worst(algorithm: Algorithm, plan: tuple[int, ...], updates: int = 250) -> fl
 def test_critics_solve_the_chain(name: str) -> None:
     """Terminations, time limits, off-policy decisions and, where there is one, entropy."""
     torch.manual_seed(0)
-    assert worst(chain.built(name, **{**EXACT, "backup_entropy": True}), (-1,)) < TOLERANCE.get(
-        name, 0.1
-    )
+    algorithm = chain.built(name, **{**EXACT, "backup_entropy": True})
+    assert worst(algorithm, (-1,), SLOW.get(name, 250)) < TOLERANCE.get(name, 0.1)
 
 
 @pytest.mark.parametrize("name", with_critics())
@@ -298,10 +310,12 @@ def quadratic(count: int, latents: bool, generator: torch.Generator) -> Batch:
         discount=torch.full((count,), chain.GAMMA),
         valid=torch.ones(count, 1, dtype=torch.bool),
         aux={"latent": action} if latents else {},
+        next_action=torch.zeros_like(action),
+        mc_return=torch.zeros(count),
     )
 
 
-HELD = ("sb3", "td3_bc", "mdpo", "best_of_n", "diffusion_ql", "qc")
+HELD = ("sb3", "td3_bc", "mdpo", "best_of_n", "diffusion_ql", "qc", "awac")
 
 
 @pytest.mark.parametrize("name", [n for n in with_critics() if not n.startswith(HELD)])
