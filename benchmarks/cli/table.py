@@ -38,7 +38,11 @@ COMMANDS: dict[str, Command] = {
             "runs": Setting("runs", "folder of the runs; finished ones are not run again"),
             "out": Setting("", "folder of the leaderboard; default: <runs>/suites/<suite>"),
             "workers": Setting(0, "number of runs side by side; 0: one for each core"),
-            "launcher": Setting("local", "name of the launcher that carries out the runs"),
+            "launcher": Setting(
+                "local",
+                "where the runs go: local, slurm, ray; launcher.<name>=<value> are its settings, "
+                "which trimtab list launcher shows",
+            ),
             "scale": Setting("", "one of the suite's scales, such as ci; default: the first"),
             "seeds": Setting("", "seeds to use instead of the suite's own, such as 0,1,2"),
             "only": Setting(
@@ -46,6 +50,7 @@ COMMANDS: dict[str, Command] = {
             ),
             "format": FORMAT,
         },
+        within="launcher.",
     ),
     "evaluate": Command(
         "trimtab.benchmarks.cli.commands.evaluate:evaluate",
@@ -167,7 +172,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "list": Command(
         "trimtab.benchmarks.cli.commands.listing:list_things",
-        "show what there is: env, family, algorithm, policy, dataset or suite",
+        "show what there is: env, family, algorithm, policy, dataset, suite or launcher",
         (
             "trimtab list algorithm",
             "trimtab list env tag=goal,sparse",
@@ -176,8 +181,9 @@ COMMANDS: dict[str, Command] = {
         {
             "what": Setting(
                 ...,
-                "what to list: env, algorithm, policy, dataset, suite; family: simulators of tasks",
-                ("env", "family", "algorithm", "policy", "dataset", "suite"),
+                "what to list: env, algorithm, policy, dataset, suite, launcher; family: "
+                "simulators of tasks",
+                ("env", "family", "algorithm", "policy", "dataset", "suite", "launcher"),
             ),
             "tag": Setting(
                 "", "only tasks with all of these tags, such as goal,sparse or metaworld"

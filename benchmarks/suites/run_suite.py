@@ -11,7 +11,7 @@ from rich.console import Console
 from trimtab.benchmarks.runs.folder import look
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.benchmarks.suites.bars import Bars
-from trimtab.benchmarks.suites.launch import Done, Launcher, Work, launcher_kind
+from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
 from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json, read_json
@@ -35,7 +35,7 @@ class Outcome:
 
 
 def run_suite(
-    suite: Suite, out: Path, *, workers: int, console: Console, launcher: str = "local"
+    suite: Suite, out: Path, *, workers: int, console: Console, launcher: Chosen | None = None
 ) -> Outcome:
     """Carry out every run of a suite that is not done; bases first, ``workers`` side by side.
 
@@ -44,20 +44,23 @@ def run_suite(
         out: folder of the leaderboard; the folders of the runs are noted in it.
         workers: runs side by side; 0 for one a core.
         console: where progress is shown.
-        launcher: name of what carries the runs out.
+        launcher: what carries the runs out; None for processes of this machine.
 
     Raises:
         Stopped: if the process is told to end (SIGTERM): the runs' states are saved.
         TrimtabError: the first error of a run; the other runs are stopped, and go on next time.
     """
-    kind = launcher_kind(launcher)
+    chosen = launcher or chosen_launcher("local")
     note = out / NOTE
     done = _all_done(note, suite)
     if done is not None:
         return Outcome(done, already_done=True)
     outcome = Outcome()
     weights = {job.label: job.seconds for job in suite.jobs}
-    with Bars(suite.name, weights, console) as bars, kind.start(workers, bars.tell) as launched:
+    with (
+        Bars(suite.name, weights, console) as bars,
+        chosen.start(workers, bars.tell, out / JOBS) as launched,
+    ):
         _schedule(suite, launched, outcome, bars)
     folders = {f"{name}/{seed}": str(path) for (name, seed), path in outcome.folders.items()}
     found = {"suite": suite.source, "digest": suite.digest, "folders": folders}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from hydra import initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,7 +16,7 @@ from trimtab.benchmarks.runs.train import check
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.overrides import check_overrides, spell_out
 from trimtab.benchmarks.suites.bars import Bars
-from trimtab.benchmarks.suites.launch import Done, Work, launcher_kind
+from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Work, chosen_launcher
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import sha256_json
 
@@ -27,7 +28,7 @@ def sweep(
     tell: Callable[[Done], None],
     *,
     console: Console,
-    launcher: str = "local",
+    launcher: Chosen | None = None,
     workers: int = 0,
 ) -> None:
     """Carry out a sweep; a run that fails does not stop the others.
@@ -36,21 +37,26 @@ def sweep(
         overrides: words of the run's settings, some of them with several values after commas.
         tell: called with what became of each run that came to its end, in the sweep's order.
         console: where progress is shown.
-        launcher: name of what carries the runs out.
+        launcher: what carries the runs out; None for processes of this machine.
         workers: runs side by side; 0 for one a core.
 
     Raises:
         Stopped: if the process is told to end (SIGTERM): the runs' states are saved.
         TrimtabError: if a word is wrong, or a run failed; the others have come to their end.
     """
-    kind = launcher_kind(launcher)
+    chosen = launcher or chosen_launcher("local")
     combinations = _combinations(overrides)
-    _check([compose_run(words) for words in combinations])
+    runs = [compose_run(words) for words in combinations]
+    _check(runs)
+    folder = Path(runs[0]["out"]) / JOBS
     works = [Work(_label(words, combinations), tuple(words)) for words in combinations]
     done: dict[Work, Done] = {}
     failed: list[str] = []
     weights = dict.fromkeys((work.label for work in works), 1.0)
-    with Bars("sweep", weights, console) as bars, kind.start(workers, bars.tell) as launched:
+    with (
+        Bars("sweep", weights, console) as bars,
+        chosen.start(workers, bars.tell, folder) as launched,
+    ):
         running: dict[concurrent.futures.Future[Done], Work] = {
             launched.submit(work): work for work in works
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +22,7 @@ from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
 from trimtab.benchmarks.settings.values import MOST_SEED
 from trimtab.benchmarks.suites import figures
+from trimtab.benchmarks.suites.launch import chosen_launcher
 from trimtab.benchmarks.suites.run_suite import NOTE, Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.errors import TrimtabError
@@ -41,8 +43,13 @@ def bench(
     seeds: str,
     only: str,
     format: str,
+    overrides: Sequence[str] = (),
 ) -> int:
-    """Carry out a suite, write its leaderboard, figure and bundle, and print the tables."""
+    """Carry out a suite, write its leaderboard, figure and bundle, and print the tables.
+
+    ``overrides`` are the launcher's own settings.
+    """
+    where = chosen_launcher(launcher, overrides)
     chosen = [word.strip() for word in only.split(",") if word.strip()]
     loaded = load_suite(
         suite, runs, _whole_numbers(seeds) if seeds else None, scale or None, chosen
@@ -54,7 +61,7 @@ def bench(
     console = Console(stderr=True)
     _check_place(folder)
     with rundir.locked(folder):
-        outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=launcher)
+        outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=where)
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
         sys.stdout.write(board.to_json())

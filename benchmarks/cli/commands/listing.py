@@ -17,6 +17,7 @@ from trimtab.benchmarks.settings.catalog import (
 )
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.benchmarks.settings.outside import outside_file
+from trimtab.benchmarks.suites.launch import WITHIN, launcher_kinds
 from trimtab.envs.registry import list_families, list_open_families, list_tasks
 from trimtab.errors import TrimtabError
 
@@ -113,6 +114,19 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
     return listing
 
 
+def _launchers(what: str, tag: str) -> list[dict[str, Any]]:
+    _refuse_tag(what, tag)
+    rows: list[dict[str, Any]] = []
+    for name, kind in launcher_kinds().items():
+        needs = f"pip install 'trimtab[{name}]'" if kind.package else None
+        rows.append({what: name, "setting": None, "default": None, "meaning": needs})
+        rows += [
+            {what: name, "setting": WITHIN + key, "default": option.default, "meaning": option.help}
+            for key, option in kind.options.items()
+        ]
+    return rows
+
+
 LISTINGS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
     "env": _tasks,
     "family": _families,
@@ -120,6 +134,7 @@ LISTINGS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
     "policy": _files("_target_"),
     "dataset": _files("id", "env", "episodes"),
     "suite": _files("title"),
+    "launcher": _launchers,
 }
 """How ``trimtab list`` finds what there is: (group, tag) -> rows."""
 

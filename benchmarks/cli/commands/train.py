@@ -13,6 +13,7 @@ from trimtab.benchmarks.runs.train import train as carry_out
 from trimtab.benchmarks.settings import config, groups
 from trimtab.benchmarks.settings.explained import keywords_help
 from trimtab.benchmarks.settings.overrides import check_name
+from trimtab.benchmarks.suites.launch import WITHIN, chosen_launcher, launcher_kinds
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.errors import TrimtabError
 
@@ -55,12 +56,14 @@ def _refuse_repeated(words: Sequence[str]) -> None:
 def _sweep(words: Sequence[str]) -> int:
     own = {"launcher": Setting("local", ""), "workers": Setting(0, "")}
     chosen = [word for word in words if word.partition("=")[0] in own]
+    of_launcher = [word for word in words if word.startswith(WITHIN)]
     settings = parse("train", own, chosen)
     sweep(
-        [word for word in words if word not in chosen],
+        [word for word in words if word not in {*chosen, *of_launcher}],
         lambda done: print_result(Path(done.folder), done.summary, already_done=done.already_done),
         console=Console(stderr=True),
-        **settings,
+        launcher=chosen_launcher(settings["launcher"], of_launcher),
+        workers=settings["workers"],
     )
     return 0
 
@@ -82,7 +85,8 @@ def explain_run(words: Sequence[str] = ()) -> list[str]:
         "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy;",
         "      trimtab train --help algorithm=dsrl_na policy=flow shows those of these two",
         "  -m: a sweep over comma-separated values, such as -m seed=0,1,2, in parallel;",
-        "      workers=2 runs two side by side, launcher=… chooses what carries them out",
+        "      workers=2 runs two side by side, launcher=… chooses what carries them out:",
+        f"      {', '.join(launcher_kinds())}; trimtab list launcher shows their settings",
     ]
     for word in words:
         group, _, names = word.partition("=")

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING
 
 from trimtab.benchmarks.core.pools import await_some, leave_worker, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event, told_to_end
-from trimtab.benchmarks.suites.launch import STOPPED, Done, Kind, Launcher, Tell, Work, carry_out
+from trimtab.benchmarks.suites.launch import (
+    STOPPED,
+    Done,
+    Kind,
+    Launcher,
+    Start,
+    Tell,
+    Work,
+    carry_out,
+)
 from trimtab.errors import Stopped
 
 __all__ = ["LAUNCHER"]
@@ -43,13 +52,13 @@ class _Pool:
 
 
 @contextmanager
-def _start(workers: int, tell: Tell) -> Iterator[Launcher]:
+def _start(start: Start) -> Iterator[Launcher]:
     context = multiprocessing.get_context("spawn")
     messages: Messages = context.Queue()
-    count = workers or os.cpu_count() or 1
+    count = start.workers or os.cpu_count() or 1
     with (
         sigterm_as_event() as told,
-        _listening(messages, tell),
+        _listening(messages, start.tell),
         worker_pool(
             count, context, _prepare_worker, (messages,), told=told, stopped=STOPPED
         ) as pool,

@@ -1,0 +1,366 @@
+"""Runs as jobs of a Slurm cluster, by submitit: arrays, several runs a job, queued anew.
+
+submitit writes the batch files, submits them, and has a job queued anew that the cluster ends
+before its time. Which runs there are, what each is known by and where it goes on from stays ours:
+a job only carries out words. Its outcome is read from files of JSON (``jobs.py``) and never from
+submitit's own, so nothing is unpickled here. Whether a job still exists is asked of ``squeue``.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import getpass
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from trimtab.benchmarks.core.signals import sigterm_as_event
+from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.suites.jobs import Job, outcome_path, progress_path
+from trimtab.benchmarks.suites.launch import (
+    STOPPED,
+    Done,
+    Kind,
+    Launcher,
+    Option,
+    Start,
+    Work,
+    settle,
+)
+from trimtab.errors import Stopped, TrimtabError
+from trimtab.files import read_json
+
+__all__ = ["LAUNCHER"]
+
+logger = logging.getLogger(__name__)
+
+LOOK = 0.5
+"""Seconds between two looks at the files of jobs."""
+ASK = 10.0
+"""Seconds between two questions to the cluster; a job that is gone in two answers has ended."""
+GRACE = 60.0
+"""Seconds that jobs have to save their runs' states when this process is told to end."""
+_MOST_IN_ARRAY = 500  # most clusters take 1001
+_CANCELLED = ("CANCELLED", "DEADLINE", "REVOKED")
+_ENDED = ("BOOT_FAIL", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+
+OPTIONS = {
+    "cluster": Option("slurm", "slurm, or local: processes of this machine, to try it out"),
+    "minutes": Option(240, "time limit of a job; a run that takes longer goes on in a next one"),
+    "cpus": Option(1, "cores of a run"),
+    "gpus": Option(0, "GPUs of a job, shared by its runs"),
+    "memory_gb": Option(0.0, "memory of a run in GB; 0: what the cluster gives"),
+    "partition": Option("", "partition to submit to"),
+    "account": Option("", "account to charge"),
+    "qos": Option("", "quality of service"),
+    "constraint": Option("", "features that nodes must have"),
+    "more": Option("", "further options of sbatch, such as '{reservation: mine}'"),
+    "setup": Option("", "a line for the shell of a job before it begins"),
+    "runs_a_job": Option(1, "runs that one job carries out side by side on its node"),
+    "signal_seconds": Option(90, "how long before its end a job is told to save its runs"),
+    "requeues": Option(100, "how often a job at its time limit is queued anew"),
+    "retries": Option(3, "how often a job that ended without a word is submitted again"),
+}
+
+
+@dataclass
+class _Sent:
+    """Runs that were handed to the cluster as one job, and what became of it."""
+
+    works: Mapping[int, Work]
+    id: str = ""
+    tries: int = 0
+    missing: int = 0  # answers in a row in which the job was gone
+    seen: dict[int, int] = field(default_factory=dict)  # times of the files that were read
+
+
+class _Cluster(Protocol):
+    """What differs between a real cluster and this machine."""
+
+    def check(self) -> None:
+        """Raise a ``TrimtabError`` where nothing can be submitted."""
+
+    def room(self, workers: int, running: int) -> int:
+        """Return how many more jobs may be submitted now."""
+
+    def parameters(self, settings: Mapping[str, Any], start: Start) -> dict[str, Any]:
+        """Return what submitit is told for a job."""
+
+    def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
+        """Return the state of each job that is known, by its id; None where that is not told."""
+
+    def cancel(self, id: str) -> None:
+        """Have a job told to end."""
+
+
+class _Slurm:
+    """A cluster."""
+
+    def check(self) -> None:
+        for program in ("sbatch", "srun", "squeue"):
+            if shutil.which(program) is None:
+                raise TrimtabError(
+                    f"launcher=slurm: {program} is not on the PATH; call it on a machine that "
+                    "submits to the cluster, or try it out here with launcher.cluster=local"
+                )
+
+    def room(self, workers: int, running: int) -> int:
+        return _MOST_IN_ARRAY
+
+    def parameters(self, settings: Mapping[str, Any], start: Start) -> dict[str, Any]:
+        runs = settings["runs_a_job"]
+        named = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
+        found: dict[str, Any] = {"slurm_" + key: value for key, value in named.items() if value} | {
+            "cpus_per_task": settings["cpus"] * runs,
+            "timeout_min": settings["minutes"],
+        }
+        if settings["gpus"]:
+            found["gpus_per_node"] = settings["gpus"]
+        if settings["memory_gb"]:
+            found["mem_gb"] = settings["memory_gb"] * runs
+        if more := _mapping(settings["more"]):
+            found["slurm_additional_parameters"] = more
+        if settings["setup"]:
+            found["slurm_setup"] = [settings["setup"]]
+        return found | {
+            "name": "trimtab",
+            "slurm_signal_delay_s": settings["signal_seconds"],
+            "slurm_array_parallelism": start.workers or _MOST_IN_ARRAY,
+        }
+
+    def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
+        command = ["squeue", f"--user={getpass.getuser()}", "--states=all", "--array"]
+        command += ["--noheader", "--format=%i|%T"]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            logger.warning("squeue gave no answer (%s); it is asked again", _line(error))
+            return None
+        lines = [line.strip().split("|") for line in answer.stdout.splitlines()]
+        return {parts[0]: parts[1] for parts in lines if len(parts) == 2}
+
+    def cancel(self, id: str) -> None:
+        with suppress(OSError):
+            subprocess.run(["scancel", id], capture_output=True, check=False)
+
+
+class _ThisMachine:
+    """Processes of this machine, which submitit starts as it starts jobs."""
+
+    def check(self) -> None:
+        return
+
+    def room(self, workers: int, running: int) -> int:
+        return (workers or os.cpu_count() or 1) - running
+
+    def parameters(self, settings: Mapping[str, Any], start: Start) -> dict[str, Any]:
+        return {"timeout_min": settings["minutes"], "gpus_per_node": settings["gpus"]}
+
+    def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
+        return {id: "COMPLETED" if job.done() else "RUNNING" for id, job in jobs.items()}
+
+    def cancel(self, id: str) -> None:
+        with suppress(ProcessLookupError):  # a job is known by the number of its process
+            os.kill(int(id), signal.SIGTERM)
+
+
+_CLUSTERS: Mapping[str, type[_Cluster]] = {"slurm": _Slurm, "local": _ThisMachine}
+
+
+class _Jobs:
+    """Jobs of a cluster as a launcher."""
+
+    def __init__(self, start: Start, cluster: _Cluster, told: Any) -> None:
+        self._start, self._cluster, self._told = start, cluster, told
+        self._size = max(start.settings["runs_a_job"], 1)
+        self._notes = start.folder.absolute() / uuid.uuid4().hex[:12]
+        self._notes.mkdir(parents=True)
+        self._executor = _executor(start, cluster, self._notes)
+        self._futures: dict[int, concurrent.futures.Future[Done]] = {}
+        self._waiting: dict[int, Work] = {}
+        self._again: list[_Sent] = []
+        self._sent: dict[str, _Sent] = {}
+        self._jobs: dict[str, Any] = {}
+        self._asked = time.monotonic()
+
+    def submit(self, work: Work) -> concurrent.futures.Future[Done]:
+        """Have a run carried out; it is submitted with those that are submitted besides."""
+        number = len(self._futures)
+        self._futures[number] = concurrent.futures.Future()
+        self._waiting[number] = work
+        return self._futures[number]
+
+    def await_some(
+        self, futures: Collection[concurrent.futures.Future[Done]]
+    ) -> set[concurrent.futures.Future[Done]]:
+        """Return those of the futures that are done, once there is one."""
+        while True:
+            self._hand_over()
+            self._read()
+            if time.monotonic() - self._asked >= ASK:
+                self._ask()
+            if ready := {future for future in futures if future.done()}:
+                return ready
+            if self._told.wait(LOOK):
+                raise Stopped(STOPPED)
+
+    def _hand_over(self) -> None:
+        """Submit what waits, as one array."""
+        numbers = list(self._waiting)
+        groups = [numbers[i : i + self._size] for i in range(0, len(numbers), self._size)]
+        due = [*self._again, *(_Sent({n: self._waiting[n] for n in group}) for group in groups)]
+        due = due[: max(self._cluster.room(self._start.workers, len(self._sent)), 0)]
+        if not due:
+            return
+        calls = [Job(list(sent.works.items()), self._notes) for sent in due]
+        try:
+            jobs = self._executor.submit_array(calls)
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            raise TrimtabError(f"launcher=slurm: nothing could be submitted: {_line(error)}") from (
+                error
+            )
+        for sent, job in zip(due, jobs, strict=True):
+            sent.id, sent.missing, sent.tries = job.job_id, 0, sent.tries + 1
+            self._sent[job.job_id], self._jobs[job.job_id] = sent, job
+            for number in sent.works:
+                self._waiting.pop(number, None)
+        self._again = self._again[len(due) :]
+
+    def _read(self) -> None:
+        """Read how far runs are and what became of them."""
+        for id, sent in list(self._sent.items()):
+            for number, work in sent.works.items():
+                if self._futures[number].done():
+                    continue
+                if (done := outcome_path(self._notes, number)).is_file():
+                    settle(self._futures[number], read_json(done, "outcome of a run"))
+                elif (time_of := _time_of(progress_path(self._notes, number))) != (
+                    sent.seen.get(number, 0)
+                ):
+                    sent.seen[number] = time_of
+                    said = read_json(progress_path(self._notes, number), "progress of a run")
+                    self._start.tell(work.label, said["share"], f"{said['text']} on {said['host']}")
+            if all(self._futures[number].done() for number in sent.works):
+                del self._sent[id], self._jobs[id]
+
+    def _ask(self) -> None:
+        """Ask the cluster for its jobs; what has ended without a word is submitted again."""
+        states = self._cluster.states(self._jobs)
+        self._asked = time.monotonic()
+        for id, sent in list(self._sent.items()) if states is not None else ():
+            state = (states or {}).get(id, "COMPLETED").split()[0]
+            sent.missing = sent.missing + 1 if state in (*_CANCELLED, *_ENDED) else 0
+            if sent.missing < 2:  # its last words may not be seen here yet
+                continue
+            why = f"job {id} ended ({state.lower()}) before its runs did"
+            log = self._jobs[id].paths.stderr
+            if state in _CANCELLED or sent.tries > self._start.settings["retries"]:
+                told = TrimtabError(f"{why}; see {log}, and run the same command to go on")
+                for number in sent.works:
+                    if not self._futures[number].done():
+                        self._futures[number].set_exception(told)
+                continue
+            logger.warning("%s; it is submitted again (%s)", why, log)
+            left = {n: work for n, work in sent.works.items() if not self._futures[n].done()}
+            self._again.append(_Sent(left, tries=sent.tries))
+            del self._sent[id], self._jobs[id]
+
+    def end(self) -> None:
+        """Have every job that is there told to end, and wait until they have saved their runs."""
+        for id in self._sent:
+            self._cluster.cancel(id)
+        deadline = time.monotonic() + GRACE
+        while self._sent and time.monotonic() < deadline:
+            states = self._cluster.states(self._jobs) or {}
+            over = (*_CANCELLED, *_ENDED)
+            if all(states.get(id, over[0]).split()[0] in over for id in self._sent):
+                break
+            time.sleep(LOOK)
+
+
+def _executor(start: Start, cluster: _Cluster, notes: Path) -> Any:
+    """Return submitit's executor.
+
+    Raises:
+        TrimtabError: if it does not take the settings.
+    """
+    import submitit
+
+    settings = start.settings
+    try:
+        executor = submitit.AutoExecutor(
+            notes / "submitit",
+            cluster=settings["cluster"],
+            slurm_max_num_timeout=settings["requeues"],
+            local_max_num_timeout=settings["requeues"],
+        )
+        executor.update_parameters(**cluster.parameters(settings, start))
+    except (NameError, ValueError, RuntimeError, AssertionError) as error:
+        raise TrimtabError(f"launcher=slurm: submitit says: {_line(error)}") from error
+    return executor
+
+
+def _mapping(text: str) -> dict[str, Any]:
+    """Return further options of sbatch.
+
+    Raises:
+        TrimtabError: if they are no mapping of names.
+    """
+    try:
+        found = yaml.safe_load(text) if text else {}
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise TrimtabError(f"launcher.more={text}: must be like '{{reservation: mine}}'")
+    return found
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _time_of(path: Path) -> int:
+    """Return when a file was written; 0 where it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _cluster_of(settings: Mapping[str, Any]) -> _Cluster:
+    where = settings["cluster"]
+    if where not in _CLUSTERS:
+        raise TrimtabError(f"launcher.cluster={where}: {nearest(where, _CLUSTERS)}")
+    return _CLUSTERS[where]()
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    for key in ("minutes", "cpus", "runs_a_job"):
+        if not settings[key]:
+            raise TrimtabError(f"launcher.{key}=0: must be 1 or more")
+    _mapping(settings["more"])
+    _cluster_of(settings).check()
+
+
+@contextmanager
+def _start(start: Start) -> Iterator[Launcher]:
+    with sigterm_as_event() as told:
+        jobs = _Jobs(start, _cluster_of(start.settings), told)
+        try:
+            yield jobs
+        finally:
+            jobs.end()
+
+
+LAUNCHER = Kind("slurm", _start, OPTIONS, "submitit", _check)

@@ -1,0 +1,99 @@
+"""For the tests of launchers: a suite of a few seconds, what it finds, and a Slurm of our own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.runs.rows import read_episodes
+
+SUITE = {
+    "title": "Tiny",
+    "seeds": [0, 1],
+    "common": [
+        "env=robotics/PointMaze-TwoRoutes-v0", "env_options.horizon=28", "other_task=true",
+        "eval_episodes=2", "act_steps=4",
+    ],
+    "runs": {
+        "clone": {
+            "seconds": 5,
+            "overrides": [
+                "dataset=two_routes", "dataset.episodes=4", "policy=flow", "policy.hidden=[16]",
+                "policy.sampling_steps=2", "algorithm=bc", "algorithm.batch_size=16",
+                "offline_steps=1200", "checkpoint_every=50",
+            ],
+        },
+        "frozen": {"base": "clone", "seeds": [0], "overrides": ["algorithm=frozen"]},
+    },
+}  # fmt: skip
+
+
+PROGRAMS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
+
+
+@dataclass
+class Found:
+    """What a suite found: its table, its rows and its policies; without how long that took."""
+
+    table: bytes
+    rows: list[dict[str, Any]] = field(repr=False)
+    weights: dict[str, bytes] = field(repr=False)
+
+
+class TinySuite:
+    """A suite of a few seconds; with a task of its own a run, and one that starts from another."""
+
+    def bench(self, folder: Path, *words: str) -> str:
+        """Carry the suite out below a folder; return what was told on standard error."""
+        (folder / "tiny.yaml").write_text(yaml.safe_dump(SUITE))
+        told = io.StringIO()
+        with (
+            contextlib.chdir(folder),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(told),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main(["bench", "suite=tiny.yaml", *words])
+        assert ended.value.code == 0, told.getvalue()
+        return told.getvalue()
+
+    def found(self, folder: Path) -> Found:
+        """Return what the suite found below a folder."""
+        out = folder / "runs" / "suites" / "tiny"
+        weights = sorted((folder / "runs").glob("**/policy/model.safetensors"))
+        return Found(
+            (out / "leaderboard.csv").read_bytes(),
+            read_episodes(out / "episodes.parquet").drop_columns(["seconds"]).to_pylist(),
+            {str(path.relative_to(folder)): path.read_bytes() for path in weights},
+        )
+
+
+@pytest.fixture(scope="session")
+def tiny_suite() -> TinySuite:
+    """The suite."""
+    return TinySuite()
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the state of a Slurm whose programs are on the PATH."""
+    state = tmp_path / "slurm"
+    state.mkdir()
+    answers = Path(__file__).with_name("fake_slurm.py")
+    for name in PROGRAMS:
+        script = state / name
+        script.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" -S "{answers}" "{state}" {name} "$@"\n'
+        )
+        script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{state}:{os.environ['PATH']}")
+    return state
