@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
+import socket
+import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from trimtab.benchmarks.cli.main import main
@@ -89,9 +95,131 @@ def test_submitits_own_executor_finds_the_same_with_two_runs_a_job(
     assert len(list(tmp_path.rglob("*_submitted.pkl"))) == 2  # the clones, then the frozen one
 
 
+class Cluster:
+    """Two nodes of Ray on this machine, of one core each."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.log = (folder / "nodes.log").open("wb")
+        head = ["--head", f"--port={self.address.rpartition(':')[2]}", f"--temp-dir={folder}"]
+        self.nodes = [self.node(*head, "--include-dashboard=false")]
+        in_time(self.answers)
+        self.nodes.append(self.node(f"--address={self.address}"))
+
+    def node(self, *words: str) -> psutil.Process:
+        """Start a node; one that is lost is noticed within a second."""
+        common = ["--num-cpus=1", "--object-store-memory=80000000", "--node-ip-address=127.0.0.1"]
+        soon = {"period_ms": "300", "initial_delay_ms": "300", "failure_threshold": "3"}
+        environment = {
+            **os.environ, "RAY_USAGE_STATS_ENABLED": "0",
+            **{f"RAY_health_check_{name}": value for name, value in soon.items()},
+        }  # fmt: skip
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
+        return psutil.Popen(
+            [*command, *common, "--disable-usage-stats", *words], env=environment,
+            stdout=self.log, stderr=self.log, start_new_session=True,
+        )  # fmt: skip
+
+    def answers(self) -> bool:
+        """Return whether the head takes calls."""
+        host, _, port = self.address.partition(":")
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return True
+        return False
+
+    def lose(self, node: psutil.Process) -> None:
+        """End all processes of a node at once, as if its machine were switched off."""
+        for process in [*node.children(recursive=True), node]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        node.wait(20)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes; their sockets' names may have 107 letters at most, hence the short folder."""
+    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
+    made = Cluster(folder)
+    try:
+        yield made
+    finally:
+        for node in reversed(made.nodes):
+            if node.is_running():
+                made.lose(node)
+        made.log.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_ray_says_what_no_node_has(
+    cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["launcher=ray", f"launcher.address={cluster.address}", "launcher.resources={a100: 1}"]
+    with contextlib.chdir(tmp_path), pytest.raises(SystemExit) as ended:
+        main(["bench", "suite=quickstart", *words])
+    told = capfd.readouterr().err.splitlines()[-1]
+    assert ended.value.code == 2
+    assert "no node of the cluster has a100: 1; nodes have CPU, " in told
+
+
+def test_ray_finds_the_same_although_a_node_is_lost(
+    here: Any, tiny_suite: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    saved: list[int] = []
+
+    def take_away() -> None:
+        """Lose the second of the two nodes, each of which is in the middle of a run."""
+        runs = [in_time(lambda seed=seed: trained_a_while(tmp_path, seed)) for seed in (0, 1)]
+        cluster.lose(cluster.nodes[1])
+        saved.extend(1200 - position(run) for run in runs)
+
+    taker = threading.Thread(target=take_away, daemon=True)
+    taker.start()
+    tiny_suite.bench(tmp_path, "launcher=ray", f"launcher.address={cluster.address}")
+    taker.join(10)
+    assert len(saved) == 2 and min(saved) > 0  # neither had come to its end
+    assert tiny_suite.found(tmp_path) == here
+
+
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """An address where something listens that is not Ray."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = server.accept()
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                connection.close()
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_an_address_without_ray_is_told_at_once(
+    deaf: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for address, told in (
+        (deaf, "what answers there is not Ray"),
+        ("127.0.0.1:1", "nobody answers there"),
+        ("ray://head:10001", "must be host:port of the cluster's head"),
+        ("head", "must be host:port of the cluster's head"),
+    ):
+        began = time.monotonic()
+        with contextlib.chdir(tmp_path), pytest.raises(SystemExit) as ended:
+            main(["bench", "suite=quickstart", "launcher=ray", f"launcher.address={address}"])
+        shown = capfd.readouterr().err
+        assert ended.value.code == 2 and time.monotonic() - began < 8
+        assert f"launcher.address={address}: " in shown and told in shown
+        assert shown.count("\n") == 1, shown
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["launcher=ray", "launcher.resources=a100"], "launcher.resources=a100: must be like"),
+        (["launcher=ray", "launcher.cpus=half"], "launcher.cpus=half: must be a number"),
         (["launcher=slurm"], "launcher=slurm: sbatch is not on the PATH"),
         (["launcher=slurn"], "there is no such launcher; did you mean slurm?"),
         (["launcher.cpus=2"], "launcher=local has no setting 'cpus'; it has none"),
