@@ -210,14 +210,14 @@ def _resources(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     text = settings["resources"]
     try:
-        named = yaml.safe_load(text) if text else {}
+        named: Any = yaml.safe_load(text) if text else {}
     except yaml.YAMLError:
         named = None
     right = isinstance(named, dict) and all(
         isinstance(key, str) and type(value) in (int, float) and value > 0
         for key, value in named.items()
     )
-    if not right or {"CPU", "GPU", "memory"} & {*named}:
+    if not right or {"CPU", "GPU", "memory"} & set(named):
         raise TrimtabError(f"launcher.resources={text}: must be like '{{a100: 1}}'")
     found = {"num_cpus": settings["cpus"], "num_gpus": settings["gpus"], "resources": named}
     if settings["memory_gb"]:
