@@ -190,7 +190,8 @@ def test_what_is_judged_can_be_exported(
     policy = algorithm.policy
     assert isinstance(policy, Policy)
     spec = policy.spec
-    assert (spec.obs_dim, spec.action_dim) == (5, 2) and spec.horizon >= 2
+    observed = sum(part.size for part in spec.observed.values())  # and what its user gives
+    assert (observed, spec.action_dim) == (5, 2) and spec.horizon >= 2
     assert (spec.action_low, spec.action_high) == ((-1.0, -0.5), (1.0, 2.0))
     rebuilt = build_policy(json.loads(json.dumps(policy.config())))
     rebuilt.load_state_dict(policy.state_dict())

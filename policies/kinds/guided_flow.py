@@ -1,0 +1,122 @@
+"""A flow policy with a label for what is good, and a weight of guidance that its user chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.policies.base import Policy
+from trimtab.policies.networks.mlp import DenoisingNetwork
+from trimtab.policies.networks.samplers import Euler
+from trimtab.types import Batch, Obs, PolicySpec, TrimtabError
+
+GUIDANCE = "guidance"
+"""Name of the input that weighs the label."""
+
+NONE, NEGATIVE, POSITIVE = range(3)
+"""Labels of an action: nothing is said of it, it is worse than usual, it is as good or better."""
+
+
+class GuidedFlowPolicy(Policy):
+    """Carry a latent along ``v = v(none) + w (v(positive) - v(none))`` to an action chunk.
+
+    Frans et al., "Diffusion Guidance Is a Controllable Policy Improvement Operator" (arXiv
+    2505.23458). The weight w is a part of what the policy reads, ``guidance``: 0 is the policy that
+    cloned everything, 1 the one that cloned what is good, and more goes beyond it. A robot sets it
+    by ``runner.reset(guidance=2.0)``.
+
+    Args:
+        spec: shapes and limits; the input is added unless it is there.
+        hidden: widths of the hidden layers.
+        time_dim: width of the sinusoidal time features.
+        sampling_steps: Euler steps at acting time.
+        label_dim: numbers by which a label is told to the network.
+        guidance: w unless a user gives another.
+
+    Raises:
+        TrimtabError: if the input is there and not the last part, or ``label_dim`` is less than 1.
+    """
+
+    def __init__(
+        self,
+        spec: PolicySpec,
+        *,
+        hidden: Sequence[int] = (256, 256, 256),
+        time_dim: int = 16,
+        sampling_steps: int = 16,
+        label_dim: int = 32,
+        guidance: float = 1.0,
+    ) -> None:
+        if label_dim < 1:
+            raise TrimtabError(f"guided_flow policy: label_dim={label_dim}: must be at least 1")
+        if GUIDANCE not in spec.layout:
+            spec = spec.with_input(GUIDANCE, guidance)
+        if list(spec.layout)[-1] != GUIDANCE or spec.layout[GUIDANCE].size != 1:
+            raise TrimtabError(
+                f"guided_flow policy: {GUIDANCE} must be the last part and one number; leave it out"
+            )
+        self.sampler = Euler(sampling_steps)
+        shape = (spec.horizon, spec.action_dim)
+        super().__init__(
+            spec, self.sampler.noise_shape(*shape),
+            hidden=list(hidden), time_dim=time_dim, sampling_steps=sampling_steps,
+            label_dim=label_dim,
+        )  # fmt: skip
+        self.told = nn.Embedding(3, label_dim)
+        self.network = DenoisingNetwork(self.features_dim + label_dim, shape, hidden, time_dim)
+
+    @property
+    def features_dim(self) -> int:
+        """How many numbers of an observation there are beside the weight of guidance."""
+        return self.spec.obs_dim - 1
+
+    def read(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Return the normalised observation ``[B, F]``, and the weight of guidance ``[B]``."""
+        features = self.normalizer.obs(obs)
+        return features[:, :-1], features[:, -1]
+
+    def condition(self, features: Tensor, label: Tensor) -> Tensor:
+        """Return the share of observations ``[B, F]`` and labels ``[B]`` in the first layer."""
+        return self.network.condition(torch.cat([features, self.told(label)], dim=1))
+
+    def velocity(self, noisy: Tensor, time: Tensor, condition: Tensor, weight: Tensor) -> Tensor:
+        """Return the guided velocity ``[B, H, A]``.
+
+        Args:
+            noisy: chunks on their way ``[B, H, A]``.
+            time: from 0 to 1, ``[1]``.
+            condition: of the label none for B rows, then of the label positive for the same rows.
+            weight: of guidance ``[B]``.
+        """
+        both: Tensor = self.network(torch.cat([noisy, noisy]), time, condition)
+        none, positive = both.reshape(2, -1, *noisy.shape[1:])
+        guided: Tensor = none + weight[:, None, None] * (positive - none)
+        return guided
+
+    def forward(self, obs: Obs, noise: Tensor) -> Tensor:
+        """Return raw actions ``[B, H, A]``."""
+        features, weight = self.read(obs)
+        none = torch.zeros_like(weight, dtype=torch.long) + NONE
+        condition = torch.cat(
+            [self.condition(features, none), self.condition(features, none + POSITIVE)]
+        )
+        action = self.sampler(lambda x, time: self.velocity(x, time, condition, weight), noise)
+        return self.normalizer.raw_action(action)
+
+    def label_errors(self, batch: Batch, features: Tensor, label: Tensor) -> Tensor:
+        """Return ``(v(x_t, t, s, label) - (a - eps))^2`` ``[B, H, A]``.
+
+        Args:
+            batch: with chunks of the policy's length.
+            features: normalised observations ``[B, F]``.
+            label: of each row ``[B]``.
+        """
+        clean = self.normalizer.normalize_action(batch.action)
+        epsilon = torch.randn_like(clean)
+        time = torch.rand(len(clean), device=clean.device)
+        noisy = torch.lerp(epsilon, clean, time[:, None, None])
+        velocity = self.network(noisy, time, self.condition(features, label))
+        error: Tensor = (velocity - (clean - epsilon)).square()
+        return error
