@@ -17,6 +17,7 @@ import trimtab
 from trimtab.benchmarks.cli.surroundings import check_folder, check_streams, log_level
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import Command, near, parse
+from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.signals import sigterm_as_exit
 from trimtab.errors import TrimtabError
 from trimtab.plugins import add_plugin
@@ -36,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> None:
         check_streams()
         check_folder()
         logging.basicConfig(level=log_level(), format="%(message)s")
-        with sigterm_as_exit():
+        with sigterm_as_exit(), in_a_line():
             code = run(words)
         sys.stdout.flush()
     except TrimtabError as error:

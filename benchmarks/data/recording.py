@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.pools import await_some, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
 from trimtab.benchmarks.settings.constructors import class_of
@@ -159,14 +160,15 @@ class Stage:
             TrimtabError: if the controller refuses its settings.
         """
         try:
-            return play(
-                self.env,
-                self.task,
-                self.factory,
-                seed=int(self.recipe["seed"]),
-                attempt=attempt,
-                success_key=self.env.success_key,
-            )
+            with in_a_line():
+                return play(
+                    self.env,
+                    self.task,
+                    self.factory,
+                    seed=int(self.recipe["seed"]),
+                    attempt=attempt,
+                    success_key=self.env.success_key,
+                )
         except (
             ArithmeticError,
             AttributeError,

@@ -137,7 +137,7 @@ class MetricsLog:
         """
         self.sums, self.count = dict(state["sums"]), int(state["count"])
         self.length = int(state["length"])
-        if not os.path.lexists(self.path):
+        if self.length and not os.path.lexists(self.path):
             logger.warning(
                 "%s is gone: the log of this run begins anew, its numbers do not", self.path
             )

@@ -10,6 +10,7 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.phases import Feed, Trials
+from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_traceback
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
@@ -61,10 +62,14 @@ def train(
             is saved first.
         TrimtabError: on wrong input, a folder that is in use or cannot be written, or a loss that
             is not finite.
+        Exception: whatever a task or a method of the caller's own raises; its notes say where the
+            run was.
     """
     try:
         return _train(config, progress, wait=wait, callbacks=callbacks)
     except OSError as error:  # such as a simulator's own temporary files on a full disk
+        if fault_of_own_code(error) is not None:
+            raise
         where = error.filename or "a file"
         raise TrimtabError(
             f"cannot write or read {where}: {error.strerror or error}; free the disk or choose "
@@ -176,6 +181,7 @@ def _train(
         if done is not None:
             return done
         remove_leftovers(folder)
+        (folder / TRACEBACK).unlink(missing_ok=True)
         begun = (folder / PROVENANCE).is_file()
         if begun:
             check_same_start(folder, parts)
@@ -184,6 +190,10 @@ def _train(
             try:
                 _write_start(folder, config, parts)
                 return run.carry_out()
+            except Exception as error:
+                where = f"at update {run.updates + 1}, after {run.env_steps} environment steps"
+                keep_traceback(error, folder, f"{folder}: {where}")
+                raise
             finally:
                 run.close()
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.words import nearest
@@ -201,11 +202,12 @@ def carry_out(work: Work, tell: Tell) -> Done:
         Stopped: if the process is told to end.
         TrimtabError: as ``trimtab train``.
     """
-    result = train(
-        compose_run(work.words),
-        lambda share, text: tell(work.label, share, text),
-        wait=True,  # two that share runs do each of them once
-    )
+    with in_a_line():  # what is raised here loses its traceback on its way
+        result = train(
+            compose_run(work.words),
+            lambda share, text: tell(work.label, share, text),
+            wait=True,  # two that share runs do each of them once
+        )
     return Done(str(result.folder), result.summary, result.already_done)
 
 
