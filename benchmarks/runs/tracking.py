@@ -77,11 +77,14 @@ class Kind:
         name: what the setting ``tracker`` takes; the extra that installs it has the same name.
         package: what it imports.
         start: called once a run, with its process's random states as they are; must not draw.
+        check: called before a run has a folder; raises a :class:`TrimtabError` where what decides
+            how it starts, such as an environment variable, is wrong.
     """
 
     name: str
     package: str
     start: Callable[[TrackedRun], Tracker]
+    check: Callable[[], None] = lambda: None
 
 
 @functools.cache
@@ -94,7 +97,8 @@ def chosen_trackers(value: str | Sequence[str] | None) -> list[Kind]:
     """Return the kinds that the setting ``tracker`` names.
 
     Raises:
-        TrimtabError: if there is none of a name, a name is there twice, or its package is missing.
+        TrimtabError: if there is none of a name, a name is there twice, its package is missing, or
+            what it is started with is wrong.
     """
     names = [value] if isinstance(value, str) else list(value or ())
     for name in names:
@@ -109,6 +113,7 @@ def chosen_trackers(value: str | Sequence[str] | None) -> list[Kind]:
                 f"tracker={name}: {_kinds()[name].package} is not installed; "
                 f"pip install 'trimtab[{name}]'"
             )
+        _kinds()[name].check()
     return [_kinds()[name] for name in names]
 
 

@@ -13,6 +13,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.benchmarks.settings.groups import (
     CONSTRUCTED,
     GROUPS,
@@ -93,6 +94,9 @@ def from_composed(composed: DictConfig) -> RunConfig:
     assert isinstance(settings, dict)
     if isinstance(settings.get("dataset"), dict) and choices.get("dataset"):
         settings["dataset"] = with_own_id(choices["dataset"], settings["dataset"])
+    for group in CONSTRUCTED:
+        if isinstance(settings.get(group), dict) and choices.get(group):
+            settings[group] = _without_the_files(group, choices[group], settings[group])
     config = RunConfig(
         settings=as_whole({str(key): value for key, value in settings.items()}),
         algorithm=choices["algorithm"],
@@ -102,6 +106,18 @@ def from_composed(composed: DictConfig) -> RunConfig:
     )
     check_values(config.settings)
     return config
+
+
+def _without_the_files(group: str, choice: str, section: dict[Any, Any]) -> dict[Any, Any]:
+    """Return a section without the keywords of its file that the class does not take.
+
+    It does not take them where another class is named than the file's, ``algorithm._target_=…``.
+    """
+    file = constructed_section(group, choice)
+    if section.get("_target_") == file["_target_"]:
+        return section
+    known = keywords(section.get("_target_"), f"{group}._target_")
+    return {key: x for key, x in section.items() if key not in file or key in {"_target_", *known}}
 
 
 def recipe_with(name: str, words: Sequence[str]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ _MOST_HISTORY = 10_000
 _MOST_ENVS = 1 << 16  # side by side; simulators of one episode at a time take far fewer
 _MOST_ACT_STEPS = 1000  # of a chunk; longer ones are whole episodes, and networks as wide
 _MOST_BATCH = 1 << 20  # rows that one update holds in memory
+_MOST_SAMPLING_STEPS = 10_000  # of one action; published policies take 1 to 1,000
 _MOST_THREADS = 256  # more torch threads than this exhaust a machine rather than speed it up
 
 Rule = Callable[[Any], str | None]
@@ -141,7 +142,12 @@ RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 """Rules of settings, by name."""
-_KEYWORD_RULES: Mapping[str, Rule] = MappingProxyType({"batch_size": whole(1, _MOST_BATCH)})
+_KEYWORD_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "batch_size": whole(1, _MOST_BATCH),
+        "sampling_steps": whole(1, _MOST_SAMPLING_STEPS),
+    }
+)
 """Rules of keywords that many methods share, by name."""
 _PARENTS: Mapping[str, type[Any]] = MappingProxyType({"algorithm": Algorithm, "policy": Policy})
 """What the classes that settings name have to be children of."""

@@ -10,6 +10,8 @@ from trimtab.benchmarks.runs.tracking import Kind, TrackedRun, Tracker
 from trimtab.errors import TrimtabError
 
 PROJECT = "trimtab"
+MODE = "WANDB_MODE"
+_MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
 
 
 class WeightsAndBiases:
@@ -31,7 +33,7 @@ class WeightsAndBiases:
 
         run.folder.mkdir(parents=True, exist_ok=True)
         try:
-            mode: Any = os.environ.get("WANDB_MODE") or (
+            mode: Any = os.environ.get(MODE) or (
                 "online" if wandb.api.api_key else "offline"
             )
             self._run = wandb.init(
@@ -67,4 +69,12 @@ def _start(run: TrackedRun) -> Tracker:
     return WeightsAndBiases(run)
 
 
-TRACKER = Kind("wandb", "wandb", _start)
+def _check() -> None:
+    mode = os.environ.get(MODE, "")
+    if mode and mode not in _MODES:
+        raise TrimtabError(
+            f"tracker=wandb: {MODE}={mode}: there are: {', '.join(_MODES)}; offline needs no service"
+        )
+
+
+TRACKER = Kind("wandb", "wandb", _start, _check)

@@ -226,4 +226,6 @@ def test_a_wrong_mode_of_wandb_is_one_line(
     with pytest.raises(SystemExit) as ended:
         main(["train", *words, "tracker=wandb"])
     error = capsys.readouterr().err
-    assert ended.value.code == 2 and "tracker=wandb: " in error and len(error.splitlines()) == 1
+    assert ended.value.code == 2 and len(error.splitlines()) == 1
+    assert "tracker=wandb: WANDB_MODE=nonsense: there are: online, offline" in error
+    assert not (tmp_path / "o").exists()

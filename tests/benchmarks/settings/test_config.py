@@ -11,6 +11,7 @@ import pytest
 
 from trimtab.benchmarks.runs.build import components
 from trimtab.benchmarks.settings.config import compose_run, recipe_with
+from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.benchmarks.settings.groups import load_group
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets.formats.minari.writer import check_id
@@ -104,6 +105,10 @@ WRONG = {
         ["algorithm.batch_size=1000000000"],
         "algorithm.batch_size=1000000000: must be at most 1048576",
     ),
+    "a billion steps of sampling": (
+        ["policy.sampling_steps=1000000000"],
+        "policy.sampling_steps=1000000000: must be at most 10000",
+    ),
     "a million copies": (["num_envs=1000000"], "num_envs=1000000: must be at most 65536"),
     "a chunk without end": (["act_steps=100000"], "act_steps=100000: must be at most 1000"),
     "a class that is no method": (
@@ -174,6 +179,16 @@ def test_a_class_of_ones_own_has_its_own_keywords(
     for words in ([word], [word, "algorithm.learning_rate=0.1"]):
         found = compose_run([*BC, "algorithm._target_=my_cloning.Cloning", *words])
         assert found["algorithm"]["beta"] == 0.5
+
+
+def test_another_class_is_not_given_the_keywords_of_the_file_that_it_replaces() -> None:
+    file = load_group("algorithm", "bc")["algorithm"]
+    target = "algorithm._target_=trimtab.algorithms.off_policy.sac.SAC"
+    assert "decay_updates" in file and "decay_updates" not in keywords(target.partition("=")[2])
+    found = compose_run([*BC, target, "algorithm.tau=0.5"])["algorithm"]
+    assert found["tau"] == 0.5 and "decay_updates" not in found
+    with pytest.raises(TrimtabError, match="algorithm.decay_updates: .*SAC has no such setting"):
+        compose_run([*BC, target, "algorithm.decay_updates=5"])  # who asks for it is told
 
 
 def test_thousands_of_layers_are_refused() -> None:
