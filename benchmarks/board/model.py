@@ -7,16 +7,15 @@ maximum over noisy checkpoints, hence optimistic, and shown beside the last and 
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
 
 from trimtab.benchmarks.board.stats import Interval, number_text
+from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.benchmarks.board.wording import AGGREGATE_READING, METRIC_NAMES, READING
 
 __all__ = ["Aggregate", "EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run"]
@@ -189,11 +188,7 @@ class Leaderboard:
             for table in self.tables
             for entry in table.entries
         ]
-        text = io.StringIO()
-        writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(lines)
-        return text.getvalue()
+        return csv_table(lines)
 
     def to_markdown(self) -> str:
         """Return all tables and their provenance as Markdown."""
@@ -201,10 +196,10 @@ class Leaderboard:
         for table in self.tables:
             rows = [table.cells(entry) for entry in table.entries]
             parts += [f"## {table.env}", f"Score: {METRIC_NAMES[table.metric]}."]
-            parts += [_markdown_table(rows)]
+            parts += [markdown_table(rows)]
         if self.aggregates:
             rows = [aggregate.cells() for aggregate in self.aggregates]
-            parts += ["## Across environments", AGGREGATE_READING, _markdown_table(rows)]
+            parts += ["## Across environments", AGGREGATE_READING, markdown_table(rows)]
         if self.notes:
             parts += ["## Notes", "\n".join(f"- {note}" for note in self.notes)]
         facts = self.provenance()
@@ -247,11 +242,3 @@ def _flat(entry: Entry) -> dict[str, Any]:
         interval = getattr(entry, name) or (None, None, None)
         line |= zip((name, f"{name}_low", f"{name}_high"), interval, strict=True)
     return line
-
-
-def _markdown_table(rows: Sequence[Mapping[str, str]]) -> str:
-    heading = list(rows[0])
-    lines = [heading, [":--", *["--:"] * (len(heading) - 1)], *([*row.values()] for row in rows)]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
-    )

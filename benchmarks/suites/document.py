@@ -27,6 +27,7 @@ _KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "runs": (dict, "runs by name"),
     "baselines": (dict, "methods by name"),
     "controls": (list, "a list of methods"),
+    "tables": (list, "a list of further tables"),
     "export": (str, "the name of a run"),
     "figure": (dict, "a figure of its own"),
 }
@@ -82,7 +83,7 @@ def check_document(name: str, document: Any) -> None:
     for key, (kind, what) in _KEYS.items():
         if key in document and not isinstance(document[key], kind):
             raise TrimtabError(f"suite={name}: {key} must be {what}")
-    for key in ("common", "controls"):
+    for key in ("common", "controls", "tables"):
         _check_words(name, key, document.get(key, []))
     for key, words in document.get("shared", {}).items():
         _check_words(name, f"shared.{key}", words)

@@ -60,6 +60,8 @@ class Suite:
         export: name of the run whose first seed becomes a bundle, or None.
         controls: methods that a gain has to be measured against, the best of them; with them, a
             suite gets the tables of ``trimtab.benchmarks.board.arena``.
+        tables: further tables that it gets, modules of ``trimtab.benchmarks.board`` by name, such
+            as ``budgeted`` and ``switch``.
         figure: a figure of its own (``trimtab.benchmarks.suites.figures``), or None for learning
             curves.
         settings: what the file says, and the seeds that were asked for instead.
@@ -72,6 +74,7 @@ class Suite:
     baselines: Mapping[str, str]
     export: str | None
     controls: tuple[str, ...]
+    tables: tuple[str, ...]
     figure: Mapping[str, Any] | None
     settings: Mapping[str, Any]
 
@@ -167,6 +170,7 @@ def load_suite(
         baselines=document.get("baselines", {}),
         export=None if only else export,
         controls=tuple(document.get("controls", ())),
+        tables=tuple(document.get("tables", ())),
         figure=None if only else document.get("figure"),
         settings={"suite": document, "seeds": given}
         | chosen_scale

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.stats import number_text
+from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.files import atomic_write_text
 
 __all__ = ["FILES", "to_csv", "to_curves_csv", "to_markdown", "write"]
@@ -35,11 +33,11 @@ def to_markdown(arena: Arena) -> str:
     """Return all tables as Markdown."""
     parts = ["# Arena", READING]
     if arena.overall:
-        parts += ["## Over all contests scored by success", _table(_overall(arena))]
+        parts += ["## Over all contests scored by success", markdown_table(_overall(arena))]
     for contest in arena.contests:
         parts += [f"## {contest.task}, from a {contest.base} policy"]
         parts += [f"`{contest.env}`, scored by {contest.metric}."]
-        parts += [_table([_cells(contest, row) for row in contest.rows])]
+        parts += [markdown_table([_cells(contest, row) for row in contest.rows])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -84,12 +82,6 @@ def _cells(contest: Contest, row: ArenaRow) -> dict[str, str]:
     }
 
 
-def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    heading = list(rows[0])
-    lines = [heading, [":--", *["--:"] * (len(heading) - 1)], *([*row.values()] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def to_csv(arena: Arena) -> str:
     """Return one line for each row, numbers unrounded."""
     lines = []
@@ -104,12 +96,12 @@ def to_csv(arena: Arena) -> str:
                 ends = values[column] or (None, None, None)
                 line |= zip((column, f"{column}_low", f"{column}_high"), ends, strict=True)
             lines.append(line)
-    return _csv(lines)
+    return csv_table(lines)
 
 
 def to_curves_csv(arena: Arena) -> str:
     """Return one line for each evaluation: score and return against steps, episodes, seconds."""
-    return _csv(
+    return csv_table(
         [
             {
                 "task": contest.task,
@@ -129,14 +121,6 @@ def to_curves_csv(arena: Arena) -> str:
             for point in row.curve
         ]
     )
-
-
-def _csv(lines: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return text.getvalue()
 
 
 def write(arena: Arena, folder: Path) -> dict[str, Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from trimtab.benchmarks.artefacts.export import export_bundle
-from trimtab.benchmarks.board import curves
+from trimtab.benchmarks.board import budgeted, curves, switch
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
@@ -21,6 +21,7 @@ from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
 from trimtab.benchmarks.settings.values import MOST_SEED
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.suites import figures
 from trimtab.benchmarks.suites.launch import chosen_launcher
 from trimtab.benchmarks.suites.run_suite import NOTE, Outcome, run_suite
@@ -31,6 +32,8 @@ from trimtab.files import check_own
 __all__ = ["bench"]
 
 FIGURE = "figure.png"
+FURTHER = {"budgeted": budgeted, "switch": switch}
+"""Tables that a suite may ask for beside its leaderboard."""
 
 
 def bench(
@@ -54,6 +57,9 @@ def bench(
     loaded = load_suite(
         suite, runs, _whole_numbers(seeds) if seeds else None, scale or None, chosen
     )
+    for asked in loaded.tables:
+        if asked not in FURTHER:
+            raise TrimtabError(f"suite={suite}: tables: {nearest(asked, FURTHER)}")
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
     folder = Path(out) if out else Path(runs) / "suites" / name
     command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
@@ -86,7 +92,8 @@ def _check_place(folder: Path) -> None:
     check_own(folder / NOTE, '"digest"', "out")
     # A published folder has the tables of its suite, and not the note on where its runs were.
     if not ((folder / NOTE).is_file() or (folder / "index.html").is_file()):
-        for name in (FIGURE, RECORDS, *arena_writing.FILES):
+        further = [name for table in FURTHER.values() for name in table.FILES]
+        for name in (FIGURE, RECORDS, *arena_writing.FILES, *further):
             check_own(folder / name, None, "out")
 
 
@@ -117,6 +124,8 @@ def _publish(
     if suite.controls:
         arena = arena_table(table, records_of(suite, outcome, folder, console), suite.controls)
         paths |= arena_writing.write(arena, folder)
+    for name in suite.tables:
+        paths |= FURTHER[name].write(table, folder)
     if not (outcome.already_done and figure.is_file()):
         console.print("drawing the figure", highlight=False)
         if arena is not None:

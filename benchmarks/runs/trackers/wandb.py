@@ -33,9 +33,7 @@ class WeightsAndBiases:
 
         run.folder.mkdir(parents=True, exist_ok=True)
         try:
-            mode: Any = os.environ.get(MODE) or (
-                "online" if wandb.api.api_key else "offline"
-            )
+            mode: Any = os.environ.get(MODE) or ("online" if wandb.api.api_key else "offline")
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
                 id=run.id,
@@ -73,7 +71,8 @@ def _check() -> None:
     mode = os.environ.get(MODE, "")
     if mode and mode not in _MODES:
         raise TrimtabError(
-            f"tracker=wandb: {MODE}={mode}: there are: {', '.join(_MODES)}; offline needs no service"
+            f"tracker=wandb: {MODE}={mode}: there are: {', '.join(_MODES)}; "
+            "offline needs no service"
         )
 
 

@@ -1,0 +1,70 @@
+"""The suites of data at toy size, carried out whole: runs, leaderboard and tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.runs.rows import read_episodes
+from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.errors import TrimtabError
+
+
+def carried_out(name: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(place)
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", f"suite={name}", "scale=ci", "workers=1"])
+    assert not ended.value.code
+    return place / "runs" / "suites" / f"{name}-ci"
+
+
+def lines_of(path: Path) -> dict[str, dict[str, str]]:
+    with path.open() as file:
+        return {
+            line["method" if "method" in line else "label"]: line for line in csv.DictReader(file)
+        }
+
+
+def test_offline_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = carried_out("offline", tmp_path, monkeypatch)
+    rows = read_episodes(folder / "episodes.parquet")
+    assert {*rows["algorithm"].to_pylist()} == {"td3_bc", "iql", "cql", "rebrac"}
+    # No method has learned from anything but the data: the judge's episodes are not theirs.
+    assert {*rows["env_steps"].to_pylist()} == {0}
+    for path in (tmp_path / "runs").rglob("result.json"):
+        assert json.loads(path.read_text())["env_steps"] == 0
+    found = lines_of(folder / "budgeted.csv")
+    assert len(found) == 4
+    assert {line["candidates"] for line in found.values()} == {"2"}  # one setting, two seeds
+    assert "# Budgeted scores" in (folder / "budgeted.md").read_text()
+
+
+def test_offline_to_online_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = carried_out("offline_to_online", tmp_path, monkeypatch)
+    found = lines_of(folder / "switch.csv")
+    assert {*found} == {"td3_bc", "iql", "cal_ql"}
+    assert {line["seeds"] for line in found.values()} == {"2"}
+    assert all(float(line["drop"]) <= 0 for line in found.values())
+    steps = {*read_episodes(folder / "episodes.parquet")["env_steps"].to_pylist()}
+    assert 0 in steps and max(steps) == 60
+
+
+@pytest.mark.parametrize(("name", "runs"), [("offline", 144), ("offline_to_online", 42)])
+def test_the_cpu_scale_is_what_it_says(name: str, runs: int) -> None:
+    suite = load_suite(name, "runs", scale="cpu")
+    assert len(suite.jobs) == runs
+    assert all("offline_steps=" in " ".join(job.overrides) for job in suite.jobs)
+
+
+def test_a_table_that_is_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "title: t\nseeds: [0]\ntables: [bugdeted]\nruns: {a: {overrides: [env=gym/Hopper-v5]}}\n"
+    )
+    with pytest.raises((SystemExit, TrimtabError)) as ended:
+        main(["bench", f"suite={tmp_path}/mine.yaml", f"runs={tmp_path}/runs"])
+    assert getattr(ended.value, "code", 2) == 2
+    assert "budgeted" in capfd.readouterr().err and not (tmp_path / "runs").exists()
