@@ -6,8 +6,8 @@ Python; the learners need none of them, so their definitions alone are taken out
 ReBRAC also needs jax, flax and optax.
 
 Weights, batches and noise follow from a formula (``written_numbers.py``), so that no generator of
-random numbers is involved. All is computed in double precision. Of every weight after the updates the sum
-and a few entries are written.
+random numbers is involved. All is computed in double precision. Of every weight after the updates
+the sum and a few entries are written.
 """
 
 from __future__ import annotations
