@@ -17,6 +17,7 @@ from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.folder import EPISODES, Look, find_runs, look, read_provenance
 from trimtab.benchmarks.runs.rows import collect_episodes, episode_files
 from trimtab.benchmarks.runs.settings_of import identity_words
+from trimtab.benchmarks.runs.shards import check_shards
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 
@@ -51,8 +52,11 @@ def collect(place: Path) -> tuple[pa.Table, Sources]:
     """Return all rows in a file or below a folder, and where they come from.
 
     Raises:
-        TrimtabError: if there is no row, or a file of rows is damaged.
+        TrimtabError: if there is no row, a file of rows is damaged, or a part of an evaluation is
+            there twice or lacks.
     """
+    if place.is_dir():
+        check_shards(place)
     runs = find_runs(place) if place.is_dir() else []
     known = sources_of(runs)
     if runs and not episode_files(place):

@@ -59,6 +59,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab evaluate policy=<a run or bundle> episodes=100 seed=7",
             "trimtab evaluate policy=<bundle> env=metaworld/push-v3 episodes=50 backend=onnx",
             "trimtab evaluate policy=<bundle> video=push.mp4 video_episodes=5",
+            "trimtab evaluate policy=<a run> episodes=1000 shard=2/4 out=judged",
         ),
         {
             "policy": Setting(..., "folder of a run or a bundle"),
@@ -76,6 +77,12 @@ COMMANDS: dict[str, Command] = {
                 "",
                 "file.mp4 to write a video to; it replaces no file but an earlier video; "
                 "true: <policy's folder>-<env>.mp4 in the current folder",
+            ),
+            "out": Setting(
+                "", "folder to write the rows to; trimtab leaderboard runs=<out> reads it"
+            ),
+            "shard": Setting(
+                "", "such as 2/4: the second of four parts of the episodes; needs out=…"
             ),
             "video_episodes": Setting(FILMED, "how many of the first episodes the video shows"),
             "format": FORMAT,

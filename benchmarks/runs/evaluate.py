@@ -91,9 +91,12 @@ class Evaluator:
         act_steps: executed actions of a chunk.
         options: what the task is made with.
         observations: ``flat``, or ``dict`` for the parts that the task names.
+        part: ``(2, 4)`` plays the second quarter of each environment's episodes, with as many
+            environments as all of them would have, and so to the same bits.
 
     Raises:
-        TrimtabError: if the task is unknown or ``episodes`` is less than 1.
+        TrimtabError: if the task is unknown, ``episodes`` is less than 1, or there are more parts
+            than rounds of episodes.
     """
 
     def __init__(
@@ -105,12 +108,20 @@ class Evaluator:
         act_steps: int = 1,
         options: Mapping[str, Any] | None = None,
         observations: str = "flat",
+        part: tuple[int, int] = (1, 1),
     ) -> None:
         if episodes < 1:
             raise TrimtabError(f"evaluation: episodes must be at least 1, got {episodes}")
         self.episodes, self.seed, self.observations = episodes, seed, observations
         side_by_side = max(n for n in range(1, MOST_ENVS + 1) if episodes % n == 0)
         self.rounds = episodes // side_by_side
+        number, of = part
+        if of > self.rounds:
+            raise TrimtabError(
+                f"evaluation: {episodes} episodes are {self.rounds} rounds of {side_by_side} side "
+                f"by side, which {of} parts cannot share; give fewer parts or more episodes"
+            )
+        self.chosen = range((number - 1) * self.rounds // of, number * self.rounds // of)
         self.last = ""
         self.envs: EpisodeVectorEnv | DictVectorEnv = make_vec(
             env,
@@ -118,7 +129,7 @@ class Evaluator:
             seed=seed,
             observations=observations,
             act_steps=act_steps,
-            episode_seed=lambda index, episode: seed + index * self.rounds + episode,
+            episode_seed=self._seed_of,
             **(options or {}),
         )
 
@@ -155,14 +166,14 @@ class Evaluator:
             action = agent.act(obs, self.envs.active)
             if watch is not None:
                 for i in np.flatnonzero(self.envs.active):
-                    watch(int(i * self.rounds + done_rounds[i]), action[i])
+                    watch(self._number(int(i), int(done_rounds[i])), action[i])
             obs, reward, terminated, truncated, info = self.envs.step(action)
             returns += reward
             lengths += info["steps"]
             if "success" in info:
                 success |= info["success"]
             for i in np.flatnonzero((terminated | truncated) & self.envs.active):
-                episode = int(i * self.rounds + done_rounds[i])
+                episode = self._number(int(i), int(done_rounds[i]))
                 now = time.perf_counter()
                 scores[episode] = EpisodeScore(
                     episode,
@@ -175,16 +186,22 @@ class Evaluator:
                 )
                 returns[i], lengths[i], success[i], started[i] = 0.0, 0, False, now
                 done_rounds[i] += 1
-                if done_rounds[i] == self.rounds:
+                if done_rounds[i] == len(self.chosen):
                     self.envs.active[i] = False
                 else:
                     agent.reset([i], [self._seed_of(i, int(done_rounds[i]))])
-        found = Scores(tuple(scores[episode] for episode in range(self.episodes)))
+        found = Scores(tuple(scores[episode] for episode in sorted(scores)))
         self.last = f", {found.words}"
         return found
 
+    def _number(self, index: int, done: int) -> int:
+        """Return which episode an environment plays after ``done`` others."""
+        # Its last episode is followed by one more reset, of which nothing is played.
+        place = self.chosen[done] if done < len(self.chosen) else self.rounds
+        return index * self.rounds + place
+
     def _seed_of(self, index: int, episode: int) -> int:
-        return int(self.seed + index * self.rounds + episode)
+        return int(self.seed + self._number(index, episode))
 
     def close(self) -> None:
         """Close the environments."""

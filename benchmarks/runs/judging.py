@@ -73,6 +73,7 @@ class BundleJudge:
         backend: str = "torch",
         deterministic: bool,
         watch: Callable[[int, FloatArray], None] | None = None,
+        part: tuple[int, int] = (1, 1),
     ) -> Scores:
         """Play all episodes and return their scores.
 
@@ -82,6 +83,7 @@ class BundleJudge:
             backend: what runs the policy, ``torch`` or ``onnx``.
             deterministic: zero noise instead of sampled noise.
             watch: called with an episode's number and each chunk [act_steps, A] that it plays.
+            part: which of how many parts of them to play; all by default.
 
         Raises:
             TrimtabError: if there is no such backend, or ``episodes`` is less than 1.
@@ -96,6 +98,7 @@ class BundleJudge:
             act_steps=self.act_steps,
             options=self.options,
             observations=self.observations,
+            part=part,
         )
         try:
             return evaluator.judge(

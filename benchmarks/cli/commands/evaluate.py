@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import FILMED
-from trimtab.benchmarks.runs import base
+from trimtab.benchmarks.runs import base, shards
 from trimtab.benchmarks.runs.evaluate import Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
 from trimtab.errors import TrimtabError
@@ -35,10 +36,13 @@ def evaluate(
     video: str,
     video_episodes: int,
     format: str,
+    out: str = "",
+    shard: str = "",
 ) -> int:
-    """Evaluate a policy, print its scores with intervals, and write a video if ``video`` is set."""
+    """Evaluate a policy, print its scores with intervals, and write what is asked for."""
     if deterministic not in ("", "true", "false"):
         raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
+    part = _part(shard, out, video)
     bundle = base.load_base(policy)
     chosen = task_options("evaluate", env_options) if env_options else None
     task, options = task_of(bundle, env or None, chosen)
@@ -60,18 +64,43 @@ def evaluate(
             opened.callback(film.close)
         scores = judge.judge(
             episodes=episodes, seed=seed, backend=backend, deterministic=zero_noise,
-            watch=None if film is None else film.watch,
+            watch=None if film is None else film.watch, part=(part.number, part.of),
         )  # fmt: skip
         facts = {
             "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
             "fingerprint": judge.spec.fingerprint, "deterministic": zero_noise,
         }  # fmt: skip
+        asked = {
+            "episodes": episodes, "seed": seed, "backend": backend, "deterministic": zero_noise,
+        }  # fmt: skip
+        if shard:
+            facts |= {"shard": shard}
+        if out:
+            rows = shards.rows_of(judge, scores, deterministic=zero_noise)
+            written = shards.write_rows(Path(out), rows, judge, part, asked)
         _print_scores(facts, scores, format)
+        if out:
+            Console(stderr=True, soft_wrap=True, highlight=False).print(f"rows: {written}")
         if film is not None and film_at is not None:
             with progress_bar("video") as tell:
                 film.write(film_at, scores, tell)
             Console(stderr=True, soft_wrap=True, highlight=False).print(f"video: {film_at}")
     return 0
+
+
+def _part(shard: str, out: str, video: str) -> shards.Shard:
+    """Return which part of the episodes is to be played.
+
+    Raises:
+        TrimtabError: if it is none, or what it needs or cannot have is missing or there.
+    """
+    if not shard:
+        return shards.WHOLE
+    if not out:
+        raise TrimtabError(f"evaluate: shard={shard}: add out=… for the rows of the part")
+    if video:
+        raise TrimtabError(f"evaluate: shard={shard}: a part has no video; leave video= out")
+    return shards.shard_of(shard)
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:
