@@ -30,7 +30,12 @@ COMMANDS: dict[str, Command] = {
     "bench": Command(
         "trimtab.benchmarks.cli.commands.bench:bench",
         "all runs of a suite, in parallel on all cores, then its leaderboard",
-        ("trimtab bench suite=quickstart", "trimtab bench suite=quickstart workers=1"),
+        (
+            "trimtab bench suite=quickstart",
+            "trimtab bench suite=quickstart workers=1",
+            "trimtab bench suite=arena launcher=slurm launcher.partition=cpu detach=true",
+            "trimtab bench suite=arena status",
+        ),
         {
             "suite": Setting(
                 ..., "name of a suite, as trimtab list suite shows it, or a YAML file of your own"
@@ -43,6 +48,10 @@ COMMANDS: dict[str, Command] = {
                 "where the runs go: local, slurm, ray; launcher.<name>=<value> are its settings, "
                 "which trimtab list launcher shows",
             ),
+            "detach": Setting(
+                "false", "true: go on when the terminal is closed", ("true", "false")
+            ),
+            "action": Setting("run", "status: show how far it is", ("run", "status")),
             "scale": Setting("", "one of the suite's scales, such as ci; default: the first"),
             "seeds": Setting("", "seeds to use instead of the suite's own, such as 0,1,2"),
             "only": Setting(
@@ -51,6 +60,7 @@ COMMANDS: dict[str, Command] = {
             "format": FORMAT,
         },
         within="launcher.",
+        bare=("action", "suite"),
     ),
     "evaluate": Command(
         "trimtab.benchmarks.cli.commands.evaluate:evaluate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from trimtab.benchmarks.runs.folder import look
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.benchmarks.suites.bars import Bars
+from trimtab.benchmarks.suites.following import PROGRESS, following
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
 from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.errors import Stopped, TrimtabError
@@ -58,10 +60,20 @@ def run_suite(
     outcome = Outcome()
     weights = {job.label: job.seconds for job in suite.jobs}
     with (
+        following(out / PROGRESS, suite.name, list(weights), chosen.kind.name) as followed,
         Bars(suite.name, weights, console) as bars,
-        chosen.start(workers, bars.tell, out / JOBS) as launched,
     ):
-        _schedule(suite, launched, outcome, bars)
+
+        def tell(label: str, share: float, text: str) -> None:
+            bars.tell(label, share, text)
+            followed.tell(label, share, text)
+
+        def finished(label: str) -> None:
+            bars.finished(label)
+            followed.finished(label)
+
+        with chosen.start(workers, tell, out / JOBS) as launched:
+            _schedule(suite, launched, outcome, finished)
     folders = {f"{name}/{seed}": str(path) for (name, seed), path in outcome.folders.items()}
     found = {"suite": suite.source, "digest": suite.digest, "folders": folders}
     atomic_write_json(note, found)
@@ -82,7 +94,9 @@ def _all_done(note: Path, suite: Suite) -> dict[tuple[str, int], Path] | None:
     return folders if all(look(folder).state == "done" for folder in folders.values()) else None
 
 
-def _schedule(suite: Suite, launcher: Launcher, outcome: Outcome, bars: Bars) -> None:
+def _schedule(
+    suite: Suite, launcher: Launcher, outcome: Outcome, finished: Callable[[str], None]
+) -> None:
     """Hand every run to the launcher as soon as its base is there."""
     waiting = list(suite.jobs)
     running: dict[concurrent.futures.Future[Done], Job] = {}
@@ -100,7 +114,7 @@ def _schedule(suite: Suite, launcher: Launcher, outcome: Outcome, bars: Bars) ->
                 raise
             except TrimtabError as error:
                 raise TrimtabError(f"{job.label}: {error}") from error
-            bars.finished(job.label)
+            finished(job.label)
 
 
 def _work(job: Job, base: Path | None) -> Work:

@@ -16,6 +16,7 @@ from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.sources import sources_of
+from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, records_of
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.runs import provenance
@@ -23,6 +24,7 @@ from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
 from trimtab.benchmarks.settings.values import MOST_SEED
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.suites import figures
+from trimtab.benchmarks.suites.following import PROGRESS, progress_of
 from trimtab.benchmarks.suites.launch import chosen_launcher
 from trimtab.benchmarks.suites.run_suite import NOTE, Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
@@ -46,13 +48,14 @@ def bench(
     seeds: str,
     only: str,
     format: str,
+    detach: str = "false",
+    action: str = "run",
     overrides: Sequence[str] = (),
 ) -> int:
     """Carry out a suite, write its leaderboard, figure and bundle, and print the tables.
 
     ``overrides`` are the launcher's own settings.
     """
-    where = chosen_launcher(launcher, overrides)
     chosen = [word.strip() for word in only.split(",") if word.strip()]
     loaded = load_suite(
         suite, runs, _whole_numbers(seeds) if seeds else None, scale or None, chosen
@@ -62,10 +65,22 @@ def bench(
             raise TrimtabError(f"suite={suite}: tables: {nearest(asked, FURTHER)}")
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
     folder = Path(out) if out else Path(runs) / "suites" / name
+    if action != "run":
+        background.print_progress(progress_of(folder), format)
+        return 0
+    where = chosen_launcher(launcher, overrides)
     command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
     command += f" only={only}" if only else ""
     console = Console(stderr=True)
     _check_place(folder)
+    if detach == "true":
+        given = {
+            "suite": suite, "runs": runs, "out": out, "workers": workers, "launcher": launcher,
+            "scale": scale, "seeds": seeds, "only": only,
+        }  # fmt: skip
+        words = [f"{key}={value}" for key, value in given.items() if value != ""]
+        background.detach([*words, *overrides], folder)
+        return 0
     with rundir.locked(folder):
         outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=where)
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
@@ -90,6 +105,7 @@ def _check_place(folder: Path) -> None:
     """
     boards.check_place(folder)
     check_own(folder / NOTE, '"digest"', "out")
+    check_own(folder / PROGRESS, '"launcher"', "out")
     # A published folder has the tables of its suite, and not the note on where its runs were.
     if not ((folder / NOTE).is_file() or (folder / "index.html").is_file()):
         further = [name for table in FURTHER.values() for name in table.FILES]

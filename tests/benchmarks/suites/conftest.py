@@ -53,18 +53,18 @@ class TinySuite:
     """A suite of a few seconds; with a task of its own a run, and one that starts from another."""
 
     def bench(self, folder: Path, *words: str) -> str:
-        """Carry the suite out below a folder; return what was told on standard error."""
+        """Carry the suite out below a folder; return what was shown on standard output."""
         (folder / "tiny.yaml").write_text(yaml.safe_dump(SUITE))
-        told = io.StringIO()
+        shown, told = io.StringIO(), io.StringIO()
         with (
             contextlib.chdir(folder),
-            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stdout(shown),
             contextlib.redirect_stderr(told),
             pytest.raises(SystemExit) as ended,
         ):
             main(["bench", "suite=tiny.yaml", *words])
         assert ended.value.code == 0, told.getvalue()
-        return told.getvalue()
+        return shown.getvalue()
 
     def found(self, folder: Path) -> Found:
         """Return what the suite found below a folder."""

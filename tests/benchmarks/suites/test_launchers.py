@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -19,6 +20,7 @@ import psutil
 import pytest
 
 from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.core.rundir import in_use
 from trimtab.benchmarks.suites.launchers import slurm as slurm_jobs
 
 
@@ -93,6 +95,46 @@ def test_submitits_own_executor_finds_the_same_with_two_runs_a_job(
     tiny_suite.bench(tmp_path, "launcher=slurm", "launcher.cluster=local", "launcher.runs_a_job=2")
     assert tiny_suite.found(tmp_path) == here
     assert len(list(tmp_path.rglob("*_submitted.pkl"))) == 2  # the clones, then the frozen one
+
+
+def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
+    here: Any, tiny_suite: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tiny_suite.bench(tmp_path, "workers=2", "detach=true")
+    states: list[str] = []
+    shares: dict[str, list[float]] = {}
+
+    def done() -> bool:
+        time.sleep(0.5)
+        now = json.loads(tiny_suite.bench(tmp_path, "status", "format=json"))
+        states.append(now["state"])
+        for label, run in now["runs"].items():
+            shares.setdefault(label, []).append(run["share"])
+        return states[-1] != "running"
+
+    in_time(done)
+    assert states[0] == "running" and states[-1] == "done"
+    assert all(told[-1] == 1.0 for told in shares.values())
+    assert any(0.0 < share < 1.0 for share in shares["clone seed 0"])
+    out = tmp_path / "runs" / "suites" / "tiny"
+    in_time((out / "leaderboard.csv").is_file)
+    in_time(lambda: not in_use(out))
+    assert tiny_suite.found(tmp_path) == here
+    assert "3/3 frozen seed 0 done" in (out / "bench.log").read_text()
+    assert "3 of 3 runs, done" in tiny_suite.bench(tmp_path, "status")
+    # A process that is gone without a word is told from one that goes on.
+    note = json.loads((out / "progress.json").read_text())
+    (out / "progress.json").write_text(json.dumps({**note, "ended": None}))
+    assert "its process is gone; run the same command" in tiny_suite.bench(tmp_path, "status")
+
+
+def test_a_suite_that_was_not_begun_or_cannot_begin(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.chdir(tmp_path), pytest.raises(SystemExit) as ended:
+        main(["bench", "suite=quickstart", "status"])
+    assert ended.value.code == 2 and "nothing was begun in runs/suites" in capfd.readouterr().err
+    assert not any(tmp_path.iterdir())
 
 
 class Cluster:

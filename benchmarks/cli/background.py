@@ -1,0 +1,84 @@
+"""A suite that goes on when its terminal is closed, and what is shown of it from another one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from trimtab.benchmarks.cli.screen import print_json, print_rows
+from trimtab.benchmarks.core.rundir import in_use
+from trimtab.errors import TrimtabError
+
+__all__ = ["LOG", "detach", "print_progress"]
+
+LOG = "bench.log"
+"""The file beside a suite's tables with what it says when no terminal is there."""
+_BEGUN = 20.0  # seconds to wait for the process to be at it, or to end with its first error
+_HINTS = {
+    "running": "it goes on",
+    "done": "all runs are done",
+    "ended": "run the same command to go on",
+    "lost": "its process is gone; run the same command to go on",
+}
+
+
+def detach(words: Sequence[str], folder: Path) -> None:
+    """Carry out ``trimtab bench`` with some words in a session of its own, and leave it alone.
+
+    Args:
+        words: of the command line.
+        folder: of the suite's tables.
+
+    Raises:
+        TrimtabError: if another process is at it, or it ends at once with an error.
+    """
+    if in_use(folder):
+        raise TrimtabError(
+            f"{folder} is in use by another process; add status to see how far it is"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / LOG
+    with log.open("wb") as told:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", *words],
+            stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True,
+            env={**os.environ, "COLUMNS": "120"},
+        )  # fmt: skip
+    deadline = time.monotonic() + _BEGUN
+    while not in_use(folder) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if process.poll():
+        lines = log.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
+        raise TrimtabError(lines[-1].removeprefix("trimtab: "))
+    plain = Console(stderr=True, soft_wrap=True, highlight=False)
+    plain.print(f"process {process.pid} goes on without this terminal; it writes to {log}")
+    plain.print("the same words with status in place of detach=true show how far it is")
+
+
+def print_progress(found: Mapping[str, Any], format: str) -> None:
+    """Print how far a suite is."""
+    if format == "json":
+        print_json(found)
+        return
+    runs: Mapping[str, Mapping[str, Any]] = found["runs"]
+    done = sum(run["state"] == "done" for run in runs.values())
+    rows = [
+        {"run": label, "state": run["state"], "done": f"{run['share']:.0%}", "": run["text"]}
+        for label, run in runs.items()
+    ]
+    ago = max(time.time() - found["updated"], 0.0)
+    print_rows(
+        f"{found['suite']} by launcher={found['launcher']}: {done} of {len(runs)} runs, "
+        f"{found['state']}, last news {ago:.0f} s ago",
+        rows,
+    )
+    why = f"{found['ended']}; " if found["state"] == "ended" else ""
+    plain = Console(soft_wrap=True, highlight=False)
+    plain.print(f"{why}{_HINTS[found['state']]}", markup=False)

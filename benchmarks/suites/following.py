@@ -1,0 +1,123 @@
+"""How far a suite is, in a file: for whoever asks from another terminal, or tomorrow."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from trimtab.benchmarks.core.rundir import in_use
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_write_json, read_json
+
+__all__ = ["PROGRESS", "Followed", "following", "progress_of"]
+
+PROGRESS = "progress.json"
+"""The file beside a suite's tables that says how far its runs are."""
+EVERY = 2.0
+"""Seconds between two times that it is written."""
+
+
+class Followed:
+    """What is known of each run; told from any thread.
+
+    Args:
+        path: file that it is written to.
+        suite: name of the suite.
+        labels: of all its runs.
+        launcher: name of what carries them out.
+    """
+
+    def __init__(self, path: Path, suite: str, labels: Sequence[str], launcher: str) -> None:
+        self._path, self._lock, self._changed = path, threading.Lock(), True
+        self._note: dict[str, Any] = {
+            "suite": suite, "launcher": launcher, "host": platform.node(), "process": os.getpid(),
+            "started": time.time(), "ended": None,
+        }  # fmt: skip
+        self._runs = {label: {"state": "waiting", "share": 0.0, "text": ""} for label in labels}
+
+    def tell(self, label: str, share: float, text: str) -> None:
+        """Note that a run is done to ``share``, with a few words."""
+        with self._lock:
+            if self._runs[label]["state"] != "done":
+                self._runs[label] = {"state": "running", "share": share, "text": text}
+                self._changed = True
+
+    def finished(self, label: str) -> None:
+        """Note that a run has come to its end."""
+        with self._lock:
+            self._runs[label] = {"state": "done", "share": 1.0, "text": ""}
+            self._changed = True
+
+    def write(self, ended: str | None = None) -> None:
+        """Write the file, if there is anything new.
+
+        Args:
+            ended: how it ended, once it has.
+        """
+        with self._lock:
+            if not (self._changed or ended):
+                return
+            self._changed = False
+            runs = {label: dict(run) for label, run in self._runs.items()}
+        now = {"updated": time.time(), "ended": ended, "runs": runs}
+        with suppress(TrimtabError):  # a full disk ends the runs by their own files
+            atomic_write_json(self._path, self._note | now)
+
+
+@contextmanager
+def following(path: Path, suite: str, labels: Sequence[str], launcher: str) -> Iterator[Followed]:
+    """Write how far runs are while the block goes on, and how it ended.
+
+    Yields:
+        What is told of the runs.
+    """
+    followed, over = Followed(path, suite, labels, launcher), threading.Event()
+    followed.write()
+
+    def write() -> None:
+        while not over.wait(EVERY):
+            followed.write()
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    ended = "stopped"
+    try:
+        yield followed
+        ended = "done"
+    except TrimtabError as error:
+        ended = str(error)
+        raise
+    finally:
+        over.set()
+        writer.join()
+        followed.write(ended)
+
+
+def progress_of(folder: Path) -> dict[str, Any]:
+    """Return how far the suite is whose tables are, or will be, in a folder.
+
+    Returns:
+        What was written last, with its ``state`` now: ``running``, ``done``, ``ended`` (by an error
+        or a signal, which ``ended`` says) or ``lost``, where its process is gone without a word.
+
+    Raises:
+        TrimtabError: if it was never begun, or the file is damaged.
+    """
+    path = folder / PROGRESS
+    if not path.is_file():
+        raise TrimtabError(f"bench: nothing was begun in {folder}; leave the word status out")
+    found = read_json(path, "progress")
+    if not isinstance(found, dict) or not isinstance(found.get("runs"), dict):
+        raise TrimtabError(f"bench: {path} does not say how far runs are; start the suite again")
+    ended = found.get("ended")
+    if ended is None:
+        state = "running" if in_use(folder) else "lost"
+    else:
+        state = "done" if ended == "done" else "ended"
+    return {**found, "state": state}
