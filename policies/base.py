@@ -29,10 +29,12 @@ class Policy(nn.Module, ABC):
         normalizer: the only place where units change.
         revision: raised by one whenever a policy with equal weights and noise acts differently, or
             is cloned with another loss.
+        built_by_method: whether only methods make policies of this kind, which no run can choose.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
     revision: ClassVar[int] = 1
+    built_by_method: ClassVar[bool] = False
     evaluate_deterministic: bool = False
 
     normalizer: Normalizer

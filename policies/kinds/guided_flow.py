@@ -39,6 +39,8 @@ class GuidedFlowPolicy(Policy):
         TrimtabError: if the input is there and not the last part, or ``label_dim`` is less than 1.
     """
 
+    built_by_method = True
+
     def __init__(
         self,
         spec: PolicySpec,

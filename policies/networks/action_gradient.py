@@ -38,11 +38,45 @@ def value_and_gradient(
         share: what :func:`obs_share` returned, ``[E, B, width]``.
         action: normalised and flattened ``[B, D]``.
     """
+    x, kept = _forward(critic, share, action)
+    slope = torch.full_like(x, 1.0 / critic.members)
+    return x.squeeze(-1).mean(0), _backward(critic, kept, slope, action.shape[1])
+
+
+def bound_and_gradient(
+    critic: EnsembleCritic, share: Tensor, action: Tensor, pessimism: float
+) -> tuple[Tensor, Tensor]:
+    """Return ``mean_i Q_i - pessimism std_i Q_i`` ``[B]``, and its gradient ``[B, D]``.
+
+    The gradient is by the action. The standard deviation over E members is that of a sample, with
+    E - 1; of one member it is 0. Where all members agree, its slope is taken as 0.
+
+    Args:
+        critic: the ensemble.
+        share: what :func:`obs_share` returned, ``[E, B, width]``.
+        action: normalised and flattened ``[B, D]``.
+        pessimism: weight of the deviation.
+    """
+    x, kept = _forward(critic, share, action)
+    others = max(critic.members - 1, 1)
+    mean = x.mean(0)
+    apart = x - mean
+    deviation = (apart.square().sum(0) / others).sqrt()
+    slope = 1.0 / critic.members - pessimism / others * apart / deviation.clamp_min(1e-12)
+    bound = (mean - pessimism * deviation).squeeze(-1)
+    return bound, _backward(critic, kept, slope, action.shape[1])
+
+
+_Kept = list[tuple[nn.Module, Tensor, Tensor]]
+"""Of each layer, what its slope depends on."""
+
+
+def _forward(critic: EnsembleCritic, share: Tensor, action: Tensor) -> tuple[Tensor, _Kept]:
+    """Return the members' values ``[E, B, 1]``, and what the way back needs."""
     first, *rest = critic.network
     assert isinstance(first, EnsembleLinear)
-    weight = first.weight[:, -action.shape[1] :]
-    x = share + torch.matmul(action, weight)
-    kept: list[tuple[nn.Module, Tensor, Tensor]] = []  # what each layer's slope depends on
+    x = share + torch.matmul(action, first.weight[:, -action.shape[1] :])
+    kept: _Kept = []
     for layer in rest:
         if isinstance(layer, EnsembleLayerNorm):
             deviation = (x.var(-1, correction=0, keepdim=True) + _EPSILON).sqrt()
@@ -56,7 +90,13 @@ def value_and_gradient(
             assert isinstance(layer, nn.ReLU)
             kept.append((layer, x, x))
             x = x.clamp_min(0.0)
-    slope = torch.full_like(x, 1.0 / critic.members)
+    return x, kept
+
+
+def _backward(critic: EnsembleCritic, kept: _Kept, slope: Tensor, size: int) -> Tensor:
+    """Return the gradient by actions ``[B, size]`` of what has a slope by values ``[E, B, 1]``."""
+    first = critic.network[0]
+    assert isinstance(first, EnsembleLinear)
     for layer, seen, deviation in reversed(kept):
         if isinstance(layer, EnsembleLayerNorm):
             slope = slope * layer.weight
@@ -66,5 +106,4 @@ def value_and_gradient(
             slope = torch.matmul(slope, layer.weight.transpose(1, 2))
         else:
             slope = slope * (seen > 0)
-    gradient = torch.matmul(slope, weight.transpose(1, 2)).sum(0)
-    return x.squeeze(-1).mean(0), gradient
+    return torch.matmul(slope, first.weight[:, -size:].transpose(1, 2)).sum(0)
