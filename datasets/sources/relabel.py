@@ -106,6 +106,8 @@ class Relabelled:
     def sample(self, batch_size: int) -> Batch:
         """Return transitions with their goals, ``goal`` ``[B, G]``, some of which are new.
 
+        ``goal_steps`` ``[B]`` says how many steps after the observation a new one was reached.
+
         Raises:
             TrimtabError: if a row is more than one step, batches have sequences, the source was not
                 made for goals, or observations have no parts of that name; as the source's.
@@ -114,14 +116,20 @@ class Relabelled:
         self._check(batch, start)
         goals, whole = self.goals, start.view.history == 1
         chosen = self._generator.random(len(batch)) < self.share
-        reached = np.asarray(goals.achieved_in(start.reached(self._generator.integers(start.rows))))
+        later = self._generator.integers(start.rows)
+        reached = np.asarray(goals.achieved_in(start.reached(later)))
         before, after = goals.desired_in(batch.obs), goals.achieved_in(batch.next_obs)
         if not whole:  # of a history the newest
             before, after = before[:, -1], after[:, -1]
         rows = torch.from_numpy(chosen).to(before.device)
         goal = torch.where(rows[:, None], torch.from_numpy(reached).to(before.device), before)
+        # What is reached after the row's own step lies one step ahead of its observation.
+        steps = torch.from_numpy(np.where(chosen, later + 1, 0)).to(before.device)
+        batch = dataclasses.replace(
+            batch, goal=goal, goal_steps=steps, mc_return=self._mc_return(batch)
+        )
         if not chosen.any():
-            return dataclasses.replace(batch, goal=goal, mc_return=self._mc_return(batch))
+            return batch
         worth = goals.reward(after[rows].cpu().numpy(), goal[rows].cpu().numpy())
         reward = batch.reward.clone()
         reward[rows] = torch.as_tensor(np.asarray(worth, np.float32), device=reward.device)
@@ -130,8 +138,6 @@ class Relabelled:
             obs=goals.with_desired(batch.obs, goal, rows),
             next_obs=goals.with_desired(batch.next_obs, goal, rows),
             reward=reward,
-            goal=goal,
-            mc_return=self._mc_return(batch),
         )
 
     def _mc_return(self, batch: Batch) -> Tensor | None:

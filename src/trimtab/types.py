@@ -60,6 +60,7 @@ class Batch:
     next_action: Tensor | None = None  # [B, H, A], where BatchSpec.next_action asks for it
     mc_return: Tensor | None = None  # [B], of every dataset, and where BatchSpec.mc_return asks
     goal: Tensor | None = None  # [B, G], where BatchSpec.goal asks for it; it is in obs, too
+    goal_steps: Tensor | None = None  # [B] int64, beside goal: steps to it; 0: it is the task's own
     sequence: Sequences | None = None  # from obs on, where BatchSpec.sequence asks for it
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
     """What ``Algorithm.explore`` asked to have back, by name, each ``[B, ...]``."""

@@ -139,6 +139,7 @@ def batch_of() -> Callable[..., Batch]:
                 else None
             ),
             goal=uniform(count, 2) if algorithm.wants.goal is not None else None,
+            goal_steps=(torch.arange(count) if algorithm.wants.goal is not None else None),
             aux={k: 2 * uniform(count, *v) - 1 for k, v in algorithm.aux_shapes.items()},
         )
 
