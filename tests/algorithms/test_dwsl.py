@@ -74,7 +74,7 @@ def test_in_a_corridor_it_goes_to_the_goal() -> None:
         later = now + 1 + (torch.rand(256) * (30 - now)).long()
         here, there, goal = (place[row, at].float() / 10 for at in (now, now + 1, later))
         batch = Batch(
-            torch.stack([here, goal], 1), walk[row, now].float()[:, None, None], zero[0].expand(256),
+            torch.stack([here, goal], 1), walk[row, now].float()[:, None, None], torch.zeros(256),
             torch.stack([there, goal], 1), torch.ones(256), torch.ones(256, 1, dtype=torch.bool),
             goal_steps=later - now,
         )  # fmt: skip
