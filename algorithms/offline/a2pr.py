@@ -5,14 +5,14 @@ Liu et al., "Adaptive Advantage-Guided Policy Regularization for Offline Reinfor
 
 - value:   L_V = mean (V(s) - min(y, y'))^2,  y' the critics' target and y the same with the critics
            themselves in place of their targets, both with one smoothed next action
-- VAE:     L = weight mean 1[Q_1(s, a) > V(s)] |x - a|^2 + KL / 2,  x = decode(encode(s, a)), so that
-           it is of actions that are better than usual
-- reference:  x = decode(encode(s, mu(s))), or a; the one with the greater advantage Q_1(s, .) - V(s)
-- actor:   L_mu = -lambda mean Q_1(s, mu(s)) + mean m |mu(s) - reference|^2, with
+- VAE:     L = weight mean 1[Q_1(s, a) > V(s)] |x - a|^2 + KL / 2,  x = decode(encode(s, a)), so
+           that it is of actions that are better than usual
+- target:  x = decode(encode(s, mu(s))), or a; the one with the greater advantage Q_1(s, .) - V(s)
+- actor:   L_mu = -lambda mean Q_1(s, mu(s)) + mean m |mu(s) - target|^2, with
            lambda = alpha / mean |Q_1(s, mu(s))| and m = ``mask`` where x or a is at least as good
            as V, else 0
 
-As coded, the reference is what the VAE makes of the actor's own action, and gets gradients through
+As coded, the actor's target is what the VAE makes of the actor's own action, and gets gradients through
 it; V is that of before its step. The weights of V and VAE get no gradients of the actor's loss.
 
 Deviations from the authors' code: widths and number of hidden layers are the same for actor,
@@ -153,7 +153,8 @@ class A2PR(TD3BC):
         reference = torch.where((decoded_worth >= worth)[:, None, None], decoded, action)
         error = (squashed - reference).square() * held[:, None, None]
         scale = self.alpha / value.abs().mean().detach()
-        return -scale * value.mean() + self.policy.masked_mean(error, data.valid)
+        loss: Tensor = -scale * value.mean() + self.policy.masked_mean(error, data.valid)
+        return loss
 
     def state(self) -> Mapping[str, Stateful]:
         """Return networks, their targets and optimisers."""
