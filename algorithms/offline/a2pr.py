@@ -12,7 +12,7 @@ Liu et al., "Adaptive Advantage-Guided Policy Regularization for Offline Reinfor
            lambda = alpha / mean |Q_1(s, mu(s))| and m = ``mask`` where x or a is at least as good
            as V, else 0
 
-As coded, the actor's target is what the VAE makes of the actor's own action, and gets gradients through
+As coded, the actor's target is what the VAE makes of the actor's own action, with gradients through
 it; V is that of before its step. The weights of V and VAE get no gradients of the actor's loss.
 
 Deviations from the authors' code: widths and number of hidden layers are the same for actor,

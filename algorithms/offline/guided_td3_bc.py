@@ -1,0 +1,123 @@
+"""Guided TD3+BC: how strongly each action of the data is imitated is learned from a few good ones.
+
+Yang et al., "Hundreds Guide Millions: Adaptive Offline Reinforcement Learning With Expert Guidance"
+(arXiv 2309.01448), on TD3+BC (arXiv 2106.06860). A guiding network G weighs the imitation of each
+action, and learns so that a step of the actor by these weights comes nearer to expert actions:
+
+- virtual:  theta' = theta - eta grad mean (-lambda Q_1(s, mu(s)) + w_i |mu(s_i) - a_i|^2)
+            with w = G(s, a), for the last layer of the actor
+- guide:    L_G = mean over expert rows |mu'(s) - a|^2, differentiated through theta'
+- actor:    L_mu = mean (-lambda Q_1(s, mu(s)) + w_i |mu(s_i) - a_i|^2), with the new w as a number
+            and lambda = alpha / mean |Q_1(s, mu(s))|, which gets no gradient
+
+An adaptation (``faithful`` is False): the paper's code was not found, and only its idea is known
+here. It has a separate set of some hundred expert transitions; here the experts are those rows of a
+batch that collect most until their episode's end, ``guide_share`` of them. That the virtual step is
+of the last layer, its rate, the network G and the range of its weights (from 0 to ``most_weight``,
+half of it at first, which is TD3+BC where it is 2) are our choices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.offline.td3_bc import TD3BC
+from trimtab.policies.networks.mlp import mlp
+from trimtab.types import Batch, BatchSpec, TrimtabError
+
+
+class GuidedTD3BC(TD3BC):
+    """TD3+BC whose imitation is weighted by a network that expert rows guide.
+
+    Args:
+        setup: needs ``dataset``.
+        guide_share: share of a batch that counts as expert.
+        virtual_rate: eta of the virtual step.
+        most_weight: bound on a weight.
+        hidden: widths of the hidden layers of actor, critics and G.
+        learning_rate: Adam's, for all.
+        td3_bc: settings of TD3+BC.
+    """
+
+    wants = BatchSpec(mc_return=True)
+    faithful = False
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        guide_share: float = 0.1,
+        virtual_rate: float = 0.1,
+        most_weight: float = 2.0,
+        hidden: Sequence[int] = (256, 256),
+        learning_rate: float = 3e-4,
+        **td3_bc: Any,
+    ) -> None:
+        check_range("guide_share", guide_share, 0, 1)
+        for name, value in (("virtual_rate", virtual_rate), ("most_weight", most_weight)):
+            if not value > 0:
+                raise TrimtabError(f"algorithm.{name}={value}: must be above 0")
+        super().__init__(setup, hidden=hidden, learning_rate=learning_rate, **td3_bc)
+        self.guide_share, self.virtual_rate = guide_share, virtual_rate
+        self.most_weight = most_weight
+        size = setup.spec.horizon * setup.spec.action_dim
+        self.guide = mlp(setup.spec.obs_dim + size, hidden, 1).to(setup.device)
+        self.guide_optimizer = Adam(self.guide.parameters(), learning_rate)
+
+    def policy_loss(self, data: Batch, value: Tensor, squashed: Tensor) -> Tensor:
+        """Return the actor's loss, after one step of the guiding network."""
+        obs = self.policy.normalizer.obs(data.obs)
+        target = self.policy.normalizer.normalize_action(data.action)
+        scale = self.alpha / value.abs().mean().detach()
+        climb = -scale * value.mean()
+        error = (squashed - target).square()
+
+        guided = climb + self.weighted(error, self.weights(obs, target), data)
+        self.guide_optimizer.step(self.guide_loss(data, obs, target, guided))
+        with torch.no_grad():
+            weight = self.weights(obs, target)
+        return climb + self.weighted(error, weight, data)
+
+    def weights(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Return how strongly scaled actions ``[B, H, A]`` are imitated, ``[B]``."""
+        read = torch.cat([obs, action.flatten(1)], dim=1)
+        weight: Tensor = self.most_weight * torch.sigmoid(self.guide(read).squeeze(-1))
+        return weight
+
+    def weighted(self, error: Tensor, weight: Tensor, data: Batch) -> Tensor:
+        """Return the mean of errors ``[B, H, A]`` of valid actions by their weights ``[B]``."""
+        return self.policy.masked_mean(error * weight[:, None, None], data.valid)
+
+    def guide_loss(self, data: Batch, obs: Tensor, target: Tensor, guided: Tensor) -> Tensor:
+        """Return the experts' imitation error after a virtual step of the actor's last layer.
+
+        Args:
+            data: the batch.
+            obs: its normalised observations ``[B, O]``.
+            target: its scaled actions ``[B, H, A]``.
+            guided: the actor's loss, which depends on the guiding network.
+        """
+        assert data.mc_return is not None
+        last = self.policy.network[-1]
+        assert isinstance(last, nn.Linear)
+        slopes = torch.autograd.grad(guided, (last.weight, last.bias), create_graph=True)
+        weight, bias = (
+            now.detach() - self.virtual_rate * slope
+            for now, slope in zip((last.weight, last.bias), slopes, strict=True)
+        )
+        experts = data.mc_return.topk(max(1, int(self.guide_share * len(data)))).indices
+        with torch.no_grad():
+            features = self.policy.network[:-1](obs[experts])
+        moved = torch.tanh(functional.linear(features, weight, bias)).reshape(-1, *target.shape[1:])
+        return self.policy.masked_mean((moved - target[experts]).square(), data.valid[experts])
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return networks, their targets and optimisers."""
+        return {**super().state(), "guide": self.guide, "guide_optimizer": self.guide_optimizer}
