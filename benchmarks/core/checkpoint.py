@@ -33,6 +33,7 @@ from trimtab.files import (
     atomic_directory,
     atomic_write_json,
     read_json,
+    reading,
     sha256_file,
     sha256_json,
     to_disk,
@@ -283,7 +284,7 @@ def _check_sizes(place: Path, document: Mapping[str, Any]) -> None:
         OSError: if a file is missing.
     """
     arrays = place / "arrays.safetensors"
-    with arrays.open("rb") as file:
+    with reading(arrays) as file:
         length = int.from_bytes(file.read(8), "little")
         size = arrays.stat().st_size
         header = json.loads(file.read(length)) if 0 < length < size else {}

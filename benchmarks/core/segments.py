@@ -21,7 +21,7 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from trimtab.files import atomic_write_bytes
+from trimtab.files import atomic_write_bytes, reading
 from trimtab.types import RowLog, TrimtabError
 
 __all__ = ["Segment", "SegmentFolder", "describe", "read_log", "segments_of", "spans_of"]
@@ -176,7 +176,8 @@ def read_log(
     arrays = {name: np.empty((size, *a.shape[1:]), a.dtype) for name, a in tail.items()}
     log = RowLog(arrays, rows, written, int(description["settled"]))
     for segment in segments_of(description):
-        data = (folder / segment.file).read_bytes()
+        with reading(folder / segment.file) as file:
+            data = file.read()
         if sha256(data).hexdigest() != segment.sha256:
             raise TrimtabError(f"{folder / segment.file} was changed since it was written")
         _put(log, safetensors.numpy.load(data), segment.start)

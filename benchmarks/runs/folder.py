@@ -20,7 +20,7 @@ import yaml
 from trimtab.benchmarks.core.checkpoint import check_checkpoint, glance, places_of
 from trimtab.benchmarks.core.rundir import in_use, is_set_aside, remedy, set_aside
 from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes
-from trimtab.files import read_json
+from trimtab.files import read_bytes, read_json
 from trimtab.policies.bundle.files import read_files
 from trimtab.types import TrimtabError
 
@@ -291,7 +291,7 @@ def _check_type(value: Mapping[str, Any], name: str, kinds: tuple[type, ...], fi
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = yaml.safe_load(read_bytes(path).decode())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         line = " ".join(str(error).split())
         raise TrimtabError(f"config: {path} is not readable YAML ({line})") from error

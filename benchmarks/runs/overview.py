@@ -15,6 +15,7 @@ from trimtab.benchmarks.core.rundir import set_aside
 from trimtab.benchmarks.runs.folder import EPISODES, METRICS, Look, look
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.settings_of import command_of, differing, settings_of
+from trimtab.files import reading
 from trimtab.types import TrimtabError
 
 __all__ = ["Line", "lines_of"]
@@ -92,7 +93,7 @@ def _reached(found: Look) -> tuple[int, int, float]:
 def _last_line(log: Path) -> dict[str, Any]:
     """Return the position in the last whole line of a run's log."""
     try:
-        with log.open("rb") as file:
+        with reading(log) as file:
             file.seek(max(0, os.path.getsize(log) - _TAIL))
             lines = file.read().split(b"\n")[:-1]
         value = json.loads(lines[-1])

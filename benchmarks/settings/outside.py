@@ -18,6 +18,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from trimtab.benchmarks.settings.words import yaml_fault
 from trimtab.errors import TrimtabError
+from trimtab.files import read_bytes
 from trimtab.plugins import plugins
 
 __all__ = ["adopted", "is_file_of_settings", "outside_file"]
@@ -61,7 +62,7 @@ def adopted(group: str, path: str, own: list[str]) -> str:
     """
     file = Path(path).expanduser().absolute()
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_bytes(file).decode()
         found: Any = yaml.safe_load(text)
     except OSError as error:
         raise TrimtabError(f"{group}={path}: cannot be read ({error.strerror})") from error

@@ -131,10 +131,9 @@ def _check_choice(text: str, override: Override) -> None:
     options = sorted(GlobalHydra.instance().config_loader().get_group_options(group))
     swept = override.is_sweep_override()
     for one in override.sweep_string_iterator() if swept else [override.value()]:
-        if one in (None, "null"):
+        if one in (None, "null") or isinstance(one, list | dict):
             raise TrimtabError(f"{text}: name one, or leave it out; {nearest('', options)}")
-        if isinstance(one, str):
-            check_name(group, one, options)
+        check_name(group, str(one), options)
 
 
 def check_name(group: str, name: str, options: Sequence[str]) -> None:

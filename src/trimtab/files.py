@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from trimtab.errors import TrimtabError
 
@@ -187,16 +187,28 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
         TrimtabError: if it is no regular file, or larger than ``most``.
         OSError: if it is missing or cannot be read.
     """
-    with open(path, "rb", opener=_without_waiting) as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise TrimtabError(f"{path}: is no regular file; name a file on disk")
-        if found.st_size > most:
+    with reading(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
             raise TrimtabError(
-                f"{path}: has {found.st_size / 1e6:,.0f} MB, and at most {most / 1e6:,.0f} MB are "
+                f"{path}: has {size / 1e6:,.0f} MB, and at most {most / 1e6:,.0f} MB are "
                 "read; fetch or make it again"
             )
         return file.read()
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file to read its bytes; a named pipe is refused and not waited for.
+
+    Raises:
+        TrimtabError: if it is no regular file.
+        OSError: if it is missing or cannot be read.
+    """
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise TrimtabError(f"{path}: is no regular file; name a file on disk")
+        yield file
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -221,8 +233,12 @@ def read_json(path: str | Path, what: str) -> Any:
 
 
 def sha256_file(path: str | Path) -> str:
-    """Return the SHA-256 of a file's bytes in hexadecimal."""
-    with open(path, "rb") as file:
+    """Return the SHA-256 of a file's bytes in hexadecimal.
+
+    Raises:
+        TrimtabError: if it is no regular file.
+    """
+    with reading(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

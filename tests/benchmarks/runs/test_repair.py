@@ -251,6 +251,20 @@ def test_a_checkpoint_that_only_its_hash_gives_away_is_set_aside(
     assert (folder / "broken-1" / "checkpoint").is_dir() and not (folder / "checkpoint").exists()
 
 
+@pytest.mark.parametrize(
+    "part", ["config.yaml", "metrics.jsonl", "checkpoint/*/arrays.safetensors"]
+)
+def test_a_pipe_in_a_files_place_is_not_waited_for(part: str, begun: Path, tmp_path: Path) -> None:
+    """Who reads it would wait for ever."""
+    folder = copied(begun, tmp_path / "runs")
+    (path,) = folder.glob(part)
+    path.unlink()
+    os.mkfifo(path)
+    said("runs", str(tmp_path))
+    assert path.relative_to(folder).parts[0] in said("runs", "repair", str(folder))
+    assert not os.path.lexists(path) and look(folder).state == "stopped"
+
+
 def test_where_nothing_is_left_all_is_set_aside(tiny: Any, whole: Path, tmp_path: Path) -> None:
     folder = copied(whole, tmp_path / "runs")
     for path in [path for path in folder.rglob("*") if path.is_file()]:

@@ -124,6 +124,9 @@ WRONG = {
         ["hydra.searchpath=[file:///x]"],
         "hydra.searchpath=[file:///x]: Hydra's own settings have no effect here",
     ),
+    "a method that is a number": (["algorithm=1e30"], "algorithm=1e+30: there are: "),
+    "methods": (["algorithm=[bc,sac]"], "algorithm=[bc,sac]: name one, or leave it out"),
+    "a policy that is a flag": (["policy=true"], "policy=True: there are: "),
     "one width": (["policy.hidden=8"], "policy.hidden=8: must be of type Sequence[int]"),
     "widths that are text": (["policy.hidden=[a]"], "policy.hidden=['a']: must be of type Seq"),
 }
