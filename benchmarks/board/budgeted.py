@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions, one_physics
 from trimtab.benchmarks.board.model import Metric
@@ -120,10 +121,11 @@ def search(
     return found, truth[drawn].max(axis=1)
 
 
-def _largest(values: Array, rng: np.random.Generator) -> np.ndarray:
+def _largest(values: Array, rng: np.random.Generator) -> NDArray[np.intp]:
     """Return for each row where its largest value is, one of them at random."""
     ties = values == values.max(axis=1, keepdims=True)
-    return np.where(ties, rng.random(values.shape), -1.0).argmax(axis=1)
+    chosen: NDArray[np.intp] = np.where(ties, rng.random(values.shape), -1.0).argmax(axis=1)
+    return chosen
 
 
 def build(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from trimtab.errors import TrimtabError
 
@@ -198,7 +199,7 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
 
 
 @contextmanager
-def reading(path: str | Path) -> Iterator[BinaryIO]:
+def reading(path: str | Path) -> Iterator[io.BufferedReader]:
     """Open a file to read its bytes; a named pipe is refused and not waited for.
 
     Raises:
