@@ -308,7 +308,12 @@ def _connected(start: Start) -> Iterator[None]:
     main = threading.current_thread() is threading.main_thread()
     try:
         ray.init(**words, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        if "AuthToken" in str(error):  # Ray's own line is as long as a page
+            raise TrimtabError(
+                f"launcher.address={address}: the cluster asks for a token; set RAY_AUTH_MODE=token"
+                " and have its token in ~/.ray/auth_token"
+            ) from error
         raise TrimtabError(f"launcher=ray: Ray did not start: {_line(error)}") from error
     try:
         if main:  # Ray has put its own in its place

@@ -52,9 +52,14 @@ class Found:
 class TinySuite:
     """A suite of a few seconds; with a task of its own a run, and one that starts from another."""
 
+    def write(self, folder: Path, steps: int = 1200) -> None:
+        """Write the suite's file, with clones of so many updates."""
+        text = yaml.safe_dump(SUITE).replace("offline_steps=1200", f"offline_steps={steps}")
+        (folder / "tiny.yaml").write_text(text)
+
     def bench(self, folder: Path, *words: str) -> str:
         """Carry the suite out below a folder; return what was shown on standard output."""
-        (folder / "tiny.yaml").write_text(yaml.safe_dump(SUITE))
+        self.write(folder)
         shown, told = io.StringIO(), io.StringIO()
         with (
             contextlib.chdir(folder),

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -145,17 +146,22 @@ class Cluster:
             free.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.log = (folder / "nodes.log").open("wb")
-        head = ["--head", f"--port={self.address.rpartition(':')[2]}", f"--temp-dir={folder}"]
-        self.nodes = [self.node(*head, "--include-dashboard=false")]
-        in_time(self.answers)
+        self.folder, self.nodes = folder, list[psutil.Process]()
+
+    def start(self) -> None:
+        """Start the nodes, one after the other."""
+        head = ["--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false"]
+        self.nodes.append(self.node(*head, f"--temp-dir={self.folder}"))
+        in_time(lambda: self.started() == 1)
         self.nodes.append(self.node(f"--address={self.address}"))
+        in_time(lambda: self.started() == 2)
 
     def node(self, *words: str) -> psutil.Process:
         """Start a node; one that is lost is noticed within a second."""
         common = ["--num-cpus=1", "--object-store-memory=80000000", "--node-ip-address=127.0.0.1"]
         soon = {"period_ms": "300", "initial_delay_ms": "300", "failure_threshold": "3"}
         environment = {
-            **os.environ, "RAY_USAGE_STATS_ENABLED": "0",
+            **os.environ, "PYTHONUNBUFFERED": "1",
             **{f"RAY_health_check_{name}": value for name, value in soon.items()},
         }  # fmt: skip
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
@@ -164,12 +170,9 @@ class Cluster:
             stdout=self.log, stderr=self.log, start_new_session=True,
         )  # fmt: skip
 
-    def answers(self) -> bool:
-        """Return whether the head takes calls."""
-        host, _, port = self.address.partition(":")
-        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return True
-        return False
+    def started(self) -> int:
+        """Return how many nodes say that they are there."""
+        return Path(self.log.name).read_text().count("Ray runtime started")
 
     def lose(self, node: psutil.Process) -> None:
         """End all processes of a node at once, as if its machine were switched off."""
@@ -183,15 +186,19 @@ class Cluster:
 def cluster() -> Iterator[Cluster]:
     """Two nodes; their sockets' names may have 107 letters at most, hence the short folder."""
     folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
-    made = Cluster(folder)
-    try:
-        yield made
-    finally:
-        for node in reversed(made.nodes):
-            if node.is_running():
-                made.lose(node)
-        made.log.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("RAY_AUTH_MODE", "disabled")  # whatever token a home folder has
+        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        made = Cluster(folder)
+        try:
+            made.start()
+            yield made
+        finally:
+            for node in reversed(made.nodes):
+                if node.is_running():
+                    made.lose(node)
+            made.log.close()
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_ray_says_what_no_node_has(
@@ -203,6 +210,44 @@ def test_ray_says_what_no_node_has(
     told = capfd.readouterr().err.splitlines()[-1]
     assert ended.value.code == 2
     assert "no node of the cluster has a100: 1; nodes have CPU, " in told
+
+
+def stopped_while_it_trains(tiny_suite: Any, folder: Path, *words: str) -> list[Path]:
+    """Start a suite, tell it to end while its clones train; return their folders."""
+    tiny_suite.write(folder, steps=10_000_000)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=tiny.yaml", *words],
+        cwd=folder, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        run = in_time(lambda: trained_a_while(folder, 0) or process.poll() is not None)
+        assert process.poll() is None, process.communicate()[1]
+        before = position(run)
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert process.returncode == 143, told
+    assert "run the same command to go on" in told.splitlines()[-1] and "Traceback" not in told
+    assert position(run) > before and position(run) % 50  # between two checkpoints of its own
+    return sorted(path.parent for path in folder.rglob("provenance.json"))
+
+
+def test_slurms_jobs_end_with_the_command_and_save_their_runs(
+    tiny_suite: Any, slurm: Path, tmp_path: Path
+) -> None:
+    runs = stopped_while_it_trains(tiny_suite, tmp_path, "launcher=slurm")
+    assert {(slurm / f"state.100_{index}").read_text() for index in (0, 1)} == {"CANCELLED"}
+    in_time(lambda: not any(in_use(run) for run in runs))
+
+
+def test_rays_tasks_end_with_the_command_and_save_their_runs(
+    tiny_suite: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    words = ["launcher=ray", f"launcher.address={cluster.address}"]
+    runs = stopped_while_it_trains(tiny_suite, tmp_path, *words)
+    in_time(lambda: not any(in_use(run) for run in runs))
 
 
 def test_ray_finds_the_same_although_a_node_is_lost(
