@@ -177,6 +177,7 @@ def test_names_of_settings_are_taken_once(fresh: None, tmp_path: Path) -> None:
         ("absent.yaml", None, "cannot be read"),
         ("broken.yaml", "a: [", "is no YAML"),
         ("list.yaml", "- 1", "must be a mapping"),
+        ("circle.yaml", "a: &a {b: *a}", "refers to itself"),
         ("sac.yaml", "a: 1", "the name sac is taken already; rename the file"),
         ("empty.yaml", "{}", "algorithm"),
     ],

@@ -49,6 +49,9 @@ def main(words: Sequence[str] | None = None) -> None:
     except MemoryError as error:  # such as a buffer or a horizon of billions of steps
         print_error(f"not enough memory: {error or 'close something, or ask for less'}")
         code = 2
+    except RecursionError:
+        print_error("what was given is nested too deeply, or refers to itself; write it out")
+        code = 2
     except ModuleNotFoundError as error:
         print_error(f"{error}; install it, or make an environment from requirements.lock")
         code = 2

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.data.offline_data import open_source
@@ -14,12 +17,15 @@ from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.goals import RelabelledData, goals_of
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.relabel import Relabelled
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
 from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source, TrimtabError
+
+logger = logging.getLogger(__name__)
 
 
 class Experience(Protocol):
@@ -149,7 +155,7 @@ def make_dataset_source(
         algorithm: the learner.
         progress: called with the share of what has to be computed first.
     """
-    dataset, by = parts.dataset, config["dataset_weighting"]
+    dataset = parts.dataset
     if dataset is None:
         return None
     source = open_source(
@@ -160,7 +166,7 @@ def make_dataset_source(
         chunked=True,
         seed=config["seed"],
         device=config["device"],
-        weights=by and episode_weights(dataset, by, config["weighting_temperature"]),
+        weights=_weights(config, dataset),
         successors=algorithm.bootstraps,
         wants=wants_of(algorithm),
         parts=parts.env.obs_parts if parts.observations != "flat" else None,
@@ -170,6 +176,23 @@ def make_dataset_source(
         return source
     goals = goals_of(parts.env, config.algorithm, parts.act_steps)
     return RelabelledData(source, goals, share, _seed(config, 2))
+
+
+def _weights(config: RunConfig, dataset: Dataset) -> NDArray[np.float64] | None:
+    """Return the weights that episodes are drawn by, or None where none are asked for.
+
+    Where nothing tells the episodes apart, all are drawn alike, with a warning.
+    """
+    by, temperature = config["dataset_weighting"], config["weighting_temperature"]
+    if by is None:
+        return None
+    weights = episode_weights(dataset, by, temperature)
+    if np.ptp(weights) == 0 and math.isfinite(temperature):
+        logger.warning(
+            "dataset_weighting=%s has no effect: none of the %d episodes of dataset %s has a "
+            "better %s than another", by, len(weights), dataset.id, by,
+        )  # fmt: skip
+    return weights
 
 
 def make_experience(

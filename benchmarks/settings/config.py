@@ -27,6 +27,7 @@ from trimtab.benchmarks.settings.words import yaml_fault
 from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
 
+CIRCLE = "a file or a word is nested too deeply, or refers to itself; write it out"
 __all__ = ["RunConfig", "compose_run", "from_composed", "recipe_with", "with_own_id"]
 
 
@@ -70,6 +71,8 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
         return dataclasses.replace(from_composed(composed), words=words)
     except yaml.YAMLError as error:
         raise TrimtabError(f"settings: a file of conf/ is no YAML ({yaml_fault(error)})") from error
+    except RecursionError as error:
+        raise TrimtabError(f"settings: {CIRCLE}") from error
     except (HydraException, OmegaConfBaseException) as error:
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise TrimtabError(f"settings: {line}; see trimtab train --help") from error

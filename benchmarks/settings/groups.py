@@ -115,6 +115,10 @@ def conf_file(name: str) -> DictConfig:
         loaded = OmegaConf.create(_text(name))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise TrimtabError(f"conf/{name}: is no YAML ({yaml_fault(error)}); correct it") from error
+    except RecursionError as error:
+        raise TrimtabError(f"conf/{name}: refers to itself; write it out") from error
+    except AssertionError as error:  # what OmegaConf raises of a single value
+        raise TrimtabError(f"conf/{name}: must be a mapping") from error
     if not isinstance(loaded, DictConfig):
         raise TrimtabError(f"conf/{name}: must be a mapping")
     return loaded

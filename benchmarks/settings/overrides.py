@@ -95,10 +95,12 @@ def check_overrides(overrides: Sequence[str], *, several: bool = False) -> list[
     top = top_level()
     parsed = parser.parse_overrides(list(overrides))
     for text, override in zip(overrides, parsed, strict=True):
-        if override.key_or_group in GROUPS and not override.is_delete():
-            _check_choice(
-                text, override
-            )  # before any word about what is chosen, wherever it stands
+        if override.key_or_group not in GROUPS:
+            continue
+        if not override.is_delete():  # before any word about what is chosen, wherever it stands
+            _check_choice(text, override)
+        elif not isinstance(override.value(), str | None):
+            raise TrimtabError(f"{text}: leave the word out; what is not named is not used")
     for text, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override() and not several:
             raise TrimtabError(

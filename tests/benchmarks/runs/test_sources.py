@@ -309,6 +309,20 @@ def test_wrong_settings(words: list[str], message: str, tiny: Any, tmp_path: Pat
     assert not list(tmp_path.iterdir())
 
 
+def test_weights_of_episodes_that_do_not_differ_are_told_of(
+    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One trajectory, or rewards that are all equal, are drawn alike; not without a word."""
+    words = [word for word in tiny.cloning(tmp_path) if not word.startswith("dataset=")]
+    words += ["offline_steps=2", "dataset=two_routes", "dataset.episodes=1"]
+    words += ["dataset_weighting=return"]
+    told = "dataset_weighting=return has no effect: none of the 1 episodes"
+    train(compose_run([*words, "weighting_temperature=inf"]))  # asks for all alike
+    assert told not in caplog.text
+    train(compose_run(words))
+    assert told in caplog.text
+
+
 def test_weights_need_a_dataset(tiny: Any, tmp_path: Path) -> None:
     with pytest.raises(TrimtabError, match=r"dataset_weighting=return: sac needs dataset=…"):
         train(compose_run([*tiny.online(tmp_path, "sac"), "dataset_weighting=return"]))

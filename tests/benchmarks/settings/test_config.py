@@ -125,6 +125,7 @@ WRONG = {
         "hydra.searchpath=[file:///x]: Hydra's own settings have no effect here",
     ),
     "a method that is a number": (["algorithm=1e30"], "algorithm=1e+30: there are: "),
+    "a number that is no dataset to leave out": (["~dataset=inf"], "~dataset=inf: leave the word"),
     "methods": (["algorithm=[bc,sac]"], "algorithm=[bc,sac]: name one, or leave it out"),
     "a policy that is a flag": (["policy=true"], "policy=True: there are: "),
     "one width": (["policy.hidden=8"], "policy.hidden=8: must be of type Sequence[int]"),
