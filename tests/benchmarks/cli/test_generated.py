@@ -1,6 +1,7 @@
 """Generated wrong input (``wrong.py``): an exit code of 0 or 2, at most three lines, nothing left.
 
 ``WRONG_CASES=0-1999 pytest …`` looks at other cases than the sample, and tells each unclean one.
+Of those 2,000 cases 15 were unclean when they were first looked at; they belong to the sample.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.formats.registry import get_format
 from trimtab.envs import registry
 
-SAMPLE = "0-99"
+FIRST = 55
+FOUND = (211, 258, 561, 620, 680, 750, 757, 780, 840, 843, 869, 892, 1293, 1384, 1637)
 LIMIT = 20  # seconds of one case, on a machine that is shared
 FORMATS = {"d4rl": "data.hdf5", "ogbench": "data.npz"}
 
@@ -134,9 +136,9 @@ def what_is_unclean(words: list[str], place: Path, capfd: Any) -> str:
 def test_generated_input_is_answered_cleanly(
     material: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    first, _, last = os.environ.get("WRONG_CASES", SAMPLE).partition("-")
+    first, _, last = os.environ.get("WRONG_CASES", "").partition("-")
     unclean = []
-    for number in range(int(first), int(last) + 1):
+    for number in range(int(first), int(last) + 1) if last else (*range(FIRST), *FOUND):
         place = tmp_path / str(number)
         place.mkdir()
         words = wrong.words_of(number, place, material)
