@@ -40,7 +40,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slurm_jobs, "LOOK", 0.1)
 
 
-def in_time(condition: Callable[[], Any], seconds: float = 120.0) -> Any:
+def in_time(condition: Callable[[], Any], seconds: float = 240.0) -> Any:
     """Wait until there is something."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
