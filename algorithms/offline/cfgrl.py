@@ -35,7 +35,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.plans import continued
 from trimtab.algorithms.common.targets import polyak
-from trimtab.policies.kinds.guided_flow import NEGATIVE, NONE, POSITIVE, GuidedFlowPolicy
+from trimtab.policies.kinds.guided_flow import GUIDANCE, NEGATIVE, NONE, POSITIVE, GuidedFlowPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
 from trimtab.types import Batch, Metrics
@@ -86,7 +86,7 @@ class CFGRL(Algorithm):
         self.expectile, self.threshold, self.unlabelled = expectile, threshold, unlabelled
         self.batch_size, self.tau = batch_size, tau
         self.policy: GuidedFlowPolicy = GuidedFlowPolicy(
-            setup.spec, hidden=hidden, sampling_steps=sampling_steps, guidance=guidance
+            setup.spec.with_input(GUIDANCE, guidance), hidden=hidden, sampling_steps=sampling_steps
         ).to(setup.device)
         self.policy.fit_normalizer(setup.statistics)
         width, size = self.policy.features_dim, setup.spec.horizon * setup.spec.action_dim

@@ -117,6 +117,7 @@ class ClosedFormPolicy(Policy):
         slope = slope * (1.0 - action.square())
         return value.reshape(-1, many), slope.reshape(-1, many, self.size)
 
+    @torch.no_grad()  # with gradients torch multiplies in another order, of other last bits
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``; ``noise`` ``[B, 0]`` is empty."""
         features = self.normalizer.obs(obs)

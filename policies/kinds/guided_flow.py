@@ -25,18 +25,18 @@ class GuidedFlowPolicy(Policy):
     Frans et al., "Diffusion Guidance Is a Controllable Policy Improvement Operator" (arXiv
     2505.23458). The weight w is a part of what the policy reads, ``guidance``: 0 is the policy that
     cloned everything, 1 the one that cloned what is good, and more goes beyond it. A robot sets it
-    by ``runner.reset(guidance=2.0)``.
+    by ``runner.reset(guidance=2.0)``. Where the spec has no such part, w is always ``guidance``.
 
     Args:
-        spec: shapes and limits; the input is added unless it is there.
+        spec: shapes and limits, with the part ``guidance`` as the last one, or without it.
         hidden: widths of the hidden layers.
         time_dim: width of the sinusoidal time features.
         sampling_steps: Euler steps at acting time.
         label_dim: numbers by which a label is told to the network.
-        guidance: w unless a user gives another.
+        guidance: w where the spec has no part for it.
 
     Raises:
-        TrimtabError: if the input is there and not the last part, or ``label_dim`` is less than 1.
+        TrimtabError: if that part is there and not the last one, or ``label_dim`` is less than 1.
     """
 
     built_by_method = True
@@ -53,18 +53,18 @@ class GuidedFlowPolicy(Policy):
     ) -> None:
         if label_dim < 1:
             raise TrimtabError(f"guided_flow policy: label_dim={label_dim}: must be at least 1")
-        if GUIDANCE not in spec.layout:
-            spec = spec.with_input(GUIDANCE, guidance)
-        if list(spec.layout)[-1] != GUIDANCE or spec.layout[GUIDANCE].size != 1:
+        self.chosen = GUIDANCE in spec.layout
+        if self.chosen and (list(spec.layout)[-1] != GUIDANCE or spec.layout[GUIDANCE].size != 1):
             raise TrimtabError(
                 f"guided_flow policy: {GUIDANCE} must be the last part and one number; leave it out"
             )
+        self.guidance = float(guidance)
         self.sampler = Euler(sampling_steps)
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
             spec, self.sampler.noise_shape(*shape),
             hidden=list(hidden), time_dim=time_dim, sampling_steps=sampling_steps,
-            label_dim=label_dim,
+            label_dim=label_dim, guidance=self.guidance,
         )  # fmt: skip
         self.told = nn.Embedding(3, label_dim)
         self.network = DenoisingNetwork(self.features_dim + label_dim, shape, hidden, time_dim)
@@ -72,12 +72,14 @@ class GuidedFlowPolicy(Policy):
     @property
     def features_dim(self) -> int:
         """How many numbers of an observation there are beside the weight of guidance."""
-        return self.spec.obs_dim - 1
+        return self.spec.obs_dim - self.chosen
 
     def read(self, obs: Obs) -> tuple[Tensor, Tensor]:
         """Return the normalised observation ``[B, F]``, and the weight of guidance ``[B]``."""
         features = self.normalizer.obs(obs)
-        return features[:, :-1], features[:, -1]
+        if self.chosen:
+            return features[:, :-1], features[:, -1]
+        return features, torch.full_like(features[:, 0], self.guidance)
 
     def condition(self, features: Tensor, label: Tensor) -> Tensor:
         """Return the share of observations ``[B, F]`` and labels ``[B]`` in the first layer."""

@@ -27,7 +27,8 @@ SMALL: dict[str, Any] = {"hidden": (16, 16), "batch_size": 8, "sampling_steps": 
 
 def policy(steps: int = 4) -> GuidedFlowPolicy:
     torch.manual_seed(0)
-    return GuidedFlowPolicy(SPEC, hidden=(16, 16), sampling_steps=steps, guidance=1.5)
+    spec = SPEC.with_input("guidance", 1.5)
+    return GuidedFlowPolicy(spec, hidden=(16, 16), sampling_steps=steps)
 
 
 def with_label(flow: GuidedFlowPolicy, obs: Tensor, noise: Tensor, label: int) -> Tensor:
@@ -157,7 +158,7 @@ def test_losses_by_hand(method: CFGRL, batch_of: Callable[..., Batch]) -> None:
 def test_guidance_leads_to_what_is_good() -> None:
     """Two actions are equally frequent, the upper one is good: its share grows with the weight."""
     torch.manual_seed(0)
-    spec = PolicySpec(1, 1, 1, (-1.0,), (1.0,))
+    spec = PolicySpec(1, 1, 1, (-1.0,), (1.0,)).with_input("guidance", 1.0)
     flow = GuidedFlowPolicy(spec, hidden=(64, 64), sampling_steps=10, label_dim=8)
     optimizer = torch.optim.Adam(flow.parameters(), 3e-3)
     obs, valid = torch.zeros(256, 1), torch.ones(256, 1, dtype=torch.bool)
