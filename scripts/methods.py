@@ -1,4 +1,4 @@
-"""Write docs/methods.md: what improves a pretrained policy, method by method.
+"""Write docs/methods.md: what improves a pretrained policy or learns from data, method by method.
 
 ``python scripts/methods.py`` reads the registry (family, paper, whether faithful), the sentences of
 ``docs/methods.yaml``, the commands of ``docs/cross_product.yaml``, and the committed rows of the
@@ -36,16 +36,19 @@ DOCS = ROOT / "docs"
 PAGE = DOCS / "methods.md"
 ARENA = ROOT / "benchmarks" / "results" / "arena"
 IMPROVING = ("steering", "selection", "editing", "finetuning", "offline_to_online")
+DESCRIBED = (*IMPROVING, "offline")
 _SENTENCES = ("idea", "when", "needs", "cost", "paper")
 KINDS = ("gaussian", "diffusion", "flow", "consistency")
 OPENING = """\
-# Methods that improve a pretrained policy
+# Methods that improve a pretrained policy, and methods that learn from data
 
 This page is written by `python scripts/methods.py`. Every method is one file in a folder of
-`algorithms/`, whose name is its family, and one file in `conf/algorithm/`. All of them start from
-the same frozen policy: `base=` names a run or a bundle. `trimtab bench suite=arena` compares
-them, beside the controls that an honest answer needs. "Our result" is the mean success with one
-setting over the contests of the committed arena rows; a dash says that there are none yet."""
+`algorithms/`, whose name is its family, and one file in `conf/algorithm/`. The first families
+start from the same frozen policy: `base=` names a run or a bundle. `trimtab bench suite=arena`
+compares them, beside the controls that an honest answer needs. The offline methods learn from
+`dataset=` alone, and most can go on in the environment (`online_steps`); `trimtab bench
+suite=offline` and `suite=offline_to_online` compare them. "Our result" is the mean success with
+one setting over the contests of the committed arena rows; a dash says that there are none yet."""
 CROSS = """\
 ## The classical learners on each kind of policy
 
@@ -67,7 +70,7 @@ def cross_product() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 
 def described() -> dict[str, list[str]]:
     """Return the registered methods that the page has to describe, by family."""
-    found: dict[str, list[str]] = {family: [] for family in IMPROVING}
+    found: dict[str, list[str]] = {family: [] for family in DESCRIBED}
     for name in group_options("algorithm"):
         family = family_of(str(registered_target("algorithm", name)))
         if family in found:
