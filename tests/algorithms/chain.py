@@ -46,6 +46,9 @@ WITHOUT_CRITIC |= {"golden_ticket", "repeated_noise"}
 WITHOUT_CRITIC |= {"expo", "pa_rl", "residual", "rfs"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.
 WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
+# Distances and no values; critics of the data's own actions, whose losses are worked out by row in
+# tests of their own.
+WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
 CLONED = {"diffusion_awr", "diffusion_rwr"}
 OF_THE_DATA = {"idql", "iql"}
