@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 TRACEBACK = "traceback.txt"
 """File of a run's folder: the traceback of what ended it; gone once it has gone on."""
+_COMPILED = (".pyx", ".pxd", ".pxi")  # such frames name the file that was compiled somewhere else
 _INSTALLED = tuple(str(Path(sysconfig.get_path(name))) for name in ("purelib", "platlib"))
 
 
@@ -50,6 +51,8 @@ def _is_own(frame: FrameType) -> bool:
     top = str(getattr(spec, "name", frame.f_globals.get("__name__", ""))).partition(".")[0]
     file = frame.f_code.co_filename
     if top == "trimtab" or top in sys.stdlib_module_names - {"__main__"} or file.startswith("<"):
+        return False
+    if file.endswith(_COMPILED):
         return False
     return not file.startswith(_INSTALLED) or top in {plugin.package for plugin in plugins()}
 

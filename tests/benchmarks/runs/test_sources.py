@@ -498,7 +498,8 @@ def test_every_suites_data_is_of_its_task() -> None:
             dataset.check_recipe_fits(config["dataset"], spec, other_task=False)
             checked.add((config["env"], config.dataset))
     assert {data for _, data in checked} == {
-        "two_routes", "two_doors", "push_noisy", "hopper_replay", "hopper_medium"
+        "two_routes", "two_doors", "push_noisy", "hopper_replay", "hopper_medium",
+        "hopper_medium_replay", "hopper_medium_expert", "maze_medium_mixed",
     }  # fmt: skip
     mazes = ("PointMaze-TwoDoors-v0", "PointMaze-TwoRoutes-Blocked-v0")
     assert others == {("arena", f"robotics/{maze}") for maze in mazes}
