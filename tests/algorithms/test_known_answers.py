@@ -37,6 +37,7 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "critics": 3,
     "actor_every": 1,
     "student_hidden": [32, 32],
+    "vae_hidden": [16],
     "online_imitation": 0.0,
     "actor_learning_rate": 5e-3,
     "critic_learning_rate": 5e-3,
