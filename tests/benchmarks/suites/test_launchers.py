@@ -142,21 +142,42 @@ class Cluster:
     """Two nodes of Ray on this machine, of one core each."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.address = ""
         self.log = (folder / "nodes.log").open("wb")
-        self.folder, self.nodes = folder, list[psutil.Process]()
+        self.folder, self.nodes = folder, list[psutil.Popen]()
 
     def start(self) -> None:
-        """Start the nodes, one after the other."""
-        head = ["--head", f"--port={self.address.rpartition(':')[2]}", "--include-dashboard=false"]
-        self.nodes.append(self.node(*head, f"--temp-dir={self.folder}"))
-        in_time(lambda: self.started() == 1)
-        self.nodes.append(self.node(f"--address={self.address}"))
-        in_time(lambda: self.started() == 2)
+        """Start the nodes, one after the other.
 
-    def node(self, *words: str) -> psutil.Process:
+        Ray gives a node up that is not there within 30 seconds, which a busy machine may not be
+        able to do; then both are started again.
+        """
+        for _ in range(3):
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            self.address, before = f"127.0.0.1:{port}", self.started()
+            head = ["--head", f"--port={port}", "--include-dashboard=false"]
+            self.nodes = [self.node(*head, f"--temp-dir={self.folder}")]
+            if self.comes(before + 1):
+                self.nodes.append(self.node(f"--address={self.address}"))
+                if self.comes(before + 2):
+                    return
+            self.end()
+        raise AssertionError(Path(self.log.name).read_text()[-2000:])
+
+    def comes(self, count: int) -> bool:
+        """Wait for so many nodes to say that they are there; return whether the last one did."""
+        in_time(lambda: self.started() >= count or self.nodes[-1].poll() is not None)
+        return self.started() >= count
+
+    def end(self) -> None:
+        """End the nodes that are there."""
+        for node in reversed(self.nodes):
+            if node.is_running():
+                self.lose(node)
+
+    def node(self, *words: str) -> psutil.Popen:
         """Start a node; one that is lost is noticed within a second."""
         common = ["--num-cpus=1", "--object-store-memory=80000000", "--node-ip-address=127.0.0.1"]
         soon = {"period_ms": "300", "initial_delay_ms": "300", "failure_threshold": "3"}
@@ -174,7 +195,7 @@ class Cluster:
         """Return how many nodes say that they are there."""
         return Path(self.log.name).read_text().count("Ray runtime started")
 
-    def lose(self, node: psutil.Process) -> None:
+    def lose(self, node: psutil.Popen) -> None:
         """End all processes of a node at once, as if its machine were switched off."""
         for process in [*node.children(recursive=True), node]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -194,9 +215,7 @@ def cluster() -> Iterator[Cluster]:
             made.start()
             yield made
         finally:
-            for node in reversed(made.nodes):
-                if node.is_running():
-                    made.lose(node)
+            made.end()
             made.log.close()
             shutil.rmtree(folder, ignore_errors=True)
 
