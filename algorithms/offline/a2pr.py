@@ -82,8 +82,9 @@ class A2PR(TD3BC):
         action = normalizer.normalize_action(self.continued_action(data))
 
         # Critics: regress both to the lesser target value of a smoothed next action.
-        next_obs, following = normalizer.obs(data.next_obs), self.following(data)
+        next_obs = normalizer.obs(data.next_obs)
         with torch.no_grad():
+            following = self.smoothed_action(data.next_obs)
             next_value = self.critic_target(next_obs, following).amin(0)
             backup = data.reward + data.discount * next_value
         estimate = self.critic(obs, action)
@@ -122,15 +123,6 @@ class A2PR(TD3BC):
             "better": better.float().mean(),
             **self.kept_metrics,
         }
-
-    @torch.no_grad()
-    def following(self, data: Batch) -> Tensor:
-        """Return smoothed next actions ``[B, H, A]`` of the target actor, scaled to [-1, 1]."""
-        squashed = self.policy_target.squashed(data.next_obs)
-        limit = self.target_noise_clip
-        noise = (torch.randn_like(squashed) * self.target_noise).clamp(-limit, limit)
-        smoothed: Tensor = (squashed + noise).clamp(-1, 1)
-        return smoothed
 
     def regularized(
         self, data: Batch, obs: Tensor, action: Tensor, worth: Tensor, usual: Tensor

@@ -78,7 +78,9 @@ class CFGRL(Algorithm):
         tau: float = 0.005,
     ) -> None:
         assert setup.statistics is not None
-        check_range("expectile", expectile, 0, 1)
+        check_range("guidance", guidance, 0, 1000)
+        check_range("expectile", expectile, 0.001, 0.999)
+        check_range("threshold", threshold, -1e9, 1e9)
         check_range("unlabelled", unlabelled, 0, 1)
         check_range("critics", critics, 1)
         check_range("batch_size", batch_size, 1)

@@ -85,6 +85,7 @@ class CQL(SAC):
     ) -> None:
         check_range("conservative_weight", conservative_weight, 0)
         check_range("candidates", candidates, 1)
+        check_range("lagrange_gap", 0.0 if lagrange_gap is None else lagrange_gap, 0)
         super().__init__(
             setup, hidden=hidden, learning_rate=learning_rate, backup_entropy=backup_entropy,
             log_std_min=log_std_min, warmup_steps=warmup_steps, **sac,

@@ -77,10 +77,10 @@ class IQL(Algorithm):
         warmup_steps: int = 0,
         updates_per_decision: float = 1.0,
     ) -> None:
-        check_range("expectile", expectile, 0, 1)
+        check_range("expectile", expectile, 0.001, 0.999)
         check_range("beta", beta, 0)
         check_range("most_weight", most_weight, 1)
-        check_range("decay_updates", 1 if decay_updates is None else decay_updates, 1)
+        check_range("decay_updates", 0 if decay_updates is None else decay_updates, 0)
         check_range("batch_size", batch_size, 1)
         check_range("tau", tau, 0, 1)
         check_range("warmup_steps", warmup_steps, 0)

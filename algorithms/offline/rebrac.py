@@ -15,8 +15,10 @@ outputs near 0.
 Online, as in the authors' fine-tuning, beta_c is 0 and beta_a falls in a line to ``least_decay``
 of itself at the end of the run; their batches are half offline data (``offline_share=0.5``).
 
-Deviations: the target actor follows the actor after its step (there: before it); what an episode
-cut off a chunk is left out of both penalties. Rewards are the task's own (mazes there: 100 times).
+Deviations: the target actor follows the actor after its step (there: before it). What an episode
+cut off a chunk is left out of the actor's penalty; the critics' penalty compares whole next chunks,
+of which a cut one goes on with its last action. Online, too, decisions without a next one are not
+drawn. Rewards are the task's own (mazes there: 100 times).
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def progress_of(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise TrimtabError(f"bench: nothing was begun in {folder}; leave the word status out")
     found = read_json(path, "progress")
-    if not isinstance(found, dict) or not isinstance(found.get("runs"), dict):
+    if not _says_progress(found):
         raise TrimtabError(f"bench: {path} does not say how far runs are; start the suite again")
     ended = found.get("ended")
     if ended is None:
@@ -121,3 +121,18 @@ def progress_of(folder: Path) -> dict[str, Any]:
     else:
         state = "done" if ended == "done" else "ended"
     return {**found, "state": state}
+
+
+_OF_SUITE = {"suite": str, "launcher": str, "updated": (int, float), "runs": dict}
+_OF_RUN = {"state": str, "share": (int, float), "text": str}
+
+
+def _says_progress(found: Any) -> bool:
+    """Return whether a value has what is shown of a suite, each of its type."""
+
+    def has(value: Any, entries: dict[str, Any]) -> bool:
+        return isinstance(value, dict) and all(
+            isinstance(value.get(name), kind) for name, kind in entries.items()
+        )
+
+    return has(found, _OF_SUITE) and all(has(run, _OF_RUN) for run in found["runs"].values())

@@ -135,7 +135,7 @@ def test_the_policys_rate_falls_offline_and_is_whole_online(
 
 
 def test_settings_out_of_range_are_refused(setup_of: SetupOf) -> None:
-    with pytest.raises(TrimtabError, match=r"algorithm.expectile=1.5: must be from 0 to 1"):
-        IQL(setup_of({"dataset"}), expectile=1.5)
-    with pytest.raises(TrimtabError, match=r"algorithm.decay_updates=0: must be at least 1"):
-        IQL(setup_of({"dataset"}), decay_updates=0)
+    with pytest.raises(TrimtabError, match=r"algorithm.expectile=1: must be from 0.001 to 0.999"):
+        IQL(setup_of({"dataset"}), expectile=1)
+    with pytest.raises(TrimtabError, match=r"algorithm.decay_updates=-1: must be at least 0"):
+        IQL(setup_of({"dataset"}), decay_updates=-1)

@@ -152,8 +152,12 @@ def _carry_out(work: Work, mailbox: Any, place: Mapping[str, Any]) -> dict[str, 
     if ray.get(mailbox.say.remote(work.label, 0.0, f"begins on {platform.node()}")):
         return {"error": STOPPED}
     os.environ.update(place["variables"])
-    if os.path.isdir(place["folder"]):
-        os.chdir(place["folder"])
+    if not os.path.isdir(place["folder"]):
+        return {
+            "error": f"{platform.node()} does not see the folder {place['folder']}; run the "
+            "command where all nodes see it, and name runs= there"
+        }
+    os.chdir(place["folder"])
     with _in_touch(work, mailbox) as (tell, told):
         try:
             return attempt(work, tell)
@@ -301,7 +305,9 @@ def _connected(start: Start) -> Iterator[None]:
     words: dict[str, Any] = {"address": address}
     if not address:
         cores = (start.workers or os.cpu_count() or 1) * max(start.settings["cpus"], 1)
-        words = {"num_cpus": int(cores), "include_dashboard": False, "object_store_memory": _STORE}
+        # "local" is one of its own, whatever RAY_ADDRESS says.
+        words = {"address": "local", "num_cpus": int(cores)}
+        words |= {"include_dashboard": False, "object_store_memory": _STORE}
     elif address.rpartition(":")[0] in _LOCALHOST:  # a cluster that this machine has for itself
         words["_node_ip_address"] = _LOCALHOST[0]
     handler = signal.getsignal(signal.SIGTERM)
