@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -82,21 +82,21 @@ def _not_finite(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _observations(dataset: Dataset) -> Iterator[Finding]:
-    low = np.min([episode.observations.min(0) for episode in dataset.episodes], axis=0)
-    high = np.max([episode.observations.max(0) for episode in dataset.episodes], axis=0)
-    for dimension in np.flatnonzero(low == high):
-        yield Finding(
-            "warning", "constant-observation", f"observation {dimension}",
-            f"always {low[dimension]:g}: it tells nothing; a normaliser has to expect it",
-        )  # fmt: skip
-    observations = np.concatenate([episode.observations for episode in dataset.episodes])
-    for dimension in np.flatnonzero(low < high):
-        column = observations[:, dimension]
-        for limit in (low[dimension], high[dimension]):
+    for dimension, column in enumerate(_columns(dataset, "observations")):
+        where = f"observation {dimension}"
+        low, high = column.min(), column.max()
+        if low == high:
+            yield Finding(
+                "warning", "constant-observation", where,
+                f"always {low:g}: it tells nothing; a normaliser has to expect it",
+            )  # fmt: skip
+        if not low < high:
+            continue
+        for limit in (low, high):
             share = float((column == limit).mean())
             if share > _SATURATED_SHARE and len(np.unique(column)) >= _FEWEST_OF_A_MEASUREMENT:
                 yield Finding(
-                    "warning", "saturated-observation", f"observation {dimension}",
+                    "warning", "saturated-observation", where,
                     f"{share:.0%} of the values are its extreme {limit:g}: clipped, or a sensor "
                     "at its limit",
                 )  # fmt: skip
@@ -104,16 +104,18 @@ def _observations(dataset: Dataset) -> Iterator[Finding]:
 
 def _normalised(dataset: Dataset) -> Iterator[Finding]:
     """Raw units rarely fill [-1, 1] exactly, or have mean 0 and deviation 1, in every dimension."""
-    observations = np.concatenate([episode.observations for episode in dataset.episodes])
-    low, high = observations.min(0), observations.max(0)
-    moving = low < high
-    if not moving.any() or not np.isfinite(observations).all():
-        return
-    limits = np.abs(np.stack([low + 1, high - 1]))[:, moving].max()
-    mean = observations.mean(0, dtype=np.float64)[moving]
-    deviation = observations.std(0, dtype=np.float64)[moving]
-    standard = max(np.abs(mean).max(), np.abs(deviation - 1).max())
-    if limits < _NORMALISED_LIMITS or standard < _NORMALISED_MOMENTS:
+    limits = standard = 0.0
+    moving = False
+    for column in _columns(dataset, "observations"):
+        if not np.isfinite(column).all():
+            return
+        low, high = column.min(), column.max()
+        if low < high:
+            moving = True
+            limits = max(limits, abs(low + 1), abs(high - 1))
+            mean, deviation = column.mean(dtype=np.float64), column.std(dtype=np.float64)
+            standard = max(standard, abs(mean), abs(deviation - 1))
+    if moving and (limits < _NORMALISED_LIMITS or standard < _NORMALISED_MOMENTS):
         shape = "fills [-1, 1]" if limits < _NORMALISED_LIMITS else "has mean 0 and deviation 1"
         yield Finding(
             "warning", "normalised-observation", "key 'observations'",
@@ -154,10 +156,10 @@ def _missing_end(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _actions(dataset: Dataset) -> Iterator[Finding]:
-    actions = np.concatenate([episode.actions for episode in dataset.episodes])
     lows = np.array(dataset.action_low, dtype=np.float64)
     highs = np.array(dataset.action_high, dtype=np.float64)
-    for dimension, column in enumerate(actions.astype(np.float64).T):
+    for dimension, seen in enumerate(_columns(dataset, "actions")):
+        column = seen.astype(np.float64)
         low, high = lows[dimension], highs[dimension]
         where = f"action {dimension}"
         if column.min() == column.max():
@@ -227,6 +229,12 @@ def _order(dataset: Dataset) -> Iterator[Finding]:
         "warning", "ordered-episodes", "the order of the episodes",
         f"they are sorted by {what}: a first part of them is no fair sample; draw at random",
     )  # fmt: skip
+
+
+def _columns(dataset: Dataset, name: str) -> Iterator[npt.NDArray[Any]]:
+    """Yield each dimension of all episodes' rows: one after another, for all may be too many."""
+    for dimension in range(dataset.episodes[0].arrays()[name].shape[1]):
+        yield np.concatenate([e.arrays()[name][:, dimension] for e in dataset.episodes])
 
 
 def _rank_correlation(values: npt.NDArray[np.float64]) -> float:

@@ -57,8 +57,7 @@ def draw(dataset: Dataset, path: Path) -> None:
     lengths = np.array([len(episode) for episode in dataset.episodes])
     _histogram(axes[0, 1], lengths, "length of an episode (steps)", "episodes")
     _actions(chart, axes[1, 0], dataset)
-    observations = np.concatenate([episode.observations for episode in dataset.episodes])
-    points, labels = plane(observations)
+    points, labels = plane(thinned(dataset))
     grid = axes[1, 1].hexbin(*points.T, gridsize=_BINS, mincnt=1, bins="log", cmap="cividis")
     chart.colorbar(grid, ax=axes[1, 1], label="observations")
     axes[1, 1].set(xlabel=labels[0], ylabel=labels[1], title="coverage of the observations")
@@ -72,13 +71,23 @@ def draw(dataset: Dataset, path: Path) -> None:
     atomic_write_bytes(path, image.getvalue())
 
 
+def thinned(dataset: Dataset) -> Array:
+    """Return observations ``[N, O]`` of all episodes, evenly thinned out beyond 200,000."""
+    step = -(-(dataset.num_steps + len(dataset)) // _MOST_ROWS)
+    rows, first = [], 0
+    for episode in dataset.episodes:
+        rows.append(episode.observations[-first % step :: step])
+        first += len(episode) + 1
+    return np.concatenate(rows)
+
+
 def plane(observations: Array) -> tuple[Array, tuple[str, str]]:
     """Return the observations ``[N, O]`` in two dimensions ``[N, 2]``, and the axes' names.
 
     Up to two dimensions are shown as they are; more are standardised and projected on their first
     two principal components. Rows are thinned out evenly beyond 200,000.
     """
-    rows = observations[:: -(-len(observations) // _MOST_ROWS)].astype(np.float64)
+    rows = observations.astype(np.float64)
     if rows.shape[1] <= 2:
         second = rows[:, 1] if rows.shape[1] == 2 else np.zeros(len(rows))
         return np.stack([rows[:, 0], second], axis=1), ("observation 0", "observation 1")
@@ -104,18 +113,24 @@ def _histogram(axis: Any, values: Array, label: str, count: str) -> None:
 
 def _actions(chart: Any, axis: Any, dataset: Dataset) -> None:
     """Show a column of bins for each action dimension, in shares of its range."""
-    actions = np.concatenate([episode.actions for episode in dataset.episodes]).astype(np.float64)
-    low, high = (np.array(limit) for limit in (dataset.action_low, dataset.action_high))
-    low = np.where(np.isfinite(low), low, actions.min(0))
-    high = np.where(np.isfinite(high), high, actions.max(0))
-    places = (actions - low) / np.where(high > low, high - low, 1.0)
     shares = np.stack(
-        [np.histogram(np.clip(column, 0, 1), _BINS, (0, 1))[0] for column in places.T], axis=1
-    ) / len(actions)
-    extent = (-0.5, actions.shape[1] - 0.5, 0.0, 1.0)
+        [_shares(dataset, dimension) for dimension in range(dataset.action_dim)], axis=1
+    )
+    extent = (-0.5, dataset.action_dim - 0.5, 0.0, 1.0)
     image = axis.imshow(
         shares, origin="lower", aspect="auto", extent=extent, cmap="cividis", vmin=0
     )
     chart.colorbar(image, ax=axis, label="share of the steps")
-    axis.set_xticks(range(actions.shape[1])[:: -(-actions.shape[1] // 12)])
+    axis.set_xticks(range(dataset.action_dim)[:: -(-dataset.action_dim // 12)])
     axis.set(xlabel="action dimension", ylabel="low to high limit", title="actions")
+
+
+def _shares(dataset: Dataset, dimension: int) -> Array:
+    """Return which share of the steps is in each bin of an action dimension's range."""
+    actions = np.concatenate([e.actions[:, dimension] for e in dataset.episodes]).astype(np.float64)
+    low, high = dataset.action_low[dimension], dataset.action_high[dimension]
+    low = low if np.isfinite(low) else actions.min()
+    high = high if np.isfinite(high) else actions.max()
+    places = np.clip((actions - low) / (high - low if high > low else 1.0), 0, 1)
+    shares: Array = np.histogram(places, _BINS, (0, 1))[0] / len(actions)
+    return shares

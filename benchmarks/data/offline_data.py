@@ -13,7 +13,9 @@ from trimtab.benchmarks.core.checkpoint import load_checkpoint
 from trimtab.benchmarks.core.rundir import locked, remedy, remove_leftovers
 from trimtab.datasets.catalog import format_of
 from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
+from trimtab.datasets.formats.contents import Summary, scanned
 from trimtab.datasets.formats.hints import Hints
+from trimtab.datasets.io.sandbox import spilled_to
 from trimtab.datasets.sources import streaming
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
@@ -55,11 +57,10 @@ def open_dataset(
     Raises:
         TrimtabError: if it is missing, damaged or wrong.
     """
-    limit = memory_bytes() // 4 if stream_above is None else stream_above
     format = format_of(path)
     if "task" not in format.hints:
         hints.pop("task", None)
-    large = sum(file.stat().st_size for file in streaming.stored_files(path)) > limit
+    large = is_large(path, memory_bytes() // 4 if stream_above is None else stream_above)
     if large and format.open is None:
         logger.info("%s: %s data is read whole; convert it to stream it", path, format.name)
     if not large or format.open is None:
@@ -67,6 +68,34 @@ def open_dataset(
     with streams(out) as cache:
         logger.info("streaming %s from %s", path, cache)
         return streaming.load(path, cache, progress, **hints)
+
+
+def is_large(path: Path, limit: int) -> bool:
+    """Return whether the files of the dataset in ``path`` have more bytes than ``limit``."""
+    return sum(file.stat().st_size for file in streaming.stored_files(path)) > limit
+
+
+def summary_of(path: Path, out: Path, stream_above: int) -> Summary:
+    """Return what the dataset in ``path`` holds, having checked all of it.
+
+    Args:
+        path: see :func:`open_dataset`.
+        out: see :func:`open_dataset`.
+        stream_above: see :func:`open_dataset`.
+
+    Raises:
+        TrimtabError: if it is missing, damaged or wrong.
+    """
+    format = format_of(path)
+    if format.open is None:
+        held = format.load(path)
+        return Summary(held.id, held.env, len(held), held.num_steps, held.content_hash)
+    if not is_large(path, stream_above):
+        return scanned(format.open(path))
+    with streams(out) as cache:
+        with spilled_to(cache):
+            contents = format.open(path)
+        return scanned(contents)
 
 
 def file_hints(path: Path, recipe: Mapping[str, Any]) -> Hints:

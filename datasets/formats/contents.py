@@ -16,14 +16,22 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from trimtab.datasets.episodes import Dataset, Episode, EpisodesOnAccess, validate
+from trimtab.datasets.episodes import (
+    ContentHash,
+    Dataset,
+    Episode,
+    EpisodesOnAccess,
+    check_episode,
+    check_limits,
+    validate,
+)
 from trimtab.datasets.formats.hints import Hints, Load
 from trimtab.datasets.formats.own import LAST_OBSERVED, Own
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "Contents", "LazyEpisodes", "Open", "action_limits", "apply_hints", "assemble", "chosen",
-    "contents_of", "loads", "with_ends",
+    "Contents", "LazyEpisodes", "Open", "Summary", "action_limits", "apply_hints", "assemble",
+    "chosen", "contents_of", "loads", "scanned", "with_ends",
 ]  # fmt: skip
 
 Limits = tuple[tuple[float, ...], tuple[float, ...]]
@@ -197,6 +205,48 @@ def assemble(contents: Contents, hints: Hints) -> Dataset:
     if contents.check is not None:
         contents.check(dataset.num_steps, dataset.content_hash)
     return apply_hints(dataset, hints, where)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a file holds, in few words.
+
+    Attributes:
+        id: of the dataset.
+        env: id of its environment.
+        episodes: how many there are.
+        steps: of all episodes together.
+        content_hash: as ``Dataset.content_hash``.
+    """
+
+    id: str
+    env: str
+    episodes: int
+    steps: int
+    content_hash: str
+
+
+def scanned(contents: Contents) -> Summary:
+    """Check all episodes as :func:`assemble` does, one in memory at a time.
+
+    Raises:
+        TrimtabError: if the content is not valid or not the one that was saved.
+    """
+    where, fields = f"dataset {contents.path}", contents.fields
+    low, high = contents.limits or action_limits(contents.episodes)
+    digest = ContentHash(fields["id"], fields["env"], fields["env_options"], low, high)
+    dims: tuple[int, int] | None = None
+    count = steps = 0
+    for episode in contents.episodes:
+        dims = check_episode(episode, f"{where}: episode {count}, key", dims)
+        digest.add(episode)
+        count, steps = count + 1, steps + len(episode)
+    if dims is None:
+        raise TrimtabError(f"{where}: it has no whole episode; {_ADVICE}")
+    check_limits(low, high, dims[1], where)
+    if contents.check is not None:
+        contents.check(steps, digest.hexdigest())
+    return Summary(fields["id"], fields["env"], count, steps, digest.hexdigest())
 
 
 def loads(open: Open) -> Load:

@@ -7,6 +7,8 @@ The layout and what its readers make of it: ``d4rl/offline_env.py`` and ``qlearn
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -25,7 +27,6 @@ from trimtab.datasets.formats.own import (
     flag_ends,
     flags_of,
     parse,
-    rows_of,
     text_of,
     uneven_infos,
     with_common_infos,
@@ -33,21 +34,22 @@ from trimtab.datasets.formats.own import (
 from trimtab.datasets.io.hdf5 import (
     child,
     children,
-    file_image,
     in_blocks,
     joined,
     read_file,
     root_names,
 )
+from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
 from trimtab.datasets.io.sandbox import Blocks, Read
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_bytes
+from trimtab.files import atomic_file
 
 __all__ = ["FORMAT"]
 
 logger = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
+Kind = tuple[npt.DTypeLike, tuple[int, ...]]
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
 _FLAGS = ("terminals", "timeouts")
@@ -228,22 +230,38 @@ def _save(dataset: Dataset, path: Path) -> None:
     check_replaceable(path, _TEXT.rpartition("/")[0] in root_names(path))
     held = with_common_infos(dataset)
     text = text_of(held, lengths=[len(episode) for episode in held.episodes])
-    terminals = rows_of(held, "terminations")
-    last = np.cumsum([len(episode) for episode in held.episodes]) - 1
-    timeouts = np.zeros_like(terminals)
-    timeouts[last] = ~terminals[last]
+    rows = held.num_steps
+    infos = {f"infos/{name}": kind for name, kind in common_infos(held)[0].items()}
 
-    def write(file: h5py.File) -> None:
-        file["observations"] = np.concatenate([e.observations[:-1] for e in held.episodes])
-        file["next_observations"] = np.concatenate([e.observations[1:] for e in held.episodes])
-        file["actions"], file["rewards"] = rows_of(held, "actions"), rows_of(held, "rewards")
-        file["terminals"], file["timeouts"] = terminals, timeouts
-        for name in common_infos(held)[0]:
-            file.create_dataset(f"infos/{name}", data=rows_of(held, f"infos/{name}"))
-        file.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
-        file.create_dataset(_TRUNCATIONS, data=rows_of(held, "truncations"))
+    def write(file: OpenFile) -> None:
+        vector, action, flag = (held.obs_dim,), (held.action_dim,), (np.bool_, ())
+        seen: dict[str, tuple[Kind, Callable[[Episode], npt.NDArray[Any]]]] = {
+            "observations": ((np.float32, vector), lambda e: e.observations[:-1]),
+            "next_observations": ((np.float32, vector), lambda e: e.observations[1:]),
+            "actions": ((np.float32, action), lambda e: e.actions),
+            "rewards": ((np.float32, ()), lambda e: e.rewards),
+            "terminals": (flag, lambda e: e.terminations),
+            "timeouts": (flag, _timeouts),
+            **{name: (kind, partial(_stored, name)) for name, kind in infos.items()},
+            _TRUNCATIONS: (flag, lambda e: e.truncations),
+        }
+        for name, (kind, rows_of) in seen.items():
+            file.append(name, map(rows_of, held.episodes), rows, kind)
+        file.root.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
 
-    atomic_write_bytes(path, file_image(write))
+    with atomic_file(path) as place:
+        write_hdf5(place, write)
+
+
+def _stored(name: str, episode: Episode) -> npt.NDArray[Any]:
+    return episode.arrays()[name]
+
+
+def _timeouts(episode: Episode) -> npt.NDArray[np.bool_]:
+    """Return where the clock ended an episode: at its last row, if its task did not end there."""
+    timeouts = np.zeros_like(episode.terminations)
+    timeouts[-1] = not episode.terminations[-1]
+    return timeouts
 
 
 def _recognises(path: Path) -> bool:

@@ -21,7 +21,7 @@ from trimtab.files import sha256_json
 
 __all__ = [
     "LAST_OBSERVED", "Own", "check_replaceable", "common_infos", "ends_of", "flag_ends",
-    "flags_of", "missing_ends", "need", "no_reward", "parse", "rows_of", "text_of",
+    "flags_of", "missing_ends", "need", "no_reward", "parse", "text_of",
     "uneven_infos", "with_common_infos",
 ]  # fmt: skip
 
@@ -184,8 +184,3 @@ def flag_ends(
     """Return the terminations and truncations of an episode that ends at its last step."""
     last = np.arange(steps) == steps - 1
     return last & terminated, last & (not terminated)
-
-
-def rows_of(dataset: Dataset, name: str) -> npt.NDArray[Any]:
-    """Return one key's arrays, of T rows each, laid end to end."""
-    return np.concatenate([episode.arrays()[name] for episode in dataset.episodes])

@@ -27,11 +27,12 @@ from trimtab.datasets.io.sandbox import (
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "REOPEN", "child", "children", "file_image", "in_blocks", "joined", "opened", "read_array",
-    "read_file", "root_names",
+    "H5PY_ERRORS", "REOPEN", "VERSION", "child", "children", "in_blocks", "joined", "opened",
+    "read_array", "read_file", "root_names",
 ]  # fmt: skip
 
-VERSION = "v110"  # oldest HDF5 that reads it (2016); its metadata is small and checksummed
+VERSION = "v110"
+"""Oldest HDF5 that reads what is written (2016); its metadata is small and checksummed."""
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _SIGNATURE_PLACES = (0, 512, 1024, 2048)  # a user block may come before it
 
@@ -41,10 +42,11 @@ _BLOCK_BYTES = 1 << 24
 _MOST_EMPTY_BYTES = 1 << 24  # of an array of which hardly anything is stored
 _MOST_COMPRESSION = 1100  # deflate cannot reach more than about 1032 to 1
 _ADVICE = "make the dataset again or fetch a fresh copy"
-_H5PY_ERRORS = (
+H5PY_ERRORS = (
     OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError, AttributeError,
     IndexError, OverflowError,
 )  # fmt: skip
+"""What h5py raises of a file that is damaged, or of a name or type that HDF5 has not."""
 
 
 @contextmanager
@@ -61,7 +63,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
         raise
     except FileNotFoundError as error:
         raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}") from error
-    except _H5PY_ERRORS as error:
+    except H5PY_ERRORS as error:
         raise TrimtabError(
             f"dataset {path}: not a whole HDF5 file ({type(error).__name__}: {error}); {_ADVICE}"
         ) from error
@@ -88,27 +90,6 @@ def read_file(path: Path, read: Callable[..., Read], *arguments: Any) -> Receive
 def _inside(path: str, read: str, arguments: Sequence[Any]) -> Iterator[Read]:
     with opened(Path(path)) as file:
         yield resolve(read)(file, *arguments)
-
-
-def file_image(write: Callable[[h5py.File], None], **settings: Any) -> bytes:
-    """Return an HDF5 file's bytes, made in memory: on a full disk HDF5 would crash the process.
-
-    Raises:
-        TrimtabError: if HDF5 refuses a name or a type.
-    """
-    try:
-        with h5py.File(
-            "image", "w", driver="core", backing_store=False, libver=VERSION, **settings
-        ) as file:
-            write(file)
-            file.flush()
-            image: bytes = file.id.get_file_image()
-    except _H5PY_ERRORS as error:
-        raise TrimtabError(
-            f"the dataset does not fit into HDF5 ({type(error).__name__}: {error}); rename or "
-            "convert the info that it names"
-        ) from error
-    return image
 
 
 def root_names(path: Path) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import struct
 import tokenize
@@ -15,13 +14,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.io.sandbox import Blocks
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_bytes
+from trimtab.files import atomic_file
 
 __all__ = ["array_names", "read_npz", "write_npz"]
 
 _MOST_COMPRESSION = 1100  # deflate cannot reach more than about 1032 to 1
 _SUFFIX = ".npy"
+_BLOCK = 1 << 24
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _FAULTS = (
     OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError,
@@ -79,18 +80,38 @@ def _read_array(file: Any, most: int) -> npt.NDArray[Any]:
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > most:
         raise ValueError(f"shape {shape} needs {claimed} bytes, which the file cannot hold")
-    data = file.read(claimed + 1)  # to the end, so that the archive's checksum is compared
-    if len(data) != claimed:
-        raise ValueError(f"shape {shape} needs {claimed} bytes, {len(data)} are stored")
-    return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+    room = np.empty(claimed, np.uint8)
+    stored = 0
+    while stored < claimed and (block := file.read(min(_BLOCK, claimed - stored))):
+        room[stored : stored + len(block)] = np.frombuffer(block, np.uint8)
+        stored += len(block)
+    stored += len(file.read(1))  # to the end, so that the archive's checksum is compared
+    if stored != claimed:
+        raise ValueError(f"shape {shape} needs {claimed} bytes, {stored} are stored")
+    room.flags.writeable = False
+    array: npt.NDArray[Any] = room.view(dtype)
+    return array.reshape(shape, order="F" if fortran else "C")
 
 
-def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, Blocks]) -> None:
     """Write ``arrays``, compressed, whole or not at all; the same arrays give the same bytes.
 
     Raises:
         TrimtabError: if the disk refuses.
     """
-    image = io.BytesIO()
-    np.savez_compressed(image, **arrays)
-    atomic_write_bytes(path, image.getvalue())
+    layout: Any = np.lib.format
+    with atomic_file(path) as beside, zipfile.ZipFile(beside, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            dtype = np.dtype(array.dtype)
+            header = {
+                "descr": layout.dtype_to_descr(dtype),
+                "fortran_order": False,
+                "shape": array.shape,
+            }
+            # An entry that is made from its name alone has no time of its own, as in NumPy's files.
+            entry = zipfile.ZipInfo(name + _SUFFIX)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            with archive.open(entry, "w", force_zip64=True) as file:
+                layout.write_array_header_1_0(file, header)
+                for rows in array.read():
+                    file.write(np.ascontiguousarray(rows, dtype).tobytes())

@@ -6,6 +6,7 @@ from then on sampled from there. Batches are those of a dataset in memory, bit f
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,10 @@ from trimtab.datasets.sources.steps import step_flags, step_returns
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
-__all__ = ["FLAGS", "StoredEpisodes", "StreamedDataset", "load", "stored_files"]
+__all__ = [
+    "FLAGS", "StoredEpisodes", "StreamedDataset", "UnevenInfosError", "load", "stored_files",
+    "with_env",
+]  # fmt: skip
 
 FLAGS = "flags"
 """Name of the column that holds how each step ends, as a buffer stores it."""
@@ -41,6 +45,10 @@ Progress = Callable[[float], None]
 _CORE = ("observations", "actions", "rewards", "terminations", "truncations")
 _EVERY = 50  # episodes between two reports of progress
 _ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+class UnevenInfosError(TrimtabError):
+    """The infos of a dataset's episodes are not all alike: columns cannot hold them."""
 
 
 class StoredEpisodes(EpisodesOnAccess):
@@ -195,6 +203,18 @@ def load(
     )
 
 
+def with_env(dataset: Dataset, env: str) -> Dataset:
+    """Return a dataset as one of another environment."""
+    if not isinstance(dataset, StreamedDataset):
+        return dataclasses.replace(dataset, env=env)
+    digest = ContentHash(
+        dataset.id, env, dataset.env_options, dataset.action_low, dataset.action_high
+    )
+    for episode in dataset.episodes:
+        digest.add(episode)
+    return dataclasses.replace(dataset, env=env, stored_hash=digest.hexdigest())
+
+
 def stored_files(path: Path) -> list[Path]:
     """Return the files of the dataset in ``path``, sorted; videos are not streamed."""
     if path.is_file():
@@ -251,7 +271,7 @@ def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) 
             try:
                 writer.append({**episode.arrays(), FLAGS: step_flags(episode)})
             except TrimtabError as error:
-                raise TrimtabError(
+                raise UnevenInfosError(
                     f"{where}: episode {index}: {error}; episodes can only be streamed if their "
                     "infos are alike: leave those infos out, or raise stream_above"
                 ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
 from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.data.dataset_figure import check_place, draw
 from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed, with_task_limits
+from trimtab.benchmarks.data.offline_data import is_large, memory_bytes, open_dataset, summary_of
 from trimtab.benchmarks.data.published import EQUAL, compare, published_name
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_folder
 from trimtab.benchmarks.settings import config, groups
@@ -24,6 +24,7 @@ from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.datasets.formats.own import missing_ends
 from trimtab.datasets.formats.registry import format_for, recognise
+from trimtab.datasets.sources.streaming import UnevenInfosError, with_env
 from trimtab.envs.registry import is_task
 from trimtab.files import resolved
 from trimtab.types import TrimtabError
@@ -31,6 +32,7 @@ from trimtab.types import TrimtabError
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
 _HINTS = ("env", "id", "mask", "horizon", "keys", "frames")
 _MADE_BELOW = "runs"  # the default of out=
+_STREAM_ABOVE = 1 << 28  # bytes of a file; a run, which reads it again and again, takes more
 
 
 def dataset(action: str, out: str, format: str, **words: Any) -> int:
@@ -211,7 +213,7 @@ def _hints(format: Format, words: dict[str, Any]) -> Hints:
 
 
 def _load(format: Format, path: Path, hints: Hints) -> Dataset:
-    """Read a file, with the hints that the user gives about it.
+    """Read a file, with the hints that the user gives about it; a large one stays on disk.
 
     Raises:
         TrimtabError: if ``env`` and the file name different tasks.
@@ -219,14 +221,31 @@ def _load(format: Format, path: Path, hints: Hints) -> Dataset:
     env = hints.pop("env", None)
     if env is not None and "task" in format.hints:
         hints["task"] = env  # it decides what is read
-    loaded = format.load(path, **hints)
+    loaded = _read(format, path, hints)
     if env is None or env == loaded.env:
         return loaded
     if is_task(loaded.env):
         raise TrimtabError(
             f"dataset {path}: the file says that it is of {loaded.env}; leave env= out"
         )
-    return dataclasses.replace(loaded, env=env)
+    return with_env(loaded, env)
+
+
+def _read(format: Format, path: Path, hints: Hints) -> Dataset:
+    # Frames are decoded into memory; they are not in the columns of a dataset on disk.
+    if format.open is None or "frames" in hints or not is_large(path, _stream_above()):
+        return format.load(path, **hints)
+    try:
+        with progress_bar(path.name) as tell:
+            return open_dataset(
+                path, Path(_MADE_BELOW), 0, lambda share: tell(share, "to disk"), **hints
+            )
+    except UnevenInfosError:
+        return format.load(path, **hints)
+
+
+def _stream_above() -> int:
+    return min(_STREAM_ABOVE, memory_bytes() // 4)
 
 
 def _convert(words: dict[str, Any], format: str) -> int:
@@ -247,7 +266,10 @@ def _convert(words: dict[str, Any], format: str) -> int:
     loaded = _load(reader, source, _hints(reader, words))
     assert writer.save is not None
     writer.save(loaded, target)
-    written = writer.load(target)
+    before, lost = loaded.content_hash, [*missing_ends(loaded), *writer.loses(loaded)]
+    left_out, left_out_lines = _left_out(loaded), _left_out_lines(loaded)
+    del loaded  # what is written is read now
+    written = summary_of(target, Path(_MADE_BELOW), _stream_above())
     result: dict[str, Any] = {
         "from": str(source),
         "from_format": reader.name,
@@ -255,20 +277,20 @@ def _convert(words: dict[str, Any], format: str) -> int:
         "to_format": writer.name,
         "id": written.id,
         "env": written.env,
-        "episodes": len(written),
-        "steps": written.num_steps,
-        "content_hash_before": loaded.content_hash,
+        "episodes": written.episodes,
+        "steps": written.steps,
+        "content_hash_before": before,
         "content_hash": written.content_hash,
-        "lost": [*missing_ends(loaded), *writer.loses(loaded)],
-        "left_out": _left_out(loaded),
+        "lost": lost,
+        "left_out": left_out,
     }
     if format == "json":
         print_json(result)
     else:
-        lost = [f"lost: {line}" for line in result.pop("lost")]
-        del result["left_out"]
+        del result["lost"], result["left_out"]
         print_rows(f"written: {target}", [{"what": k, "value": v} for k, v in result.items()])
-        _print_lines([*_left_out_lines(loaded), *lost] or ["nothing is lost"])
+        lines = [*left_out_lines, *(f"lost: {line}" for line in lost)]
+        _print_lines(lines or ["nothing is lost"])
     return 0
 
 

@@ -6,7 +6,8 @@ import base64
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trimtab.datasets.episodes import Dataset, Episode, validate
+from trimtab.datasets.episodes import Dataset, validate
 from trimtab.datasets.formats.lerobot.video_writer import (
     VIDEO_PATH,
     Videos,
@@ -44,6 +45,7 @@ SUCCESS = "next.success"
 INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _CHUNK_FILES, _FILE_MEGABYTES, _VIDEO_MEGABYTES = 1000, 100, 200
+_EPISODES_AT_ONCE = 1000
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 
@@ -106,12 +108,9 @@ def save(dataset: Dataset, path: Path) -> None:
         **({"videos": cameras} if cameras else {}),
     )
     fps = max(1, round(held.control_rate or 1))
-    frames = [
-        _frames(episode, index, start, fps, features)
-        for index, (episode, start) in enumerate(zip(held.episodes, _starts(held), strict=True))
-    ]
+    readers = _readers(held, fps, features)
     with atomic_directory(path) as beside:
-        places = _write_frames(beside, frames)
+        places, statistics = _write_frames(beside, held, readers)
         videos = write_videos(
             beside, whole, cameras, fps, _QUANTILES,
             most_bytes=_VIDEO_MEGABYTES << 20, chunk_files=_CHUNK_FILES,
@@ -119,11 +118,11 @@ def save(dataset: Dataset, path: Path) -> None:
         _write_table(beside / "meta/tasks.parquet", _tasks(held.env))
         _write_table(
             beside / "meta/episodes/chunk-000/file-000.parquet",
-            _episode_table(held, frames, places, videos),
+            _episode_table(held, statistics, places, videos),
         )
-        _write_text(beside / "meta/info.json", _json(_info(held, frames[0], fps, videos)))
-        rows = {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}
-        stats = {name: _statistics(array) for name, array in rows.items()} | videos.statistics
+        first = _frames(held, 0, readers)
+        _write_text(beside / "meta/info.json", _json(_info(held, first, fps, videos)))
+        stats = {name: _of_all(held, read) for name, read in readers.items()} | videos.statistics
         _write_text(beside / "meta/stats.json", _json(stats))
         _write_text(beside / OWN_FILE, text)
 
@@ -145,45 +144,65 @@ def _info_features(dataset: Dataset) -> dict[str, str | None]:
     return features
 
 
-def _frames(
-    episode: Episode, index: int, start: int, fps: int, features: Mapping[str, str | None]
-) -> Arrays:
-    """Return an episode's features as ``[T]`` or ``[T, k]``."""
-    steps = len(episode)
-    frame_index = np.arange(steps, dtype=np.int64)
-    arrays: Arrays = {
-        STATE: episode.observations[:-1],
-        ACTION: episode.actions,
-        REWARD: episode.rewards,
-        DONE: episode.terminations | episode.truncations,
-        TERMINATED: episode.terminations,
-        TRUNCATED: episode.truncations,
+def _readers(
+    dataset: Dataset, fps: int, features: Mapping[str, str | None]
+) -> dict[str, Callable[[int], npt.NDArray[Any]]]:
+    """Return what reads each feature of an episode, by its number, as ``[T]`` or ``[T, k]``."""
+    starts, episodes = _starts(dataset), dataset.episodes
+
+    def steps(number: int) -> npt.NDArray[np.int64]:
+        return np.arange(len(episodes[number]), dtype=np.int64)
+
+    def info(name: str, number: int) -> npt.NDArray[Any]:
+        array = episodes[number].infos[name]
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        return native.reshape(len(native), -1) if native.ndim > 1 else native
+
+    readers: dict[str, Callable[[int], npt.NDArray[Any]]] = {
+        STATE: lambda i: episodes[i].observations[:-1],
+        ACTION: lambda i: episodes[i].actions,
+        REWARD: lambda i: episodes[i].rewards,
+        DONE: lambda i: episodes[i].terminations | episodes[i].truncations,
+        TERMINATED: lambda i: episodes[i].terminations,
+        TRUNCATED: lambda i: episodes[i].truncations,
+        **{feature: partial(info, name) for name, feature in features.items() if feature},
+        "timestamp": lambda i: (steps(i) / fps).astype(np.float32),
+        "frame_index": steps,
+        "episode_index": lambda i: np.full(len(episodes[i]), i, np.int64),
+        "index": lambda i: steps(i) + starts[i],
+        "task_index": lambda i: np.zeros(len(episodes[i]), np.int64),
     }
-    for name, feature in features.items():
-        if feature is not None:
-            array = episode.infos[name]
-            native = array.astype(array.dtype.newbyteorder("="), copy=False)
-            arrays[feature] = native.reshape(steps, -1) if native.ndim > 1 else native
-    arrays.update(
-        timestamp=(frame_index / fps).astype(np.float32),
-        frame_index=frame_index,
-        episode_index=np.full(steps, index, np.int64),
-        index=frame_index + start,
-        task_index=np.zeros(steps, np.int64),
-    )
-    return {n: a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a for n, a in arrays.items()}
+    return {name: partial(_flattened, read) for name, read in readers.items()}
 
 
-def _write_frames(folder: Path, frames: list[Arrays]) -> list[tuple[int, int]]:
-    """Write the frames, an episode a row group; return each episode's chunk and file."""
+def _flattened(read: Callable[[int], npt.NDArray[Any]], number: int) -> npt.NDArray[Any]:
+    array = read(number)
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def _frames(
+    dataset: Dataset, number: int, readers: Mapping[str, Callable[[int], npt.NDArray[Any]]]
+) -> Arrays:
+    return {name: read(number) for name, read in readers.items()}
+
+
+def _write_frames(
+    folder: Path, dataset: Dataset, readers: Mapping[str, Callable[[int], npt.NDArray[Any]]]
+) -> tuple[list[tuple[int, int]], Any]:
+    """Write the frames, an episode a row group.
+
+    Returns:
+        Each episode's chunk and file, and the table of the episodes' statistics.
+    """
     places: list[tuple[int, int]] = []
     most = _FILE_MEGABYTES * 1 << 20
-    schema = _schema(frames[0])
-    number = -1
-    writer = None
-    used = 0
+    schema = _schema(_frames(dataset, 0, readers))
+    number, used, writer = -1, 0, None
+    tables: list[Any] = []
+    waiting: list[dict[str, list[Any]]] = []
     try:
-        for arrays in frames:
+        for index in range(len(dataset)):
+            arrays = _frames(dataset, index, readers)
             size = sum(array.nbytes for array in arrays.values())
             if writer is None or used + size > most:
                 if writer is not None:
@@ -196,10 +215,14 @@ def _write_frames(folder: Path, frames: list[Arrays]) -> list[tuple[int, int]]:
             writer.write_table(pa.table([_column(a) for a in arrays.values()], schema=schema))
             used += size
             places.append(divmod(number, _CHUNK_FILES))
+            waiting.append(_named_statistics(arrays))
+            if len(waiting) == _EPISODES_AT_ONCE or index == len(dataset) - 1:
+                tables.append(pa.Table.from_pylist(waiting))  # smaller than lists by far
+                waiting.clear()
     finally:
         if writer is not None:
             writer.close()
-    return places
+    return places, pa.concat_tables(tables).combine_chunks()
 
 
 def _column(array: npt.NDArray[Any]) -> Any:
@@ -244,7 +267,7 @@ def _tasks(task: str) -> Any:
 
 
 def _episode_table(
-    dataset: Dataset, frames: list[Arrays], places: list[tuple[int, int]], videos: Videos
+    dataset: Dataset, statistics: Any, places: list[tuple[int, int]], videos: Videos
 ) -> Any:
     starts = _starts(dataset)
     lengths = [len(episode) for episode in dataset.episodes]
@@ -259,16 +282,40 @@ def _episode_table(
         "meta/episodes/chunk_index": [0] * len(dataset),
         "meta/episodes/file_index": [0] * len(dataset),
     }
-    columns.update(_episode_statistics(frames))
-    columns.update(videos.columns)
-    return pa.table({name: pa.array(list(values)) for name, values in columns.items()})
+    return pa.table(
+        {name: pa.array(list(values)) for name, values in columns.items()}
+        | dict(zip(statistics.column_names, statistics.columns, strict=True))
+        | {name: pa.array(list(values)) for name, values in videos.columns.items()}
+    )
 
 
-def _episode_statistics(frames: list[Arrays]) -> Iterator[tuple[str, list[Any]]]:
-    each = [{name: _statistics(a) for name, a in arrays.items()} for arrays in frames]
-    for name, statistics in each[0].items():
-        for statistic in statistics:
-            yield f"stats/{name}/{statistic}", [stats[name][statistic] for stats in each]
+def _named_statistics(arrays: Arrays) -> dict[str, list[Any]]:
+    """Return an episode's statistics by their columns in the table of episodes."""
+    return {
+        f"stats/{name}/{statistic}": value
+        for name, array in arrays.items()
+        for statistic, value in _statistics(array).items()
+    }
+
+
+def _of_all(dataset: Dataset, read: Callable[[int], npt.NDArray[Any]]) -> dict[str, list[Any]]:
+    """Return a feature's statistics over all episodes: quantiles need all values of a dimension."""
+    width = read(0).reshape(len(read(0)), -1).shape[1]
+    each = [
+        _statistics(
+            np.concatenate([_dimension(read(index), place) for index in range(len(dataset))])
+        )
+        for place in range(width)
+    ]
+    return {
+        name: [value for of_one in each for value in of_one[name]]
+        for name in each[0]
+        if name != "count"
+    } | {"count": [dataset.num_steps]}
+
+
+def _dimension(array: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
+    return array if array.ndim == 1 else array[:, place]
 
 
 def _statistics(array: npt.NDArray[Any]) -> dict[str, list[Any]]:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from trimtab.datasets.episodes import Dataset, validate
@@ -22,7 +21,7 @@ from trimtab.datasets.formats.minari.metadata import (
     env_spec,
 )
 from trimtab.datasets.formats.own import ends_of
-from trimtab.datasets.io.hdf5 import file_image
+from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
 from trimtab.errors import TrimtabError
 from trimtab.files import (
     MOST_JSON,
@@ -80,8 +79,7 @@ def save(dataset: Dataset, folder: str | Path) -> None:
     with atomic_directory(folder) as beside:
         data = beside / "data"
         data.mkdir()
-        image = file_image(lambda file: _write_episodes(file, dataset), track_order=True)
-        _write(data / DATA_FILE, image)
+        write_hdf5(data / DATA_FILE, lambda file: _write_episodes(file, dataset), track_order=True)
         own["trimtab_file_sha256"] = sha256_file(data / DATA_FILE)
         own[DIGEST] = sha256_json(own)
         unbounded = [float("inf")] * dataset.obs_dim
@@ -146,9 +144,9 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _write_episodes(file: h5py.File, dataset: Dataset) -> None:
+def _write_episodes(file: OpenFile, dataset: Dataset) -> None:
     for index, episode in enumerate(dataset.episodes):
-        group = file.create_group(f"episode_{index}")
+        group = file.root.create_group(f"episode_{index}")
         rewards = episode.rewards.astype(np.float64)
         group.attrs["id"] = index
         group.attrs["total_steps"] = len(episode)
@@ -168,3 +166,4 @@ def _write_episodes(file: h5py.File, dataset: Dataset) -> None:
                 chunks=(rows, *array.shape[1:]),
                 maxshape=(None, *array.shape[1:]),  # so that Minari can append
             )
+        file.pause()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -44,6 +44,7 @@ from trimtab.datasets.formats.own import (
     with_common_infos,
 )
 from trimtab.datasets.io.npz import array_names, read_npz, write_npz
+from trimtab.datasets.io.sandbox import Blocks
 from trimtab.errors import TrimtabError
 
 __all__ = ["FORMAT"]
@@ -51,6 +52,7 @@ __all__ = ["FORMAT"]
 logger = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
+_Rows = Callable[[Episode], npt.NDArray[Any]]
 
 _REQUIRED = ("observations", "actions", "terminals")
 _INFOS = ("qpos", "qvel", "button_states")  # what OGBench itself reads beside the required ones
@@ -209,30 +211,36 @@ def _save(dataset: Dataset, path: Path) -> None:
 
 def _save_one(dataset: Dataset, path: Path, **further: Any) -> None:
     keys = {name: name if name in _INFOS else _OWN_INFO + name for name in common_infos(dataset)[0]}
-    text = text_of(dataset, infos=keys, **further)
+    text = text_of(dataset, infos=keys, **further).encode()
     episodes = dataset.episodes
-    ends = [np.arange(len(episode) + 1) == len(episode) for episode in episodes]
+    rows = dataset.num_steps + len(dataset)
 
-    def padded(name: str) -> npt.NDArray[Any]:
-        """Return a key's rows with one row more an episode, which has no meaning."""
-        arrays = [episode.arrays()[name] for episode in episodes]
-        return np.concatenate([rows for a in arrays for rows in (a, np.zeros_like(a[-1:]))])
+    def blocks(dtype: npt.DTypeLike, tail: tuple[int, ...], read: _Rows) -> Blocks:
+        return Blocks(dtype, (rows, *tail), lambda: map(read, episodes))
 
-    terminations = padded("terminations")
+    def padded(name: str, dtype: npt.DTypeLike, tail: tuple[int, ...] = ()) -> Blocks:
+        return blocks(dtype, tail, lambda episode: _padded(episode.arrays()[name]))
+
+    kinds = common_infos(dataset)[0]
     write_npz(
         path,
         {
-            "observations": np.concatenate([episode.observations for episode in episodes]),
-            "actions": padded("actions"),
-            "terminals": np.concatenate(ends).astype(np.float32),
-            "rewards": padded("rewards"),
-            "masks": 1 - terminations.astype(np.float32),
-            _FLAGS[0]: terminations,
-            _FLAGS[1]: padded("truncations"),
-            **{key: padded(f"infos/{name}") for name, key in keys.items()},
-            _TEXT: np.frombuffer(text.encode(), np.uint8),
+            "observations": blocks(np.float32, (dataset.obs_dim,), lambda e: e.observations),
+            "actions": padded("actions", np.float32, (dataset.action_dim,)),
+            "terminals": blocks(np.float32, (), lambda e: np.arange(len(e) + 1) == len(e)),
+            "rewards": padded("rewards", np.float32),
+            "masks": blocks(np.float32, (), lambda e: ~_padded(e.terminations)),
+            _FLAGS[0]: padded("terminations", np.bool_),
+            _FLAGS[1]: padded("truncations", np.bool_),
+            **{key: padded(f"infos/{name}", *kinds[name]) for name, key in keys.items()},
+            _TEXT: Blocks(np.uint8, (len(text),), lambda: [np.frombuffer(text, np.uint8)]),
         },
     )
+
+
+def _padded(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an episode's rows with one more, which has no meaning."""
+    return np.concatenate([rows, np.zeros_like(rows[-1:])])
 
 
 def _recognises(path: Path) -> bool:

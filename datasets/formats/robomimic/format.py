@@ -37,15 +37,15 @@ from trimtab.datasets.io.hdf5 import (
     REOPEN,
     child,
     children,
-    file_image,
     opened,
     read_array,
     read_file,
     root_names,
 )
+from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
 from trimtab.datasets.io.sandbox import Read
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_bytes
+from trimtab.files import atomic_file
 
 __all__ = ["FORMAT"]
 
@@ -310,22 +310,25 @@ def _save(dataset: Dataset, path: Path) -> None:
     parts = observation_parts(dataset)
     text = text_of(dataset, states=has_states, **{PARTS: parts})
 
-    def write(file: h5py.File) -> None:
-        data = file.create_group("data")
+    def write(file: OpenFile) -> None:
+        data = file.root.create_group("data")
         data.attrs["total"] = dataset.num_steps
         data.attrs["env_args"] = json.dumps(env_args(dataset))
-        ours = file.create_group(_OWN)
+        ours = file.root.create_group(_OWN)
         ours.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
         for index, episode in enumerate(dataset.episodes):
-            demo = f"demo_{index}"
-            data.create_group(demo).attrs["num_samples"] = len(episode)
-            _write_arrays(data[demo], _arrays_of(episode, parts, has_states[index]))
-            _write_arrays(ours.create_group(demo), _own_arrays(episode, has_states[index]))
+            demo = file.root.create_group(f"data/demo_{index}")
+            demo.attrs["num_samples"] = len(episode)
+            _write_arrays(demo, _arrays_of(episode, parts, has_states[index]))
+            beside = file.root.create_group(f"{_OWN}/demo_{index}")
+            _write_arrays(beside, _own_arrays(episode, has_states[index]))
+            file.pause()
         for name, chosen in _valid_masks(dataset).items():
             names = np.array([f"demo_{index}".encode() for index in chosen], "S")
-            file.create_dataset(f"mask/{name}", data=names)
+            file.root.create_dataset(f"mask/{name}", data=names)
 
-    atomic_write_bytes(path, file_image(write))
+    with atomic_file(path) as place:
+        write_hdf5(place, write)
 
 
 def _is_states(episode: Episode) -> bool:
