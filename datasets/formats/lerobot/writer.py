@@ -307,11 +307,8 @@ def _of_all(dataset: Dataset, read: Callable[[int], npt.NDArray[Any]]) -> dict[s
         )
         for place in range(width)
     ]
-    return {
-        name: [value for of_one in each for value in of_one[name]]
-        for name in each[0]
-        if name != "count"
-    } | {"count": [dataset.num_steps]}
+    joined = {name: [value for of_one in each for value in of_one[name]] for name in each[0]}
+    return {**joined, "count": [dataset.num_steps]}
 
 
 def _dimension(array: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
