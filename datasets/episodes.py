@@ -268,6 +268,7 @@ class Dataset:
             obs_max=tensor(np.max([rows.max(0) for rows in observations], axis=0)),
             action_min=tensor(np.min([rows.min(0) for rows in actions], axis=0)),
             action_max=tensor(np.max([rows.max(0) for rows in actions], axis=0)),
+            best_return=max(episode.total_reward for episode in self.episodes),
         )
 
 

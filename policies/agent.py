@@ -1,4 +1,4 @@
-"""What acts in an environment: history, noise, inputs and the chunk that is being played.
+"""What acts in an environment: history, memory, noise, inputs and the chunk that is being played.
 
 One object for the evaluator, the collector and the robot, so that a policy sees the same of its
 past wherever it acts. It needs numpy alone.
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, Part, count, joined, tree_map
+from trimtab.policies.memory import MEMORIES, Memory
 
 __all__ = ["Agent", "ArrayObs", "Decide", "Reading"]
 
@@ -53,15 +54,30 @@ class Reading:
     def inputs(self, chosen: Mapping[str, Any]) -> dict[str, Array]:
         """Return each input of one row: what is chosen, or its default.
 
+        Of what is remembered it is what stands there as an episode begins.
+
         Raises:
             TrimtabError: if an input is unknown, or has another shape or no finite numbers.
         """
         given = {name: part for name, part in self.parts.items() if part.given is not None}
+        free = [
+            name
+            for name, part in given.items()
+            if not part.remembered or MEMORIES[part.remembered].chosen
+        ]
         for name in chosen:
-            if name not in given:
-                known = f"it has {', '.join(given)}" if given else "it has none"
+            if name not in free:
+                known = f"it has {', '.join(free)}" if free else "it has none"
                 raise TrimtabError(f"the policy has no input {name!r}; {known}")
         return {name: _input(name, part, chosen) for name, part in given.items()}
+
+    def memories(self, rows: int) -> dict[str, Memory]:
+        """Return what N rows remember, by the names of the parts that ask for it."""
+        return {
+            name: MEMORIES[part.remembered](rows, part)
+            for name, part in self.parts.items()
+            if part.remembered
+        }
 
 
 def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
@@ -81,7 +97,8 @@ class Agent:
     """Acts in N environments side by side.
 
     The history of a row is the observations of its last decisions, the newest last; at an episode's
-    start its first observation stands for those before it.
+    start its first observation stands for those before it. What a policy wants remembered besides
+    (``memory.py``) begins anew with every episode, too.
 
     Args:
         decide: the policy.
@@ -108,7 +125,9 @@ class Agent:
         self.decide, self.rows, self.reading = decide, rows, reading
         self.act_steps, self.deterministic = act_steps, deterministic
         self._chosen: dict[str, Any] = {}
+        self._memories = reading.memories(rows)
         self.choose(inputs or {})
+        self._remember_anew(slice(None))
         self._noise: Array = np.zeros((rows, *reading.noise_shape), np.float32)
         self._streams: list[np.random.Generator | None] = [None] * rows
         self._fresh = np.ones(rows, np.bool_)  # rows whose episode has had no decision
@@ -117,6 +136,8 @@ class Agent:
 
     def choose(self, inputs: Mapping[str, Any]) -> None:
         """Set inputs from now on; those that are not named keep their values.
+
+        What is remembered along an episode has its new start from the next one on.
 
         Raises:
             TrimtabError: if an input is unknown or does not fit.
@@ -140,7 +161,7 @@ class Agent:
         return stream.standard_normal(shape, dtype=np.float32)
 
     def reset(self, rows: Iterable[int] | None = None, seeds: Sequence[int] | None = None) -> None:
-        """Begin an episode: forget history and chunk.
+        """Begin an episode: forget history, memory and chunk.
 
         Args:
             rows: in which environments; None: in all.
@@ -148,6 +169,7 @@ class Agent:
         """
         chosen = list(range(self.rows) if rows is None else rows)
         self._fresh[chosen] = True
+        self._remember_anew(chosen)
         for place, row in enumerate(chosen):
             self._chunks[row] = []
             if seeds is not None:
@@ -170,9 +192,37 @@ class Agent:
             rows = {
                 name: np.repeat(value[None], self.rows, axis=0)
                 for name, value in self._inputs.items()
+                if name not in self._memories
             }
-            seen = joined(seen, **rows)
-        return self.decide(seen, self._noise)[:, : self.act_steps]
+            kept = {name: memory.read() for name, memory in self._memories.items()}
+            seen = joined(seen, **rows, **kept)
+        chunk = self.decide(seen, self._noise)[:, : self.act_steps]
+        if self._memories:
+            decided = np.ones(self.rows, np.bool_) if where is None else where
+            for memory in self._memories.values():
+                memory.decided(self._vector(obs), chunk, decided)
+        return chunk
+
+    def rewarded(self, reward: NDArray[Any]) -> None:
+        """Tell what came of the last actions, before an episode that ended there is forgotten.
+
+        Args:
+            reward: ``[N]``; of rows that are not acting it means nothing.
+        """
+        for memory in self._memories.values():
+            memory.rewarded(reward)
+
+    def _remember_anew(self, rows: Any) -> None:
+        for name, memory in self._memories.items():
+            memory.begin(rows, self._inputs[name])
+
+    def _vector(self, obs: ArrayObs) -> Array:
+        """Return what is observed as one vector a row, parts in the policy's order."""
+        if not isinstance(obs, Mapping):
+            vector: Array = obs.reshape(self.rows, -1).astype(np.float32)
+            return vector
+        parts = [obs[name].reshape(self.rows, -1) for name in self.reading.observed]
+        return np.concatenate(parts, axis=1).astype(np.float32)
 
     def seen(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> ArrayObs:
         """Return observations with their history, ``[N, K, ...]``, and remember them.
@@ -215,7 +265,10 @@ class Agent:
         return np.stack([left.pop(0) for left in self._chunks])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history; noise is not part of it: gathering draws the learner's own."""
+        """Return the history; noise is not part of it: gathering draws the learner's own.
+
+        Nor are further memories: what gathers tries actions of the learner, which reads none.
+        """
         return {"past": self._past, "fresh": self._fresh.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

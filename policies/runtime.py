@@ -71,7 +71,7 @@ class PolicyRunner:
 
     An observation is an array ``[O]``, or a mapping of the parts that ``contract.parts`` names. A
     policy that reads a history is given one observation a tick all the same: the runner remembers
-    those of its last decisions.
+    those of its last decisions, and whatever else of an episode its policy reads.
 
     Attributes:
         contract: shapes, limits, rate and defaults.
@@ -131,17 +131,25 @@ class PolicyRunner:
             self._agent.choose(inputs)
         self._agent.reset(seeds=None if seed is None else [seed])
 
-    def step(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> Array:
+    def step(
+        self, obs: ArrayLike | Mapping[str, ArrayLike], reward: ArrayLike | None = None
+    ) -> Array:
         """Return the action ``[A]`` of this control tick, raw units, inside the limits.
 
         Args:
             obs: the observation of this tick ``[O]``, or its parts, raw units. It is checked on
                 every tick, also on those that play an action predicted earlier.
+            reward: what came of the action before, where it is known. A policy that is asked for a
+                return takes it off what is still to come; without it, it goes on being asked for
+                all of it. Other policies do not look at it.
 
         Raises:
             TrimtabError: if the observation has another shape, is not numeric or not finite, has a
-                masked value, lacks a part, or if the policy gives an action that is not finite.
+                masked value, lacks a part, if the reward is no finite number, or if the policy
+                gives an action that is not finite.
         """
+        if reward is not None:
+            self._agent.rewarded(self._checked(reward, (), "reward", "float32")[None])
         action: Array = self._agent.step(tree_map(lambda part: part[None], self._observed(obs)))[0]
         return action
 

@@ -64,7 +64,8 @@ def _policy(name: str) -> Policy:
             f"behaviour policy {name}: it gives chunks of {policy.spec.horizon} actions; "
             "a recipe plays single ones"
         )
-    if policy.reading.observed or policy.reading.history > 1:
+    reading = policy.reading
+    if reading.observed or reading.history > 1 or reading.memories(1):
         raise TrimtabError(
             f"behaviour policy {name}: it reads parts or a history; a recipe gives one flat "
             "observation"

@@ -122,6 +122,12 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
             f"{called} {base.folder} reads {read_by(have)}, and observations are given as "
             f"{read_by(spec)}; leave observations= out"
         )
+    remembered = [name for name, part in have.parts.items() if part.remembered]
+    if called == "base" and remembered:
+        raise TrimtabError(
+            f"base {base.folder} reads {', '.join(remembered)} of its episode, which methods that "
+            "improve a base do not keep; judge it by trimtab evaluate, or start from another base"
+        )
     if spec.history != have.history:
         raise TrimtabError(
             f"history={spec.history}: {called} {base.folder} reads {have.history}; leave it out"

@@ -168,6 +168,7 @@ class Evaluator:
                 for i in np.flatnonzero(self.envs.active):
                     watch(self._number(int(i), int(done_rounds[i])), action[i])
             obs, reward, terminated, truncated, info = self.envs.step(action)
+            agent.rewarded(reward)
             returns += reward
             lengths += info["steps"]
             if "success" in info:

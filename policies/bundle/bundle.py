@@ -28,7 +28,7 @@ from torch import Tensor
 
 import trimtab
 from trimtab.files import atomic_directory, resolved, sha256_json
-from trimtab.observations import tree_map
+from trimtab.observations import Part, tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import (
     CARD,
@@ -338,11 +338,18 @@ def _observed(policy: Policy, units: str, names: Any) -> dict[str, Any]:
         found[name] = {
             "dtype": part.dtype,
             "shape": ["batch", *past, *part.shape],
-            "units": units if part.given is None else "chosen by the user",
+            "units": _units(part, units),
             "order": _order(names, part.size, "obs_names") if flat else "index",
             **({} if part.given is None else {"given": part.given}),
+            **({"remembered": part.remembered} if part.remembered else {}),
         }
     return found
+
+
+def _units(part: Part, units: str) -> str:
+    if part.remembered:
+        return "remembered by what acts"
+    return units if part.given is None else "chosen by the user"
 
 
 def _order(names: Any, count: int, what: str) -> list[str] | str:

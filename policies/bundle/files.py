@@ -186,7 +186,7 @@ def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
             if past != history:
                 raise ValueError(f"{name} has {past} observations, the history is {history}")
             shape = tuple(row)
-        found[name] = Part(shape, entry["dtype"], given)
+        found[name] = Part(shape, entry["dtype"], given, entry.get("remembered", ""))
     return found
 
 

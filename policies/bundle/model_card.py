@@ -86,6 +86,8 @@ def _contract(config: Mapping[str, Any]) -> dict[str, Any]:
 def _read(name: str, port: Mapping[str, Any]) -> dict[str, str]:
     """Return the rows about one thing that the policy reads, by what the card calls it."""
     kind = f"{_shape(port)} {port['dtype']}, {port['units']}"
+    if "remembered" in port:
+        return {f"memory {name}": f"{kind}; {port['given']:g} as an episode begins"}
     if "given" in port:
         return {f"input {name}": f"{kind}; {port['given']:g} unless it is chosen"}
     return {called(name): kind, f"{called(name)} order": _order(port["order"])}

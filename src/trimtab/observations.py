@@ -16,7 +16,9 @@ from typing import Any
 
 from trimtab.errors import TrimtabError
 
-__all__ = ["FLAT", "RESERVED", "Part", "called", "count", "first_leaf", "joined", "tree_map"]
+__all__ = [
+    "FLAT", "REMEMBERED", "RESERVED", "Part", "called", "count", "first_leaf", "joined", "tree_map",
+]  # fmt: skip
 
 FLAT = "obs"
 """Name of a flat observation where other parts stand beside it."""
@@ -28,6 +30,10 @@ DTYPES = ("float32", "uint8")
 """What a part may consist of: numbers in raw units, or bytes of a picture."""
 
 
+REMEMBERED = ("observations", "actions", "returns", "steps")
+"""What an agent can remember of an episode: ``trimtab.policies.memory`` says what each one is."""
+
+
 @dataclass(frozen=True)
 class Part:
     """One named part of what a policy reads.
@@ -37,11 +43,14 @@ class Part:
         dtype: ``float32``, or ``uint8`` for pictures.
         given: None where the environment observes it. Otherwise an input that the user of the
             policy chooses, float32, and the value that it has unless told otherwise.
+        remembered: empty, or one of ``REMEMBERED``. What acts then keeps this input itself, along
+            an episode; ``given`` is what stands there as one begins.
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
     given: float | None = None
+    remembered: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
@@ -53,6 +62,11 @@ class Part:
             object.__setattr__(self, "given", float(self.given))
             if self.dtype != "float32" or not math.isfinite(self.given):
                 raise TrimtabError("observation part: an input is float32 with a finite default")
+        if self.remembered and (self.remembered not in REMEMBERED or self.given is None):
+            raise TrimtabError(
+                f"observation part: remembered={self.remembered}; there are "
+                f"{', '.join(REMEMBERED)}, each with what stands there as an episode begins"
+            )
 
     @property
     def size(self) -> int:
@@ -62,7 +76,8 @@ class Part:
     def to_json(self) -> dict[str, Any]:
         """Return the part as JSON values."""
         chosen = {} if self.given is None else {"given": self.given}
-        return {"shape": list(self.shape), "dtype": self.dtype, **chosen}
+        kept = {"remembered": self.remembered} if self.remembered else {}
+        return {"shape": list(self.shape), "dtype": self.dtype, **chosen, **kept}
 
 
 def called(name: str) -> str:

@@ -299,13 +299,16 @@ class PolicySpec:
         observed = (self.obs_dim - given) // self.history
         return replace(self, obs_dim=observed * length + given, history=length)
 
-    def with_input(self, name: str, default: float, shape: tuple[int, ...] = (1,)) -> PolicySpec:
+    def with_input(
+        self, name: str, default: float, shape: tuple[int, ...] = (1,), remembered: str = ""
+    ) -> PolicySpec:
         """Return the spec of a policy that reads a further input, which its user gives.
 
         Args:
             name: of the part.
             default: value of all its numbers unless told otherwise.
             shape: of one row.
+            remembered: see ``Part``; then nobody gives it but what acts.
 
         Raises:
             TrimtabError: if there is a part of this name.
@@ -314,7 +317,7 @@ class PolicySpec:
             raise TrimtabError(
                 f"policy spec: there is a part {name!r} already; choose another name"
             )
-        part = Part(shape, given=default)
+        part = Part(shape, given=default, remembered=remembered)
         return replace(self, obs_dim=self.obs_dim + part.size, parts={**self.layout, name: part})
 
     def to_json(self) -> dict[str, Any]:
@@ -343,6 +346,8 @@ class Statistics:
     obs_max: Tensor  # [O]
     action_min: Tensor  # [A]
     action_max: Tensor  # [A]
+    best_return: float = math.nan
+    """Highest undiscounted return of an episode; not a number where nobody has looked."""
 
     def of_parts(self, entries: Mapping[str, Sequence[int]]) -> Statistics:
         """Return those of observations that are split into parts, one after another.
@@ -356,5 +361,5 @@ class Statistics:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not bool(torch.isfinite(value).all()):
+            if isinstance(value, Tensor) and not bool(torch.isfinite(value).all()):
                 raise TrimtabError(f"dataset statistics: {name} is not finite; check the dataset")

@@ -12,7 +12,7 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.phases import Budget, Outcome, Trials
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
-from trimtab.types import Batch, PolicySpec, Rollout, Statistics, TrimtabError
+from trimtab.types import Batch, PolicySpec, Rollout, Sequences, Statistics, TrimtabError
 
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
 NUM_ENVS = 3
@@ -141,6 +141,23 @@ def batch_of() -> Callable[..., Batch]:
             goal=uniform(count, 2) if algorithm.wants.goal is not None else None,
             goal_steps=(torch.arange(count) if algorithm.wants.goal is not None else None),
             aux={k: 2 * uniform(count, *v) - 1 for k, v in algorithm.aux_shapes.items()},
+            sequence=sequences(uniform, count, algorithm.wants.sequence),
         )
 
     return draw
+
+
+def sequences(uniform: Callable[..., torch.Tensor], count: int, length: int) -> Sequences | None:
+    """Draw stretches of decisions, of which some end before their length; none of length 0."""
+    if not length:
+        return None
+    low, high = torch.tensor(SPEC.action_low), torch.tensor(SPEC.action_high)
+    left = (uniform(count) * (length + 2)).long() + 1
+    return Sequences(
+        obs=4 * uniform(count, length, SPEC.obs_dim) - 2,
+        action=low + (high - low) * uniform(count, length, SPEC.horizon, SPEC.action_dim),
+        reward=uniform(count, length),
+        valid=torch.arange(length) < left[:, None],
+        step=(uniform(count) * 50).long(),
+        mc_return=10 * uniform(count, length),
+    )

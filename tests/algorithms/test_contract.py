@@ -23,7 +23,10 @@ FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob
 SetupOf = Callable[..., Setup]
 BatchOf = Callable[..., Batch]
 DataOf = Callable[..., Batch | Rollout]
-SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2}
+SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2} | {
+    "embedding": 16,
+    "context": 4,
+}
 
 
 def chosen(file: Path) -> tuple[Any, dict[str, Any]]:

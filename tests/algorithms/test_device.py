@@ -23,7 +23,10 @@ from trimtab.policies.registry import policy_kinds
 from trimtab.types import Batch, PolicySpec, Rollout
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
-SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2}
+SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2} | {
+    "embedding": 16,
+    "context": 4,
+}
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
 # What they do looks at numbers by its nature, so that it cannot run where there are none.
 LOOKS = {

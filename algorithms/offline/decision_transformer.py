@@ -1,0 +1,164 @@
+"""Decision transformer: offline reinforcement learning as a model of sequences.
+
+Chen et al., "Decision Transformer: Reinforcement Learning via Sequence Modeling" (arXiv
+2106.01345). A causal transformer reads the last K decisions of an episode as tokens and is trained
+to say the actions of the data:
+
+- tokens:  R_1, s_1, a_1, R_2, s_2, a_2, ...,  R_t = r_t + r_{t+1} + ... + r_T (not discounted);
+           each is a linear map of its kind, plus a vector learned for its step t in the episode
+- loss:    L = mean |a_t - tanh(f(R_<=t, s_<=t, a_<t))|^2, over all decisions that are no padding
+- acting:  R_1 is what is asked for, R_{t+1} = R_t - r_t; the action after s_t is played
+
+``target_return`` is what is asked for unless a policy's user asks for another, in the task's own
+rewards. Nothing is bootstrapped, so that a run needs ``discount=1``, and data may lack its last
+observations.
+
+Deviations from the authors' code: a robot that tells no rewards asks for the same return all along;
+the policy has no heads for observations and returns, whose losses the paper leaves out; with action
+chunks a token is a chunk, and R falls by the rewards of all its steps. Padding repeats a decision,
+where the code has zeros and -10; nothing looks at it. Without ``target_return`` the policy is asked
+for the best return of the data, where the paper names one for each task.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.phases import Budget, Phase
+from trimtab.policies.kinds.decision_transformer import (
+    Context,
+    DecisionTransformerPolicy,
+    with_context,
+)
+from trimtab.types import Batch, BatchSpec, Metrics, Sequences, TrimtabError
+
+
+class DecisionTransformer(Algorithm):
+    """Imitate the data given the return that followed, and ask for a high one.
+
+    Args:
+        setup: needs ``dataset``.
+        target_return: what the policy is asked for, in rewards of the task; None: the best return
+            of an episode of the data.
+        return_scale: what returns are divided by; None: the size of the target.
+        context: decisions K that are read, the one of now included.
+        embedding: width of the tokens.
+        layers: blocks of the transformer.
+        heads: attentions side by side in each.
+        most_steps: decisions of an episode that are told apart; later ones count as the last.
+        dropout: share of the entries that are left out while learning.
+        learning_rate: Adam's, after its rise.
+        rise_updates: updates over which the learning rate rises to it, evenly.
+        weight_decay: share of each weight that is taken off it, times the learning rate.
+        max_gradient_norm: bound on the norm of the gradient.
+        batch_size: stretches of K decisions in one update.
+    """
+
+    uses = frozenset({"dataset"})
+    bootstraps = False
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        target_return: float | None = None,
+        return_scale: float | None = 1000.0,
+        context: int = 20,
+        embedding: int = 128,
+        layers: int = 3,
+        heads: int = 1,
+        most_steps: int = 1000,
+        dropout: float = 0.1,
+        learning_rate: float = 1e-4,
+        rise_updates: int = 10_000,
+        weight_decay: float = 1e-4,
+        max_gradient_norm: float = 0.25,
+        batch_size: int = 64,
+    ) -> None:
+        assert setup.statistics is not None
+        check_range("context", context, 2, 10_000)
+        check_range("dropout", dropout, 0, 0.99)
+        check_range("learning_rate", learning_rate, 0, 1)
+        check_range("rise_updates", rise_updates, 0)
+        check_range("weight_decay", weight_decay, 0, 1)
+        check_range("batch_size", batch_size, 1)
+        best = setup.statistics.best_return
+        target = target_return if target_return is not None else 0.0 if math.isnan(best) else best
+        check_range("target_return", target, -1e9, 1e9)
+        scale = return_scale if return_scale is not None else abs(target) or 1.0
+        check_range("return_scale", scale, 1e-9)
+        self.discount = setup.discount
+        self.batch_size, self.dropout = batch_size, dropout
+        self.learning_rate, self.rise_updates = learning_rate, rise_updates
+        self.wants = BatchSpec(mc_return=True, sequence=context)
+        self.policy: DecisionTransformerPolicy = DecisionTransformerPolicy(
+            with_context(setup.spec, context, target),
+            embedding=embedding, layers=layers, heads=heads, return_scale=scale,
+            most_steps=most_steps,
+        ).to(setup.device)  # fmt: skip
+        self.policy.normalizer.standardize(setup.statistics, 1e-6)
+        self.optimizer = Adam(
+            self.policy.parameters(),
+            learning_rate,
+            weight_decay=weight_decay,
+            max_gradient_norm=max_gradient_norm,
+        )
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Return the usual phases.
+
+        Raises:
+            TrimtabError: if returns are discounted: a reward could not be taken off them.
+        """
+        if self.discount != 1.0:
+            raise TrimtabError(
+                f"discount={self.discount:g}: a decision transformer reads returns that are not "
+                "discounted; set discount=1"
+            )
+        return super().phases(budget)
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one gradient step on what the data did."""
+        assert data.sequence is not None
+        context = self.context(data.sequence)
+        error = (self.policy.actions(context, self.dropout) - context.action).square().mean(-1)
+        count = context.there.sum()
+        loss = torch.where(context.there, error, 0.0).sum() / count
+        # The rate rises evenly from its first share on, as in the authors' schedule.
+        rate = self.learning_rate * min((self.updates + 1) / max(self.rise_updates, 1), 1.0)
+        self.optimizer.learning_rate = rate
+        self.optimizer.step(loss)
+        self.updates += 1
+        return {"action_loss": loss.detach(), "learning_rate": rate, "decisions": count.float()}
+
+    def context(self, data: Sequences) -> Context:
+        """Return what the policy reads of stretches of the data, their padding at the front."""
+        assert data.mc_return is not None
+        size, length = data.valid.shape
+        places = torch.arange(length, device=data.valid.device)
+        from_start = places - (length - data.valid.sum(1, keepdim=True))  # [B, K]
+        order = from_start.clamp_min(0)
+
+        def moved(rows: Tensor) -> Tensor:
+            return rows.gather(
+                1, order.reshape(size, length, *[1] * (rows.ndim - 2)).expand_as(rows)
+            )
+
+        policy = self.policy
+        return Context(
+            obs=moved(policy.vector(data.obs)),
+            action=moved(policy.normalizer.normalize_action(data.action).flatten(2)),
+            return_to_go=moved(data.mc_return) / policy.return_scale,
+            step=data.step[:, None] + from_start,
+            there=from_start >= 0,
+        )
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return policy and optimiser."""
+        return {"policy": self.policy, "optimizer": self.optimizer}
