@@ -218,11 +218,10 @@ class Agent:
 
     def _vector(self, obs: ArrayObs) -> Array:
         """Return what is observed as one vector a row, parts in the policy's order."""
-        if not isinstance(obs, Mapping):
-            vector: Array = obs.reshape(self.rows, -1).astype(np.float32)
-            return vector
-        parts = [obs[name].reshape(self.rows, -1) for name in self.reading.observed]
-        return np.concatenate(parts, axis=1).astype(np.float32)
+        parts = [obs[n] for n in self.reading.observed] if isinstance(obs, Mapping) else [obs]
+        flat = [part.reshape(self.rows, -1) for part in parts]
+        vector: Array = np.concatenate(flat, axis=1).astype(np.float32)
+        return vector
 
     def seen(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> ArrayObs:
         """Return observations with their history, ``[N, K, ...]``, and remember them.

@@ -15,12 +15,18 @@ from numpy.typing import NDArray
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.decision_transformer import DecisionTransformer
 from trimtab.algorithms.phases import Budget
-from trimtab.benchmarks.runs.evaluate import torch_act
+from trimtab.benchmarks.runs.evaluate import evaluate, torch_act
+from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.envs.registry import get_spec
 from trimtab.policies.agent import Agent
 from trimtab.policies.bundle.bundle import load_bundle, save_bundle
-from trimtab.policies.kinds.decision_transformer import Context
+from trimtab.policies.kinds.decision_transformer import (
+    Context,
+    DecisionTransformerPolicy,
+    with_context,
+)
 from trimtab.policies.runtime import load_policy
 from trimtab.types import PolicySpec, TrimtabError
 
@@ -51,6 +57,14 @@ def learner(dataset: Dataset | None = None, **settings: Any) -> DecisionTransfor
     return DecisionTransformer(setup, **{**SMALL, **settings})
 
 
+def lively(policy: DecisionTransformerPolicy) -> DecisionTransformerPolicy:
+    """Return a policy in which what was before has more effect than in a fresh one."""
+    for name, weight in policy.transformer.named_parameters():
+        if name.endswith("weight") and weight.ndim == 2:
+            weight.data *= 15
+    return policy
+
+
 def contexts(rows: int, seed: int = 0) -> Context:
     generator = torch.Generator().manual_seed(seed)
     return Context(
@@ -64,7 +78,7 @@ def contexts(rows: int, seed: int = 0) -> Context:
 
 @torch.no_grad()
 def test_nothing_later_changes_an_action() -> None:
-    policy = learner().policy
+    policy = lively(learner().policy)
     one, other = contexts(5), contexts(5, seed=1)
     before = policy.actions(one)
     for place in range(LENGTH):
@@ -85,7 +99,7 @@ def test_nothing_later_changes_an_action() -> None:
 
 @torch.no_grad()
 def test_padding_has_no_effect() -> None:
-    policy = learner().policy
+    policy = lively(learner().policy)
     one, other = contexts(5), contexts(5, seed=1)
     absent = torch.arange(LENGTH) >= 2
     there = absent.expand(5, -1)
@@ -105,7 +119,7 @@ def test_padding_has_no_effect() -> None:
 
 
 def test_the_transformer_is_the_one_of_pytorch() -> None:
-    network = learner().policy.transformer
+    network = lively(learner().policy).transformer
     peers = []
     for block in network.blocks:
         peer = torch.nn.TransformerEncoderLayer(
@@ -180,7 +194,7 @@ def test_the_batch_is_that_of_a_loop() -> None:
 
 
 def test_what_is_remembered_is_that_of_a_loop() -> None:
-    policy = learner(target_return=5.0).policy
+    policy = lively(learner(target_return=5.0).policy)
     generator = np.random.default_rng(3)
     reads: list[Any] = []
 
@@ -220,7 +234,7 @@ def test_what_is_remembered_is_that_of_a_loop() -> None:
 def test_the_robot_sees_what_the_judge_sees(tmp_path: Path) -> None:
     method = learner(target_return=5.0, return_scale=2.0, layers=1)
     contract = {"env": "x/y", "control_rate": 20.0, "act_steps": 1}
-    save_bundle(method.policy, tmp_path / "b", contract=contract)
+    save_bundle(lively(method.policy), tmp_path / "b", contract=contract)
     policy = load_bundle(tmp_path / "b").policy
     assert policy.spec.layout["return_to_go"].given == 5.0
     runner = load_policy(tmp_path / "b")
@@ -246,13 +260,44 @@ def test_the_robot_sees_what_the_judge_sees(tmp_path: Path) -> None:
             runner.reset(**{name: 0.0})
     with pytest.raises(TrimtabError, match="reward"):
         runner.step(np.zeros(3), math.nan)
-    # Without rewards it goes on being asked for all of it.
-    runner.reset(return_to_go=5.0)
+    # Without rewards it goes on being asked for all of it, and so acts otherwise.
     agent.choose({"return_to_go": 5.0})
-    agent.reset()
-    for _ in range(6):
-        obs = generator.normal(size=3).astype(np.float32)
-        assert runner.step(obs) == pytest.approx(agent.act(obs[None])[0, 0], abs=1e-5)
+    played = []
+    for told in (False, True):
+        runner.reset(return_to_go=5.0)
+        agent.reset()
+        actions = []
+        for t in range(6):
+            obs = np.full(3, t, np.float32)
+            actions.append(runner.step(obs, 1.0 if told else None))
+            if not told:
+                assert actions[-1] == pytest.approx(agent.act(obs[None])[0, 0], abs=1e-5)
+        played.append(np.array(actions))
+    assert np.array_equal(played[0][0], played[1][0])
+    assert np.abs(played[0] - played[1])[1:].max() > 1e-2
+
+
+def test_episodes_side_by_side_are_those_alone() -> None:
+    torch.manual_seed(0)
+    task = get_spec("gym/Reacher-v5")
+    spec = spec_of(task, 1)
+    policy = lively(
+        DecisionTransformerPolicy(
+            with_context(spec, LENGTH, 5.0), embedding=8, layers=1, return_scale=1.0
+        )
+    )
+    together = evaluate(policy, task.id, episodes=3, seed=5).episodes
+    alone = [evaluate(policy, task.id, episodes=1, seed=5 + i).episodes[0] for i in range(3)]
+    for one, other in zip(together, alone, strict=True):
+        assert (one.eval_seed, one.length) == (other.eval_seed, other.length)
+        assert one.return_ == pytest.approx(other.return_, abs=1e-3)
+    assert len({round(one.return_, 2) for one in alone}) == 3
+    # What was collected has an effect: the same policy, told of no rewards, plays otherwise.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Agent, "rewarded", lambda self, reward: None)
+        untold = evaluate(policy, task.id, episodes=3, seed=5).episodes
+    differences = [abs(a.return_ - b.return_) for a, b in zip(together, untold, strict=True)]
+    assert min(differences) > 1e-2, differences
 
 
 def test_what_is_asked_for_decides() -> None:

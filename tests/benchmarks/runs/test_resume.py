@@ -49,6 +49,9 @@ STARTING = [
 """Methods that improve a policy."""
 ROUND = "sac buffer_size=36"
 """A run whose ring goes round more than twice."""
+SEQUENCES = "decision_transformer algorithm.embedding=16 algorithm.context=4"
+"""A run that draws sequences, and leaves entries out by chance."""
+OFFLINE = ("bc", SEQUENCES)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -154,7 +157,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("method", ["bc", "dppo", "dsrl_sac", ROUND])
+@pytest.mark.parametrize("method", [*OFFLINE, "dppo", "dsrl_sac", ROUND])
 def test_killed_at_three_random_moments(
     method: str, tiny: Any, tmp_path: Path, left_alone: Callable[[str], Any]
 ) -> None:
@@ -169,7 +172,7 @@ def test_killed_at_three_random_moments(
         state = load_checkpoint(folder / "checkpoint")
         resumed_from.append(state)
     assert resumed_from[-1] is not None
-    if method != "bc":  # the last was in the middle of an episode
+    if method not in OFFLINE:  # the last was in the middle of an episode
         assert resumed_from[-1]["collector"]["envs"]["chunks"].max() > 0
     finish(words)
     assert outcome(folder) == left_alone(method)
