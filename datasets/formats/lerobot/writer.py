@@ -45,7 +45,7 @@ SUCCESS = "next.success"
 INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _CHUNK_FILES, _FILE_MEGABYTES, _VIDEO_MEGABYTES = 1000, 100, 200
-_EPISODES_AT_ONCE = 1000
+_EPISODES_AT_ONCE = 100
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 
 

@@ -1,0 +1,118 @@
+"""``trimtab dataset`` holds no whole dataset in memory, told by what is allocated."""
+
+from __future__ import annotations
+
+import json
+import resource
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from trimtab.benchmarks.cli.commands import dataset as commands
+from trimtab.benchmarks.cli.main import main
+from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.formats.lerobot import writer
+from trimtab.datasets.formats.minari.writer import save
+from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
+from trimtab.datasets.sources import columns
+from trimtab.errors import TrimtabError
+
+STEPS, WIDTH = 250, 40
+FORMATS = {"minari": "out", "robomimic": "out.hdf5", "d4rl": "out.hdf5", "lerobot": "out"}
+
+
+def saved(folder: Path, count: int) -> int:
+    """Save a dataset of so many long episodes; return its bytes in memory."""
+    generator = np.random.default_rng(0)
+    last = np.arange(STEPS) == STEPS - 1
+    episodes = [
+        Episode(
+            observations=generator.normal(size=(STEPS + 1, WIDTH)),
+            actions=generator.uniform(-1, 1, size=(STEPS, 3)),
+            rewards=generator.normal(size=STEPS),
+            terminations=last & False,
+            truncations=last,
+        )
+        for _ in range(count)
+    ]
+    save(Dataset("test/wide-v0", "x/y", {}, tuple(episodes), (-1.0,) * 3, (1.0,) * 3), folder)
+    return sum(array.nbytes for episode in episodes for array in episode.arrays().values())
+
+
+def command(*words: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["dataset", *words, "format=json"])
+    assert not ended.value.code
+
+
+def peak_of(work: Callable[[], None]) -> int:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        work()
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "_STREAM_ABOVE", 0)
+    monkeypatch.setattr(columns, "_BLOCK", 1 << 14)  # else a block alone is larger than the data
+    monkeypatch.setattr(writer, "_EPISODES_AT_ONCE", 2)  # of whose statistics there are lists
+    few, many = saved(tmp_path / "few", 8), saved(tmp_path / "many", 32)
+    growth: dict[str, float] = {}
+    works: dict[str, tuple[str, ...]] = {
+        "check": ("action=check",), "info": ("action=info",),
+        **{kind: ("action=convert", f"as={kind}") for kind in FORMATS},
+    }  # fmt: skip
+    for name, words in works.items():
+        peaks = []
+        for source in ("few", "few", "many"):  # the first imports what is needed
+            convert = name in FORMATS
+            path = f"{name}-{source}-{FORMATS[name]}" if convert else ""
+            asked = (f"from={source}", f"to={path}") if convert else (f"path={source}",)
+            peaks.append(peak_of(lambda words=words, asked=asked: command(*words, *asked)))  # type: ignore[misc]
+            told = json.loads(capsys.readouterr().out)
+            if convert:
+                assert told["content_hash"] == told["content_hash_before"]
+        growth[name] = (peaks[2] - peaks[1]) / (many - few)
+    # A dimension of all steps is held at a time, of 63, in double precision and sorted for ranks.
+    assert not {name: share for name, share in growth.items() if share > 0.3}
+    assert len(list((tmp_path / "runs" / "streams").iterdir())) >= 2
+
+
+def test_a_disk_that_refuses_ends_the_writing_there(tmp_path: Path) -> None:
+    """HDF5 would crash the process: nothing is written after the first refusal."""
+    written: list[int] = []
+
+    def write(file: OpenFile) -> None:
+        for number in range(250):  # more than two times as many as a file stays open for
+            file.root.create_group(str(number)).create_dataset("x", data=np.full(1000, number))
+            written.append(number)
+            file.pause()
+
+    write_hdf5(tmp_path / "whole", write)
+    with h5py.File(tmp_path / "whole") as file:
+        assert len(file) == 250 and file["249/x"][999] == 249
+    assert len(written) == 250
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for limit in (0, 100, 100_000, 1_000_000):
+        written.clear()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                write_hdf5(tmp_path / f"cut-{limit}", write)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert len(written) <= 1 + limit // 8000
+    with pytest.raises(TrimtabError, match="does not fit into HDF5"):
+        write_hdf5(
+            tmp_path / "odd", lambda file: file.root.create_dataset("x", data=np.array([{}]))
+        )
