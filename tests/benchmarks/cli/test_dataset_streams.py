@@ -66,7 +66,7 @@ def test_memory_does_not_grow_with_the_dataset(
     monkeypatch.setattr(commands, "_STREAM_ABOVE", 0)
     monkeypatch.setattr(columns, "_BLOCK", 1 << 14)  # else a block alone is larger than the data
     monkeypatch.setattr(writer, "_EPISODES_AT_ONCE", 2)  # of whose statistics there are lists
-    few, many = saved(tmp_path / "few", 8), saved(tmp_path / "many", 32)
+    few, many = saved(tmp_path / "few", 4), saved(tmp_path / "many", 16)
     growth: dict[str, float] = {}
     works: dict[str, tuple[str, ...]] = {
         "check": ("action=check",), "info": ("action=info",),
