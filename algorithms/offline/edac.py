@@ -92,30 +92,56 @@ class EDAC(SAC):
         self.temperature_optimizer.step(-(self.temperature.log * entropy_error).mean())
         alpha = self.temperature().detach()
 
-        actor_loss = (alpha * log_prob - self.critic(obs, own).amin(0)).mean()
+        actor_loss, held = self.actor_losses(obs, own, log_prob, alpha)
         self.actor_optimizer.step(actor_loss)
 
         with torch.no_grad():
             backup = self.counted_reward(data) + data.discount * self.next_value(data, alpha)
+        value, critic_loss, parts = self.critic_losses(obs, action, backup)
+        self.critic_optimizer.step(critic_loss)
+        self.updates += 1
+        polyak(self.target, self.critic, self.tau)
+        return {
+            "critic_loss": critic_loss.detach(),
+            **parts,
+            "q_mean": value.detach().mean(),
+            "actor_loss": actor_loss.detach(),
+            **held,
+            "entropy": -log_prob.detach().mean(),
+            "temperature": alpha,
+        }
+
+    def actor_losses(
+        self, obs: Tensor, own: Tensor, log_prob: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Metrics]:
+        """Return the actor's loss, and by name what it is made of where that is several parts.
+
+        Args:
+            obs: normalised, ``[B, O]``.
+            own: sampled actions of the actor ``[B, H, A]``.
+            log_prob: their log-densities ``[B]``.
+            alpha: the temperature.
+        """
+        return (alpha * log_prob - self.critic(obs, own).amin(0)).mean(), {}
+
+    def critic_losses(
+        self, obs: Tensor, action: Tensor, backup: Tensor
+    ) -> tuple[Tensor, Tensor, Metrics]:
+        """Return the critics' values ``[N, B]``, their loss, and by name what it is made of.
+
+        Args:
+            obs: normalised, ``[B, O]``.
+            action: normalised chunks ``[B, H, A]``.
+            backup: y, ``[B]``.
+        """
         # Each critic has its own copy of the actions, so that its slope is its own.
         copies = action.flatten(1).repeat(self.critic.members, 1, 1)
         copies.requires_grad_(self.diversity > 0)
         value = self.critic.of_rows(torch.cat([obs.expand(len(copies), -1, -1), copies], 2))
         td_loss = (value - backup).square().mean(1).sum()
         alike = likeness(value, copies) if self.diversity > 0 else torch.zeros_like(td_loss)
-        critic_loss = td_loss + self.diversity * alike
-        self.critic_optimizer.step(critic_loss)
-        self.updates += 1
-        polyak(self.target, self.critic, self.tau)
-        return {
-            "critic_loss": critic_loss.detach(),
-            "td_loss": td_loss.detach(),
-            "likeness": alike.detach(),
-            "q_mean": value.detach().mean(),
-            "actor_loss": actor_loss.detach(),
-            "entropy": -log_prob.detach().mean(),
-            "temperature": alpha,
-        }
+        loss = td_loss + self.diversity * alike
+        return value, loss, {"td_loss": td_loss.detach(), "likeness": alike.detach()}
 
 
 def likeness(value: Tensor, action: Tensor) -> Tensor:

@@ -80,7 +80,11 @@ class TanhGaussianPolicy(Policy):
 
     def distribution(self, obs: Obs) -> tuple[Tensor, Tensor]:
         """Return mean and log standard deviation before squashing, each ``[B, H, A]``."""
-        mean, log_std = self.network(self.normalizer.obs(obs)).chunk(2, dim=-1)
+        return self.head(self.normalizer.obs(obs))
+
+    def head(self, normalized_obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what :meth:`distribution` does, for observations already normalised ``[B, O]``."""
+        mean, log_std = self.network(normalized_obs).chunk(2, dim=-1)
         log_std = log_std.clamp(*self.log_std_range)
         return mean.reshape(-1, *self.noise_shape), log_std.reshape(-1, *self.noise_shape)
 

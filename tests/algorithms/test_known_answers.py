@@ -45,12 +45,16 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "critic_penalty": 0.0,
     "conservative_weight": 0.0,
     "diversity": 0.0,
+    "policy_smoothness": 0.0,
+    "value_smoothness": 0.0,
+    "caution": 0.0,
+    "samples": 2,
 }
 
 TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
 
 
-SLOW = {"rebrac": 500, "edac": 500, "sac_n": 500}  # their networks begin near 0
+SLOW = {"rebrac": 500, "edac": 500, "sac_n": 500, "ro2o": 500}  # their networks begin near 0
 
 
 @functools.cache
