@@ -54,7 +54,7 @@ class NoisyPlans:
         return policy.normalizer.raw_action(points[-1])
 
 
-def advantage_weight(advantage: Tensor, beta: float, most: float) -> Tensor:
+def advantage_weight(advantage: Tensor, beta: float | Tensor, most: float) -> Tensor:
     """Return ``min(exp(beta A), most)`` of advantages ``[B]``.
 
     Peng et al., "Advantage-Weighted Regression" (arXiv 1910.00177), with their bound.

@@ -39,7 +39,7 @@ from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, Metrics, Obs
+from trimtab.types import Batch, Metrics, Obs, PolicySpec
 
 
 class IQL(Algorithm):
@@ -92,7 +92,7 @@ class IQL(Algorithm):
         self.updates_per_decision = updates_per_decision
         spec = setup.spec
         size = spec.horizon * spec.action_dim
-        self.policy: RegressionGaussianPolicy = RegressionGaussianPolicy(spec, hidden=hidden)
+        self.policy: RegressionGaussianPolicy = self.made_policy(spec, hidden)
         self.policy.to(setup.device).normalizer.standardize(setup.statistics)
         self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
@@ -100,6 +100,10 @@ class IQL(Algorithm):
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.value_optimizer = Adam(self.value.parameters(), learning_rate)
+
+    def made_policy(self, spec: PolicySpec, hidden: Sequence[int]) -> RegressionGaussianPolicy:
+        """Return the policy with fresh weights."""
+        return RegressionGaussianPolicy(spec, hidden=hidden)
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Decay the policy's learning rate offline, and go on online with the full one."""
@@ -146,12 +150,8 @@ class IQL(Algorithm):
         self.critic_optimizer.step(critic_loss)
         polyak(self.target, self.critic, self.tau)
 
-        # Policy: the data's actions, the better ones more; log-densities are sums over dimensions.
-        weight = advantage_weight(reached - value.detach(), self.beta, self.most_weight)
-        dimensions = self.policy.spec.action_dim
-        policy_loss = dimensions * weighted_bc_loss(self.policy, data, weight)
         self.policy_optimizer.learning_rate = policy_rate
-        self.policy_optimizer.step(policy_loss)
+        policy_loss, weight, further = self.update_policy(data, obs, reached - value.detach())
         self.updates += 1
         return {
             "value_loss": value_loss.detach(),
@@ -160,7 +160,25 @@ class IQL(Algorithm):
             "q_mean": estimate.detach().mean(),
             "v_mean": value.detach().mean(),
             "weight": weight.mean(),
+            **further,
         }
+
+    def update_policy(
+        self, data: Batch, obs: Tensor, advantage: Tensor
+    ) -> tuple[Tensor, Tensor, Metrics]:
+        """Take one step of the policy; return its loss, the actions' weights, further metrics.
+
+        Args:
+            data: the batch.
+            obs: its normalised observations, ``[B, O]``.
+            advantage: u of its actions, ``[B]``.
+        """
+        # The data's actions, the better ones more; log-densities are sums over dimensions.
+        weight = advantage_weight(advantage, self.beta, self.most_weight)
+        dimensions = self.policy.spec.action_dim
+        policy_loss = dimensions * weighted_bc_loss(self.policy, data, weight)
+        self.policy_optimizer.step(policy_loss)
+        return policy_loss, weight, {}
 
     def state(self) -> Mapping[str, Stateful]:
         """Return networks, the target and optimisers."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +33,13 @@ class RegressionGaussianPolicy(Policy):
 
     Raises:
         TrimtabError: if the bounds leave 0 out.
+
+    Attributes:
+        told: how many numbers its network reads beside the observation.
     """
 
     evaluate_deterministic = True
+    told: ClassVar[int] = 0
 
     def __init__(
         self,
@@ -60,7 +65,7 @@ class RegressionGaussianPolicy(Policy):
                 "must lie between them"
             )
         self.tanh_mean, self.log_std_range = tanh_mean, (log_std_min, log_std_max)
-        self.network = mlp(spec.obs_dim, hidden, spec.horizon * spec.action_dim)
+        self.network = mlp(spec.obs_dim + self.told, hidden, spec.horizon * spec.action_dim)
         self.free_log_std = nn.Parameter(torch.zeros(shape))
 
     @property
@@ -70,7 +75,11 @@ class RegressionGaussianPolicy(Policy):
 
     def mean(self, obs: Obs) -> Tensor:
         """Return normalised means ``[B, H, A]`` for raw ``obs`` ``[B, O]``."""
-        mean: Tensor = self.network(self.normalizer.obs(obs))
+        return self.head(self.normalizer.obs(obs))
+
+    def head(self, read: Tensor) -> Tensor:
+        """Return normalised means ``[B, H, A]`` for what the network reads ``[B, O + told]``."""
+        mean: Tensor = self.network(read)
         mean = torch.tanh(mean) if self.tanh_mean else mean
         return mean.reshape(-1, *self.noise_shape)
 
@@ -88,7 +97,11 @@ class RegressionGaussianPolicy(Policy):
 
     def bc_errors(self, batch: Batch) -> Tensor:
         """Return the negative log-density of every entry in normalised units."""
-        target = self.normalizer.normalize_action(batch.action)
+        return self.errors_of(self.mean(batch.obs), batch.action)
+
+    def errors_of(self, mean: Tensor, action: Tensor) -> Tensor:
+        """Return the negative log-density of raw actions under ``mean``, each ``[B, H, A]``."""
+        target = self.normalizer.normalize_action(action)
         log_std = self.log_std
-        scaled = (target - self.mean(batch.obs)) * (-log_std).exp()
+        scaled = (target - mean) * (-log_std).exp()
         return 0.5 * scaled.square() + (log_std + _LOG_ROOT_TWO_PI)

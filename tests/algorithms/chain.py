@@ -51,7 +51,7 @@ WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
 WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
 CLONED = {"diffusion_awr", "diffusion_rwr"}
-OF_THE_DATA = {"idql", "iql"}
+OF_THE_DATA = {"idql", "iql", "famo2o"}
 """Methods whose values are those of the actions that were taken, whatever their policy does; their
 own tests hold those against this chain."""
 GAMMA = 0.7
