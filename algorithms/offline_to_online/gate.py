@@ -18,11 +18,11 @@ __all__ = ["Gate"]
 
 
 class Gate(nn.Module):
-    """Models of what comes next, and the best score so far.
+    """Models of what comes next, and the best score so far, of one candidate or of each of several.
 
     Attributes:
-        best: the best score.
-        accepted: how many candidates were accepted.
+        best: the best score, a scalar or ``[N]``.
+        accepted: how many candidates were accepted, as ``best``.
         updates: updates of the candidate so far.
 
     Args:
@@ -31,6 +31,8 @@ class Gate(nn.Module):
         decisions: decisions from each observation on.
         hidden: widths of the models' hidden layers.
         members: number of models.
+        candidates: number N of candidates that are scored side by side; None: one, whose scores
+            are scalars.
     """
 
     best: Tensor
@@ -44,12 +46,14 @@ class Gate(nn.Module):
         decisions: int,
         hidden: Sequence[int] = (200, 200),
         members: int = 5,
+        candidates: int | None = None,
     ) -> None:
         super().__init__()
         self.decisions, self.updates = decisions, 0
         self.dynamics = DynamicsEnsemble(obs_dim, action_size, hidden=hidden, members=members)
-        self.register_buffer("best", torch.zeros(()))
-        self.register_buffer("accepted", torch.zeros(()))
+        shape = () if candidates is None else (candidates,)
+        self.register_buffer("best", torch.zeros(shape))
+        self.register_buffer("accepted", torch.zeros(shape))
 
     @torch.no_grad()
     def score(
@@ -58,25 +62,28 @@ class Gate(nn.Module):
         act: Callable[[Tensor], Tensor],
         value: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Return the mean of all decisions' least values in the models, a scalar.
+        """Return the mean of all decisions' least values in the models, as ``best``.
 
         A row counts in each decision by the chance that its episode still goes on.
 
         Args:
             obs: normalised observations to start from, ``[B, O]``; a rest that the members cannot
-                share evenly is left out.
-            act: what the policy executes, from ``[B, O]`` to ``[B, H, A]``.
+                share evenly is left out. Several candidates start from the same ones.
+            act: what the policy executes, from ``[B, O]`` to ``[B, H, A]``; of N candidates, from
+                their own rows one candidate after another, ``[N B, O]``.
             value: of observations and what is executed, ``[E, B]``.
         """
         members = self.dynamics.members
         obs = obs.repeat(members, 1) if len(obs) < members else obs
         obs = obs[: len(obs) // members * members]
+        obs = obs.repeat(self.best.numel(), 1) if self.best.ndim else obs
         alive = torch.ones_like(obs[:, 0])
+        own = (*self.best.shape, -1)  # each candidate's rows
         total, weight = torch.zeros_like(self.best), torch.zeros_like(self.best)
         for _ in range(self.decisions):
             action = act(obs)
-            total += (alive * value(obs, action).amin(0)).sum()
-            weight += alive.sum()
+            total += (alive * value(obs, action).amin(0)).reshape(own).sum(-1)
+            weight += alive.reshape(own).sum(-1)
             obs, end = self.dynamics(obs, action)
             alive = alive * (1.0 - end)
         return total / weight
@@ -88,10 +95,14 @@ class Gate(nn.Module):
 
     @torch.no_grad()
     def judge(self, score: Tensor, accepted: nn.Module, candidate: nn.Module) -> None:
-        """Copy ``candidate`` to ``accepted`` if its score is above the one to beat."""
+        """Copy ``candidate`` to ``accepted`` if its score is above the one to beat.
+
+        Of several candidates, each is a row of the weights.
+        """
         better = score > self.best
         for mine, theirs in zip(accepted.parameters(), candidate.parameters(), strict=True):
-            mine.copy_(torch.where(better, theirs, mine))
+            rows = better.reshape(*better.shape, *(1,) * (mine.ndim - better.ndim))
+            mine.copy_(torch.where(rows, theirs, mine))
         self.best.copy_(torch.where(better, score, self.best))
         self.accepted += better
 

@@ -43,24 +43,21 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.one_step import same_chunk_loss, student_of
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.starts import start_of
-from trimtab.algorithms.common.targets import polyak
-from trimtab.algorithms.finetuning.chain_ppo import ChainPPO, Decisions, Judged, clipped_surrogate
+from trimtab.algorithms.finetuning.chain_ppo import Decisions, Judged, clipped_surrogate
 from trimtab.algorithms.offline_to_online.denoising import Denoising, DenoisingNetwork
-from trimtab.algorithms.offline_to_online.gate import Gate
+from trimtab.algorithms.offline_to_online.modelled import ModelledPPO
 from trimtab.algorithms.on_policy.ppo import normalized
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
-from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
-class RL100(ChainPPO):
+class RL100(ModelledPPO):
     """Clone, improve offline behind a gate, then online.
 
     Args:
@@ -129,15 +126,12 @@ class RL100(ChainPPO):
         super().__init__(
             setup, learned, points=steps + 1, items=steps, normalize_rewards=False, **ppo
         )
-        spec, size = self.actor.spec, self.act_steps * self.actor.spec.action_dim
-        hidden = ppo.get("hidden", (256, 256, 256))
-        self.values = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
-        self.target = copy.deepcopy(self.values).requires_grad_(False)
+        self.make_values(
+            setup, self.actor.normalizer,
+            hidden=ppo.get("hidden", (256, 256, 256)), decisions=gate_decisions,
+        )  # fmt: skip
         self.candidate = copy.deepcopy(self.actor.network)
-        self.gate = Gate(spec.obs_dim, size, decisions=gate_decisions).to(setup.device)
         rate = self.critic_optimizer.learning_rate
-        self.values_optimizer = Adam(self.values.parameters(), rate)
-        self.dynamics_optimizer = Adam(self.gate.dynamics.parameters(), rate)
         self.clone_optimizer = Adam(self.actor.parameters(), rate)
         norm = self.actor_optimizer.max_gradient_norm
         self.candidate_optimizer = Adam(
@@ -173,32 +167,9 @@ class RL100(ChainPPO):
         return {"bc_loss": loss.detach(), **self.teach(self.actor.normalizer.obs(data.obs))}
 
     def learn_values(self, data: Batch) -> Metrics:
-        """Take one step of V, Q and the models on the dataset."""
-        normalizer = self.actor.normalizer
-        obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
-        action = normalizer.normalize_action(self.continued_action(data))
-        # V: the expectile of the data's actions stands for the best of them.
-        with torch.no_grad():
-            backup = self.target(obs, action).amin(0)
-        value = self.critic(obs).squeeze(-1)
-        value_loss = expectile_loss(value[None], backup, self.expectile)
-        self.critic_optimizer.step(value_loss)
-        # Q: one decision, then V.
-        with torch.no_grad():
-            backup = data.reward + data.discount * self.critic(next_obs).squeeze(-1)
-        q = self.values(obs, action)
-        q_loss = (q - backup).square().mean(1).sum()
-        self.values_optimizer.step(q_loss)
-        polyak(self.target, self.values, self.tau)
-        model_loss = self.gate.dynamics.loss(obs, action, next_obs, data.discount == 0)
-        self.dynamics_optimizer.step(model_loss)
-        return {
-            "value_loss": value_loss.detach(),
-            "critic_loss": q_loss.detach(),
-            "q_mean": q.detach().mean(),
-            "dynamics_loss": model_loss.detach(),
-            **self.teach(obs),
-        }
+        """Take one step of V, Q and the models on the dataset, and let the student follow."""
+        learned = super().learn_values(data)
+        return {**learned, **self.teach(self.actor.normalizer.obs(data.obs))}
 
     def improve(self, data: Batch) -> Metrics:
         """Take one step of the candidate for each denoising step; score it when that is due."""
@@ -284,12 +255,7 @@ class RL100(ChainPPO):
         parts: dict[str, Stateful] = {
             **super().state(),
             "policy": self.actor,
-            "values": self.values,
-            "target": self.target,
             "candidate": self.candidate,
-            "gate": self.gate,
-            "values_optimizer": self.values_optimizer,
-            "dynamics_optimizer": self.dynamics_optimizer,
             "clone_optimizer": self.clone_optimizer,
             "candidate_optimizer": self.candidate_optimizer,
         }

@@ -197,6 +197,9 @@ class Tiny:
             "episodes": "2",
             "epochs": "2",
             "distill_updates": "40",
+            "gate_every": "5",
+            "gate_decisions": "4",
+            "samples": "2",
         }
         words = [
             *self.task(out),

@@ -1,0 +1,291 @@
+"""Uni-O4: one on-policy objective for cloned policies offline, behind a gate, and online.
+
+Lei et al., "Uni-O4: Unifying Online and Offline Deep Reinforcement Learning with Multi-Step
+On-Policy Optimization" (arXiv 2311.03351), on observations of mean 0 and standard deviation 1. N
+Gaussian policies, whose mean and width depend on the state:
+
+- clone:    L_i = -mean log pi_i(a|s) - alpha D_i,
+            D_i = mean [log pi_i(b|s) - max_{j != i} log pi_j(b|s)],  b ~ pi_i(.|s) reparameterised,
+            where the other policies get no gradient: their disagreement
+- values:   IQL (arXiv 2110.06169): V by the expectile of min Q'(s, a), Q by
+            r + gamma (1 - d) V(s'); and an ensemble of models of what comes next
+- improve:  at the data's observations, actions b of the accepted policies pi_i,old,
+            L_i = -mean min(rho A, clip(rho, 1 - eps, 1 + eps) A),  rho = pi_i(b|s) / pi_i,old(b|s),
+            A = min Q(s, b) - V(s), normalised in the batch; the learning rate falls in a line to 0.
+            Every ``gate_every`` updates each candidate is scored (AM-Q): the mean of min Q over
+            ``gate_decisions`` decisions of its mean in the models. A score above that of its
+            accepted policy makes it the accepted one
+- online:   PPO of the accepted policy with the best score, A by generalised advantage estimation
+            from V, normalised in the rollout, with an entropy bonus; rates fall in a line
+
+What is judged while the members are cloned is the first of them, then the accepted one with the
+best score. Published: cloning 4e5 updates, values 2e6, improvement 1e4, batches of 512, policies
+256x3, V 512x3, Q 1024x2, models scored for 1000 decisions in locomotion; online 2048 decisions a
+rollout, actor rates 1e-6 to 3e-5 and 5 to 30 epochs by task. An adaptation (``faithful`` is False),
+because:
+
+- the disagreement is that of the paper; the code's has the gradient of cloning, times alpha;
+- actions are clipped to the limits before Q sees them; the clip stays (code: it falls to 0.98 of
+  itself in 200 updates, and stays); Q and V are IQL's throughout (code, where no setting says
+  otherwise: Q of the data's next action, V of the data's returns, asymmetric weights of A);
+- candidate and accepted policy are scored from the same observations (there: a candidate against
+  the best of all earlier scores); the members' gradients have one bound together, as large;
+- what goes on online is chosen by its score alone (there: by episodes among the best three);
+- all models are used, by their means, without elites or early stop; ends are learned, weigh rows;
+- V's loss online has no bound, rewards have no scale; Q and V have the policies' widths; hidden
+  layers begin with a gain of the root of 2 (there: 1).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.finetuning.chain_ppo import Decisions, Judged, clipped_surrogate
+from trimtab.algorithms.offline_to_online.modelled import ModelledPPO
+from trimtab.algorithms.on_policy.ppo import normalized
+from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.observations import count
+from trimtab.policies.kinds.bounded_gaussian import BoundedGaussianPolicy, MemberGaussians, density
+from trimtab.types import Batch, Metrics, Obs, Rollout
+
+
+class UniO4(ModelledPPO):
+    """Clone several policies, improve each behind a gate, and go on online with the best.
+
+    Args:
+        setup: needs ``dataset``.
+        members: number N of policies.
+        disagreement: alpha.
+        clone_share: share of the offline updates that clone.
+        value_share: share of the other offline updates that learn values and models.
+        expectile: of V.
+        tau: Polyak rate of the target critics.
+        clone_learning_rate: Adam's, of the members while they are cloned.
+        offline_learning_rate: Adam's, of the candidates at the start of improvement.
+        offline_clip: eps of offline improvement.
+        gate_every: updates between two scores.
+        gate_decisions: decisions in the models.
+        entropy_weight: weight of the entropy bonus online.
+        minibatch_size: decisions in a minibatch online.
+        decay_steps: environment steps over which the rates fall to 0 online; None: they stay.
+        hidden: widths of the hidden layers of policies, V and critics.
+        batch_size: transitions in an offline update.
+        ppo: further settings of ``ChainPPO``.
+    """
+
+    uses = frozenset({"dataset"})
+    without = frozenset({"normalize_rewards", "critic_warmup"})  # V is learned offline, in rewards
+    statistics_of_transitions = True
+    faithful = False
+    policy: BoundedGaussianPolicy
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        members: int = 4,
+        disagreement: float = 0.1,
+        clone_share: float = 0.2,
+        value_share: float = 0.75,
+        expectile: float = 0.7,
+        tau: float = 0.005,
+        clone_learning_rate: float = 1e-4,
+        offline_learning_rate: float = 1e-4,
+        offline_clip: float = 0.25,
+        gate_every: int = 100,
+        gate_decisions: int = 1000,
+        entropy_weight: float = 0.01,
+        minibatch_size: int = 128,
+        decay_steps: int | None = None,
+        hidden: Sequence[int] = (256, 256, 256),
+        batch_size: int = 512,
+        **ppo: Any,
+    ) -> None:
+        for name, share in (("clone_share", clone_share), ("value_share", value_share),
+                            ("tau", tau), ("expectile", expectile)):  # fmt: skip
+            check_range(name, share, 0, 1)
+        check_range("members", members, 1)
+        check_range("disagreement", disagreement, 0)
+        check_range("offline_clip", offline_clip, 1e-12)
+        check_range("gate_every", gate_every, 1)
+        check_range("gate_decisions", gate_decisions, 1)
+        check_range("entropy_weight", entropy_weight, 0)
+        check_range("minibatch_size", minibatch_size, 2)
+        check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
+        assert setup.statistics is not None
+        self.shares, self.disagreement = (clone_share, value_share), disagreement
+        self.expectile, self.tau, self.offline_clip = expectile, tau, offline_clip
+        self.gate_every, self.entropy_weight = gate_every, entropy_weight
+        self.minibatch_size, self.decay_steps = minibatch_size, decay_steps
+        self.offline_learning_rate, self.improvements = offline_learning_rate, 1
+        spec, shape = setup.spec, (setup.spec.horizon, setup.spec.action_dim)
+        self.policy = BoundedGaussianPolicy(spec, hidden=hidden).to(setup.device)
+        self.policy.normalizer.standardize(setup.statistics)
+        super().__init__(
+            setup, list(self.policy.network.parameters()), points=1, items=1, hidden=hidden,
+            batch_size=batch_size, normalize_rewards=False, **ppo,
+        )  # fmt: skip
+        self.rates = (self.actor_optimizer.learning_rate, self.critic_optimizer.learning_rate)
+        self.accepted = MemberGaussians(spec.obs_dim, shape, hidden=hidden, members=members)
+        self.accepted.to(setup.device)
+        self.candidates = copy.deepcopy(self.accepted)
+        self.make_values(
+            setup, self.policy.normalizer, hidden=hidden, decisions=gate_decisions,
+            candidates=members,
+        )  # fmt: skip
+        self.clone_optimizer = Adam(self.accepted.parameters(), clone_learning_rate)
+        norm = self.actor_optimizer.max_gradient_norm
+        self.candidates_optimizer = Adam(
+            self.candidates.parameters(), offline_learning_rate,
+            max_gradient_norm=None if norm is None else norm * members**0.5,
+        )  # fmt: skip
+        self.publish()
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Clone, learn values, improve behind the gate, then interact."""
+        cloned = int(self.shares[0] * budget.offline_steps)
+        valued = int(self.shares[1] * (budget.offline_steps - cloned))
+        self.improvements = max(budget.offline_steps - cloned - valued, 1)
+        known = (
+            Phase("clone", cloned, "updates", Feed.DATASET, self.clone),
+            Phase("values", valued, "updates", Feed.DATASET, self.learn_values),
+            Phase("improve", budget.offline_steps - cloned - valued, "updates", Feed.DATASET,
+                  self.improve),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )  # fmt: skip
+        return tuple(phase for phase in known if phase.length)
+
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return sampled actions of what is judged, and what they were before they were clipped."""
+        unclipped = self.policy.unclipped(obs, self.policy.sample_noise(count(obs)))
+        return self.policy.normalizer.raw_action(unclipped), {"chain": unclipped[:, None]}
+
+    def clone(self, data: Batch) -> Metrics:
+        """Take one step of all members on the data's actions, away from each other."""
+        obs = self.policy.normalizer.obs(data.obs)
+        action = self.policy.normalizer.normalize_action(data.action)
+        mean, log_std = self.accepted(obs)
+        likely = density(action, mean, log_std, data.valid)
+        apart = torch.zeros_like(likely)
+        if self.disagreement and self.accepted.members > 1:
+            drawn = mean + log_std.exp() * torch.randn_like(mean)
+            apart = apartness(drawn, mean, log_std)
+        loss = -(likely + self.disagreement * apart).mean(1).sum()
+        self.clone_optimizer.step(loss)
+        self.publish()
+        return {"bc_loss": -likely.detach().mean(), "apart": apart.detach().mean()}
+
+    def improve(self, data: Batch) -> Metrics:
+        """Take one step of every candidate; score them when that is due."""
+        obs = self.policy.normalizer.obs(data.obs)
+        if self.gate.updates == 0:
+            self.candidates.load_state_dict(self.accepted.state_dict())
+        left = 1.0 - self.gate.updates / self.improvements
+        self.candidates_optimizer.learning_rate = self.offline_learning_rate * max(left, 0.0)
+        with torch.no_grad():
+            mean, log_std = self.accepted(obs)
+            drawn = mean + log_std.exp() * torch.randn_like(mean)
+            old = density(drawn, mean, log_std)
+            rows = obs.repeat(len(drawn), 1)
+            worth = self.values(rows, self.executed(drawn.flatten(0, 1))).amin(0)
+            value = self.critic(obs).squeeze(-1)
+            advantage = normalized(worth.reshape(old.shape) - value)
+        log_ratio = density(drawn, *self.candidates(obs)) - old
+        loss = clipped_surrogate(log_ratio, advantage, self.offline_clip).mean(1)
+        self.candidates_optimizer.step(loss.sum())
+        self.gate.updates += 1
+        if self.gate.updates % self.gate_every == 0:
+            self.gate.begin(self.score(self.accepted, obs))
+            self.gate.judge(self.score(self.candidates, obs), self.accepted, self.candidates)
+            self.publish()
+        return {
+            "policy_loss": loss.detach().mean(),
+            "best_score": self.gate.best.amax(),
+            "accepted": self.gate.accepted.sum(),
+        }
+
+    def score(self, members: MemberGaussians, obs: Tensor) -> Tensor:
+        """Return AM-Q of every member ``[N]``: the mean value that its mean meets in the models."""
+
+        def act(rows: Tensor) -> Tensor:
+            mean, _ = members(rows.unflatten(0, (members.members, -1)))
+            return self.executed(mean.flatten(0, 1))
+
+        return self.gate.score(obs, act, self.values)
+
+    def executed(self, chunk: Tensor) -> Tensor:
+        """Return what is executed of normalised chunks ``[B, H, A]``, normalised again."""
+        normalizer = self.policy.normalizer
+        return normalizer.normalize_action(normalizer.raw_action(chunk))
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Make the accepted policy with the best score the one that is judged."""
+        best = self.gate.best.argmax()[None]
+        rows = [weight.index_select(0, best) for weight in self.accepted.parameters()]
+        torch._foreach_copy_(list(self.policy.network.parameters()), rows)
+
+    def update(self, data: Rollout) -> Metrics:
+        """Improve what is judged, and V, on one rollout; rates fall."""
+        left = 1.0
+        if self.decay_steps is not None:
+            left = max(1.0 - self.updates * self.steps_per_update / self.decay_steps, 0.0)
+        self.actor_optimizer.learning_rate = left * self.rates[0]
+        self.critic_optimizer.learning_rate = left * self.rates[1]
+        return super().update(data)
+
+    def remember(self, obs: Tensor, chain: Tensor) -> Tensor:
+        """Return log-densities of what was sampled, ``[M]``."""
+        return density(chain[:, 0], *self.policy.head(obs))
+
+    def minibatches(self, samples: Decisions) -> Iterator[tuple[Decisions, Tensor]]:
+        """Yield minibatches, several epochs; advantages are normalised in the whole rollout."""
+        size = min(self.minibatch_size, len(samples))
+        samples = replace(samples, advantage=normalized(samples.advantage))
+        for _ in range(self.epochs):
+            order = torch.randperm(len(samples), device=samples.obs.device)
+            for first in range(0, len(samples) - size + 1, size):
+                rows = order[first : first + size]
+                yield samples[rows], rows
+
+    def judge(self, part: Decisions, item: Tensor) -> Judged:
+        """Return the clipped surrogate, less the entropy bonus."""
+        mean, log_std = self.policy.head(part.obs)
+        log_ratio = density(part.chain[:, 0], mean, log_std) - part.old
+        loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
+        # A Gaussian's entropy is the sum of its log widths, and a constant.
+        loss = loss - self.entropy_weight * log_std.sum((1, 2)).mean()
+        return Judged(loss, log_ratio, (log_ratio.exp() - 1).abs() > self.clip)
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return networks, models and optimisers."""
+        return {
+            **super().state(),
+            "accepted": self.accepted,
+            "candidates": self.candidates,
+            "clone_optimizer": self.clone_optimizer,
+            "candidates_optimizer": self.candidates_optimizer,
+        }
+
+
+def apartness(drawn: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Return ``log p_i(b) - max_{j != i} log p_j(b)`` of each member's own samples, ``[N, B]``.
+
+    Args:
+        drawn: a sample b of each member in each state, ``[N, B, H, A]``.
+        mean: of the members' Gaussians, as ``drawn``; those of others get no gradient.
+        log_std: of the members' Gaussians.
+    """
+    own = density(drawn, mean, log_std)
+    crossed = density(drawn[:, None], mean.detach(), log_std.detach())  # [i, j, B]
+    same = torch.eye(len(drawn), dtype=torch.bool, device=drawn.device)
+    return own - crossed.masked_fill(same[..., None], -torch.inf).amax(1)
