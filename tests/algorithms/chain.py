@@ -26,6 +26,7 @@ from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.offline.awac import AWAC
 from trimtab.algorithms.offline_to_online.conrft import ConRFT
+from trimtab.algorithms.offline_to_online.serl import SERL
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.algorithms.peers.sb3 import ReplayingPeer
 from trimtab.algorithms.peers.sb3_ppo import SB3PPO
@@ -49,6 +50,8 @@ WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
 # Distances and no values; critics of the data's own actions, whose losses are worked out by row in
 # tests of their own.
 WITHOUT_CRITIC |= {"dwsl", "cfgrl", "cfpi"}
+# Its rewards are those of its classifier and not the chain's.
+WITHOUT_CRITIC |= {"serl"}
 # These weigh the imitation error of each decision, which the plain base below has none of.
 CLONED = {"diffusion_awr", "diffusion_rwr"}
 OF_THE_DATA = {"idql", "iql", "famo2o"}
@@ -182,6 +185,8 @@ Values = Callable[[Tensor, Tensor], list[Tensor]]
 
 def critics_of(algorithm: Algorithm) -> Values | None:
     """Return what reads the state-action values of a method, or None where it has none."""
+    if isinstance(algorithm, SERL):
+        return None
     if isinstance(algorithm, DSRLSAC):  # of the plain base above, whose latents are its actions
 
         def steered(obs: Tensor, action: Tensor) -> list[Tensor]:
