@@ -14,13 +14,15 @@ from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.core.rundir import in_use
+from trimtab.benchmarks.suites.following import PROGRESS, progress_of
 from trimtab.errors import TrimtabError
+from trimtab.files import atomic_file, check_own
 
 __all__ = ["LOG", "detach", "print_progress"]
 
 LOG = "bench.log"
 """The file beside a suite's tables with what it says when no terminal is there."""
-_BEGUN = 20.0  # seconds to wait for the process to be at it, or to end with its first error
+_BEGUN = 60.0  # seconds to wait for the process to be at it, or to end with its first error
 _HINTS = {
     "running": "it goes on",
     "done": "all runs are done",
@@ -37,29 +39,44 @@ def detach(words: Sequence[str], folder: Path) -> None:
         folder: of the suite's tables.
 
     Raises:
-        TrimtabError: if another process is at it, or it ends at once with an error.
+        TrimtabError: if another process is at it, what is there is not an earlier log, or the
+            process ends at once with an error.
     """
     if in_use(folder):
         raise TrimtabError(
             f"{folder} is in use by another process; add status to see how far it is"
         )
-    folder.mkdir(parents=True, exist_ok=True)
     log = folder / LOG
-    with log.open("wb") as told:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", *words],
-            stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True,
-            env={**os.environ, "COLUMNS": "120"},
-        )  # fmt: skip
-    deadline = time.monotonic() + _BEGUN
-    while not in_use(folder) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if process.poll():
-        lines = log.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
-        raise TrimtabError(lines[-1].removeprefix("trimtab: "))
+    if not (folder / PROGRESS).is_file():  # no earlier call has begun there
+        check_own(log, None, "out")
+    # Of two that are started at once, one finds the folder in use: the log is the other one's.
+    with atomic_file(log) as own:
+        with own.open("wb") as told:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", *words],
+                stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True,
+                env={**os.environ, "COLUMNS": "120"},
+            )  # fmt: skip
+        deadline = time.monotonic() + _BEGUN
+        while process.poll() is None and time.monotonic() < deadline:
+            if _is_at_it(process.pid, folder):
+                break
+            time.sleep(0.1)
+        if process.poll():
+            lines = own.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
+            raise TrimtabError(lines[-1].removeprefix("trimtab: "))
     plain = Console(stderr=True, soft_wrap=True, highlight=False)
     plain.print(f"process {process.pid} goes on without this terminal; it writes to {log}")
     plain.print("the same words with status in place of detach=true show how far it is")
+
+
+def _is_at_it(process: int, folder: Path) -> bool:
+    """Return whether it is this process that carries the suite out."""
+    try:
+        found = progress_of(folder)
+    except TrimtabError:
+        return False
+    return found["state"] == "running" and found.get("process") == process
 
 
 def print_progress(found: Mapping[str, Any], format: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -89,7 +90,7 @@ def worker_pool(
         TrimtabError: if a worker ended by itself, such as for want of memory.
     """
     others = set(multiprocessing.active_children())
-    pool = _Pool(workers, mp_context=context, initializer=initializer, initargs=initargs)
+    pool = _Pool(workers, mp_context=context, initializer=_begin, initargs=(initializer, *initargs))
     try:
         yield pool
     except BaseException as error:
@@ -105,6 +106,17 @@ def worker_pool(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(initializer: Callable[..., None], *initargs: Any) -> None:
+    """Prepare a worker.
+
+    A cluster may send its notice that a job's time is over to every process of the job. It is for
+    the one that started this pool, which tells the workers; by itself the signal would end them.
+    """
+    for notice in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(notice, signal.SIG_IGN)
+    initializer(*initargs)
 
 
 def _end(processes: Iterable[BaseProcess]) -> None:

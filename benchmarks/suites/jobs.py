@@ -112,12 +112,16 @@ def _told_before_the_end() -> Iterator[Callable[[], None]]:
     """Answer the signal that a cluster sends some time before it ends a job.
 
     Who listens to SIGTERM, as a run does, is told by that, and saves its state. Where nobody does,
-    there is none to save yet. The function that is yielded is for afterwards: if the signal came,
-    it hands over to submitit, which has the job queued anew and ends this process.
+    there is none to save yet: this process is queued anew, or ends where it was told by SIGTERM
+    alone, which submitit would pass over. The function that is yielded is for afterwards: if the
+    signal came, it hands over to submitit, which has the job queued anew and ends this process.
     """
     number = signal.Signals["SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")]
-    engine, ignored = signal.getsignal(number), signal.getsignal(signal.SIGTERM)
-    told = threading.Event()
+    engine, told = signal.getsignal(number), threading.Event()
+
+    def leave(*_: object) -> None:
+        if not told.is_set():  # else it is that notice, too late for a run that has just ended
+            os._exit(Stopped.exit_code)
 
     def requeue() -> None:
         if told.is_set() and callable(engine):
@@ -125,11 +129,12 @@ def _told_before_the_end() -> Iterator[Callable[[], None]]:
 
     def note(*_: object) -> None:
         told.set()
-        if signal.getsignal(signal.SIGTERM) == ignored:
+        if signal.getsignal(signal.SIGTERM) is leave:
             requeue()
         else:
             os.kill(os.getpid(), signal.SIGTERM)
 
     with ExitStack() as undone:
-        undone.callback(signal.signal, number, signal.signal(number, note))
+        for each, answer in ((number, note), (signal.SIGTERM, leave)):
+            undone.callback(signal.signal, each, signal.signal(each, answer))
         yield requeue

@@ -44,7 +44,9 @@ LOOK = 0.2
 GRACE = 60.0
 """Seconds that tasks have to save their runs' states when this process is told to end."""
 _EVERY = 1.0  # seconds between two times that a task says how far it is
-_ANSWER = 10.0  # seconds in which a cluster has to answer
+_ANSWER = 10.0  # seconds in which a cluster has to answer at first
+_PATIENCE = 90.0  # and later on, when its machines may have much else to do
+_LEAST = 0.0001  # the smallest share of a core or a GPU that Ray knows
 _STORE = 200_000_000  # bytes for objects on this machine; outcomes are a few kB each
 _LOCALHOST = ("127.0.0.1", "localhost")
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -72,10 +74,13 @@ class _Tasks:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         holder: Any = ray.remote(Mailbox)
         self._mailbox = holder.options(num_cpus=0, scheduling_strategy=here).remote()
-        self._task = ray.remote(_carry_out).options(
-            **_resources(start.settings), retry_exceptions=[Stopped],
-            max_retries=start.settings["retries"], scheduling_strategy="SPREAD",
-        )  # fmt: skip
+        try:
+            self._task = ray.remote(_carry_out).options(
+                **_resources(start.settings), retry_exceptions=[Stopped],
+                max_retries=start.settings["retries"], scheduling_strategy="SPREAD",
+            )  # fmt: skip
+        except (TypeError, ValueError) as error:
+            raise TrimtabError(f"launcher=ray: Ray says: {_line(error)}") from error
         self._place = {
             "folder": os.getcwd(),
             "variables": {k: v for k, v in os.environ.items() if k.startswith("TRIMTAB_")},
@@ -113,7 +118,7 @@ class _Tasks:
 
         try:
             ended, _ = self._ray.wait(list(self._running), timeout=seconds)
-            said = self._ray.get(self._mailbox.take.remote(), timeout=_ANSWER)
+            said = self._ray.get(self._mailbox.take.remote(), timeout=_PATIENCE)
         except RayError as error:
             raise TrimtabError(
                 f"launcher=ray: the cluster does not answer any more ({_line(error)}); run the "
@@ -137,7 +142,7 @@ class _Tasks:
         if not self._running:
             return
         with contextlib.suppress(RayError):
-            self._ray.get(self._mailbox.stop.remote(), timeout=_ANSWER)
+            self._ray.get(self._mailbox.stop.remote(), timeout=GRACE)
             self._ray.wait(list(self._running), num_returns=len(self._running), timeout=GRACE)
 
 
@@ -210,15 +215,23 @@ def _resources(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return what Ray is told of a task's needs.
 
     Raises:
-        TrimtabError: if ``resources`` is no mapping from names to numbers.
+        TrimtabError: if there is a number that Ray does not take, or ``resources`` is no mapping
+            from names to numbers.
     """
+    for key in ("cpus", "gpus"):
+        if 0 < settings[key] < _LEAST:
+            raise TrimtabError(f"launcher.{key}={settings[key]}: must be 0, or {_LEAST} or more")
+    if settings["gpus"] > 1 and settings["gpus"] % 1:
+        raise TrimtabError(
+            f"launcher.gpus={settings['gpus']}: must be a part of one GPU, or a whole number"
+        )
     text = settings["resources"]
     try:
         named: Any = yaml.safe_load(text) if text else {}
     except yaml.YAMLError:
         named = None
     right = isinstance(named, dict) and all(
-        isinstance(key, str) and type(value) in (int, float) and value > 0
+        isinstance(key, str) and type(value) in (int, float) and _LEAST <= value <= 1e9
         for key, value in named.items()
     )
     if not right or {"CPU", "GPU", "memory"} & set(named):
@@ -288,6 +301,10 @@ def _check_room(settings: Mapping[str, Any], nodes: list[dict[str, Any]]) -> Non
 
 
 def _line(error: BaseException) -> str:
+    """Return what an error says, in a line; of one in a task, what it was, and not where."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        return f"{type(cause).__name__}: {_line(cause)}"
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 

@@ -9,7 +9,6 @@ submitit's own, so nothing is unpickled here. Whether a job still exists is aske
 from __future__ import annotations
 
 import concurrent.futures
-import getpass
 import logging
 import os
 import shutil
@@ -47,6 +46,8 @@ logger = logging.getLogger(__name__)
 
 LOOK = 0.5
 """Seconds between two looks at the files of jobs."""
+AGAIN = 4.0
+"""Seconds between two times that jobs are told to end: one that only begins hears nothing yet."""
 ASK = 10.0
 """Seconds between two questions to the cluster; a job that is gone in two answers has ended."""
 GRACE = 60.0
@@ -67,7 +68,7 @@ OPTIONS = {
     "constraint": Option("", "features that nodes must have"),
     "more": Option("", "further options of sbatch, such as '{reservation: mine}'"),
     "setup": Option("", "a line for the shell of a job before it begins"),
-    "runs_a_job": Option(1, "runs that one job carries out side by side on its node"),
+    "runs_a_job": Option(1, "runs that one job carries out side by side; at most workers, if set"),
     "signal_seconds": Option(90, "how long before its end a job is told to save its runs"),
     "requeues": Option(100, "how often a job at its time limit is queued anew"),
     "retries": Option(3, "how often a job that ended without a word is submitted again"),
@@ -91,17 +92,17 @@ class _Cluster(Protocol):
     def check(self) -> None:
         """Raise a ``TrimtabError`` where nothing can be submitted."""
 
-    def room(self, workers: int, running: int) -> int:
-        """Return how many more jobs may be submitted now."""
+    def room(self, runs: int, most: int, running: int) -> int:
+        """Return how many more jobs of so many runs may be submitted; ``most`` at once, or 0."""
 
-    def parameters(self, settings: Mapping[str, Any], start: Start) -> dict[str, Any]:
-        """Return what submitit is told for a job."""
+    def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
+        """Return what submitit is told for a job of so many runs."""
 
     def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
         """Return the state of each job that is known, by its id; None where that is not told."""
 
     def cancel(self, id: str) -> None:
-        """Have a job told to end."""
+        """Have a job told to end; it may be told again."""
 
 
 class _Slurm:
@@ -115,11 +116,10 @@ class _Slurm:
                     "submits to the cluster, or try it out here with launcher.cluster=local"
                 )
 
-    def room(self, workers: int, running: int) -> int:
+    def room(self, runs: int, most: int, running: int) -> int:
         return _MOST_IN_ARRAY
 
-    def parameters(self, settings: Mapping[str, Any], start: Start) -> dict[str, Any]:
-        runs = settings["runs_a_job"]
+    def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
         named = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
         found: dict[str, Any] = {"slurm_" + key: value for key, value in named.items() if value} | {
             "cpus_per_task": settings["cpus"] * runs,
@@ -136,11 +136,12 @@ class _Slurm:
         return found | {
             "name": "trimtab",
             "slurm_signal_delay_s": settings["signal_seconds"],
-            "slurm_array_parallelism": start.workers or _MOST_IN_ARRAY,
+            "slurm_array_parallelism": most or _MOST_IN_ARRAY,
         }
 
     def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
-        command = ["squeue", f"--user={getpass.getuser()}", "--states=all", "--array"]
+        # By its number: in a container a user may have no name.
+        command = ["squeue", f"--user={os.getuid()}", "--states=all", "--array"]
         command += ["--noheader", "--format=%i|%T"]
         try:
             answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -161,10 +162,10 @@ class _ThisMachine:
     def check(self) -> None:
         return
 
-    def room(self, workers: int, running: int) -> int:
-        return (workers or os.cpu_count() or 1) - running
+    def room(self, runs: int, most: int, running: int) -> int:
+        return (most or max((os.cpu_count() or 1) // runs, 1)) - running
 
-    def parameters(self, settings: Mapping[str, Any], start: Start) -> dict[str, Any]:
+    def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
         return {"timeout_min": settings["minutes"], "gpus_per_node": settings["gpus"]}
 
     def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
@@ -183,10 +184,18 @@ class _Jobs:
 
     def __init__(self, start: Start, cluster: _Cluster, told: Any) -> None:
         self._start, self._cluster, self._told = start, cluster, told
-        self._size = max(start.settings["runs_a_job"], 1)
+        # Workers are runs, as they are of every launcher.
+        self._size = min(
+            start.settings["runs_a_job"], start.workers or start.settings["runs_a_job"]
+        )
+        self._most = start.workers // self._size
         self._notes = start.folder.absolute() / uuid.uuid4().hex[:12]
         self._notes.mkdir(parents=True)
-        self._executor = _executor(start, cluster, self._notes)
+        self._executor = _executor(
+            start.settings,
+            cluster.parameters(start.settings, self._size, self._most),
+            self._notes,
+        )
         self._futures: dict[int, concurrent.futures.Future[Done]] = {}
         self._waiting: dict[int, Work] = {}
         self._again: list[_Sent] = []
@@ -220,7 +229,7 @@ class _Jobs:
         numbers = list(self._waiting)
         groups = [numbers[i : i + self._size] for i in range(0, len(numbers), self._size)]
         due = [*self._again, *(_Sent({n: self._waiting[n] for n in group}) for group in groups)]
-        due = due[: max(self._cluster.room(self._start.workers, len(self._sent)), 0)]
+        due = due[: max(self._cluster.room(self._size, self._most, len(self._sent)), 0)]
         if not due:
             return
         calls = [Job(list(sent.works.items()), self._notes) for sent in due]
@@ -243,14 +252,15 @@ class _Jobs:
             for number, work in sent.works.items():
                 if self._futures[number].done():
                     continue
-                if (done := outcome_path(self._notes, number)).is_file():
-                    settle(self._futures[number], read_json(done, "outcome of a run"))
-                elif (time_of := _time_of(progress_path(self._notes, number))) != (
-                    sent.seen.get(number, 0)
-                ):
+                outcome = _said(outcome_path(self._notes, number), "outcome of a run")
+                progress = progress_path(self._notes, number)
+                if outcome is not None:
+                    settle(self._futures[number], outcome)
+                elif (time_of := _time_of(progress)) != sent.seen.get(number, 0):
                     sent.seen[number] = time_of
-                    said = read_json(progress_path(self._notes, number), "progress of a run")
-                    self._start.tell(work.label, said["share"], f"{said['text']} on {said['host']}")
+                    if (said := _said(progress, "progress of a run")) is not None:
+                        text = f"{said['text']} on {said['host']}"
+                        self._start.tell(work.label, said["share"], text)
             if all(self._futures[number].done() for number in sent.works):
                 del self._sent[id], self._jobs[id]
 
@@ -278,18 +288,22 @@ class _Jobs:
 
     def end(self) -> None:
         """Have every job that is there told to end, and wait until they have saved their runs."""
-        for id in self._sent:
-            self._cluster.cancel(id)
-        deadline = time.monotonic() + GRACE
+        deadline, told = time.monotonic() + GRACE, float("-inf")
         while self._sent and time.monotonic() < deadline:
-            states = self._cluster.states(self._jobs) or {}
+            if time.monotonic() - told >= AGAIN:
+                told = time.monotonic()
+                for id in self._sent:
+                    self._cluster.cancel(id)
+            states = self._cluster.states(self._jobs)  # None: not told, which is no end
             over = (*_CANCELLED, *_ENDED)
-            if all(states.get(id, over[0]).split()[0] in over for id in self._sent):
+            if states is not None and all(
+                states.get(id, over[0]).split()[0] in over for id in self._sent
+            ):
                 break
             time.sleep(LOOK)
 
 
-def _executor(start: Start, cluster: _Cluster, notes: Path) -> Any:
+def _executor(settings: Mapping[str, Any], parameters: Mapping[str, Any], notes: Path) -> Any:
     """Return submitit's executor.
 
     Raises:
@@ -297,7 +311,6 @@ def _executor(start: Start, cluster: _Cluster, notes: Path) -> Any:
     """
     import submitit
 
-    settings = start.settings
     try:
         executor = submitit.AutoExecutor(
             notes / "submitit",
@@ -305,7 +318,7 @@ def _executor(start: Start, cluster: _Cluster, notes: Path) -> Any:
             slurm_max_num_timeout=settings["requeues"],
             local_max_num_timeout=settings["requeues"],
         )
-        executor.update_parameters(**cluster.parameters(settings, start))
+        executor.update_parameters(**parameters)
     except (NameError, ValueError, RuntimeError, AssertionError) as error:
         raise TrimtabError(f"launcher=slurm: submitit says: {_line(error)}") from error
     return executor
@@ -328,6 +341,21 @@ def _mapping(text: str) -> dict[str, Any]:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _said(path: Path, what: str) -> dict[str, Any] | None:
+    """Return what a job has written; None where it is not there, or cannot be read just now.
+
+    Raises:
+        TrimtabError: if it is no JSON object: a job writes its files whole.
+    """
+    try:
+        return dict(read_json(path, what))
+    except TrimtabError as error:
+        # On NFS a file that was replaced may be stale for a moment (ESTALE).
+        if isinstance(error.__cause__, OSError):
+            return None
+        raise
 
 
 def _time_of(path: Path) -> int:

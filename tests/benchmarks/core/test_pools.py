@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
+import signal
 import threading
 import time
 
@@ -15,6 +17,14 @@ from trimtab.errors import TrimtabError
 
 def nothing() -> None:
     """What a worker is to do; it never comes to it."""
+
+
+def test_the_notice_of_a_cluster_does_not_end_a_worker() -> None:
+    with worker_pool(
+        1, multiprocessing.get_context("spawn"), os.getpid, told=threading.Event(), stopped="none"
+    ) as pool:
+        pool.submit(signal.raise_signal, signal.SIGUSR2).result()
+        assert pool.submit(abs, -7).result() == 7
 
 
 def test_workers_that_are_killed_while_others_start_are_one_line(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,7 +91,7 @@ def tiny_suite() -> TinySuite:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder with the state of a Slurm whose programs are on the PATH."""
     state = tmp_path / "slurm"
     state.mkdir()
@@ -101,4 +103,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         )
         script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{state}:{os.environ['PATH']}")
-    return state
+    yield state
+    for session in state.glob("session.*"):  # of a job that a failed test has left
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(session.read_text()), signal.SIGKILL)

@@ -23,10 +23,11 @@ def sbatch(state: Path, file: str) -> None:
     for index in range(int(array[1]) + 1) if array else [None]:
         task = str(job) if index is None else f"{job}_{index}"
         (state / f"state.{task}").write_text("PENDING")
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, __file__, str(state), "task", task], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
+        (state / f"session.{task}").write_text(str(process.pid))
     sys.stdout.write(f"Submitted batch job {job}\n")
 
 

@@ -1,0 +1,145 @@
+"""Jobs of a cluster: how many there are, what they hear of their end, what is read of their files.
+
+Small parts of the launchers, without a cluster; ``test_launchers.py`` has the whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.benchmarks.suites import jobs
+from trimtab.benchmarks.suites.launch import Start, Work, launcher_kinds
+from trimtab.benchmarks.suites.launchers import ray as ray_tasks
+from trimtab.benchmarks.suites.launchers import slurm
+from trimtab.errors import TrimtabError
+
+
+class Answers:
+    """A cluster that gives the answers that it was told, and notes what it is asked."""
+
+    def __init__(self, *states: dict[str, str] | None) -> None:
+        self.left, self.cancelled, self.asked = list(states), 0, (0, 0)
+
+    def check(self) -> None:
+        return
+
+    def room(self, runs: int, most: int, running: int) -> int:
+        return 10
+
+    def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
+        self.asked = runs, most
+        return {}
+
+    def states(self, sent: Mapping[str, Any]) -> dict[str, str] | None:
+        return self.left.pop(0)
+
+    def cancel(self, id: str) -> None:
+        self.cancelled += 1
+
+
+def launcher(folder: Path, cluster: Answers, workers: int = 0, runs_a_job: int = 1) -> Any:
+    """Return the launcher of a cluster."""
+    settings = {key: option.default for key, option in slurm.OPTIONS.items()}
+    settings |= {"cluster": "local", "runs_a_job": runs_a_job}
+    start = Start(workers, lambda *said: None, settings, folder)
+    return slurm._Jobs(start, cluster, threading.Event())
+
+
+def test_no_answer_of_squeue_is_no_end_of_a_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm, "LOOK", 0.001)
+    monkeypatch.setattr(slurm, "AGAIN", 0.0)
+    cluster = Answers(None, None, {"7": "COMPLETING"}, {"7": "CANCELLED by 0"}, None)
+    found = launcher(tmp_path, cluster)
+    found._sent["7"] = slurm._Sent({0: Work("a run", ())}, "7")
+    found.end()
+    assert len(cluster.left) == 1  # asked until it was told
+    assert cluster.cancelled == 4  # a job that only begins may not have heard the first
+
+
+@pytest.mark.parametrize(
+    ("workers", "runs_a_job", "runs", "jobs_at_once"),
+    [(0, 4, 4, 0), (8, 4, 4, 2), (7, 4, 4, 1), (3, 4, 3, 1), (5, 1, 1, 5)],
+)
+def test_workers_are_runs_and_not_jobs(
+    workers: int, runs_a_job: int, runs: int, jobs_at_once: int, tmp_path: Path
+) -> None:
+    cluster = Answers()
+    launcher(tmp_path, cluster, workers, runs_a_job)
+    assert cluster.asked == (runs, jobs_at_once)
+    assert runs * jobs_at_once <= workers
+
+
+def test_a_file_that_is_stale_for_a_moment_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(path: Path, most: int) -> bytes:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    file = tmp_path / "0.outcome.json"
+    file.write_text('{"error": "it failed"}')
+    assert slurm._said(file, "outcome") == {"error": "it failed"}
+    with monkeypatch.context() as moment:
+        moment.setattr("trimtab.files.read_bytes", stale)
+        assert slurm._said(file, "outcome") is None
+    file.write_text("{")
+    with pytest.raises(TrimtabError, match="not readable JSON"):
+        slurm._said(file, "outcome")
+    assert slurm._said(tmp_path / "1.outcome.json", "outcome") is None
+
+
+def test_a_job_that_is_told_before_its_run_listens_ends_or_is_queued_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(os, "_exit", leave)
+    with pytest.raises(SystemExit) as ended, jobs._told_before_the_end():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 143
+    queued: list[int] = []
+    usual = signal.signal(signal.SIGUSR2, lambda number, frame: queued.append(number))
+    try:
+        with jobs._told_before_the_end():
+            os.kill(os.getpid(), signal.SIGUSR2)  # the notice, while nothing listens
+            assert queued == [signal.SIGUSR2]
+            os.kill(os.getpid(), signal.SIGTERM)  # that notice once more, when a run has ended
+        assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        signal.signal(signal.SIGUSR2, usual)
+
+
+def test_an_error_in_a_task_of_ray_is_told_without_where_it_was() -> None:
+    from ray.exceptions import RayTaskError, WorkerCrashedError
+
+    trace = 'ray::_carry_out()\n  File "launch.py", line 3, in carry_out\nKeyError: "a"'
+    error = RayTaskError("_carry_out", trace, KeyError("a"))
+    assert ray_tasks._line(error.as_instanceof_cause()) == "KeyError: 'a'"
+    assert ray_tasks._line(WorkerCrashedError()).startswith("The worker died unexpectedly")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "cpus=0.00001", "gpus=0.00002", "gpus=1.5", "cpus=inf", "cpus=nan", "memory_gb=inf",
+        "resources={a: .inf}", "resources={a: .nan}", "resources={a: 0.00001}", "resources={a: 0}",
+    ],
+)  # fmt: skip
+def test_numbers_that_ray_does_not_take_are_told_before_it_starts(word: str) -> None:
+    from trimtab.benchmarks.suites.launch import chosen_launcher
+
+    with pytest.raises(TrimtabError, match="launcher.*must be"):
+        chosen_launcher("ray", [f"launcher.{word}"])
+    assert chosen_launcher("ray", ["launcher.gpus=0.5", "launcher.cpus=1.5"]).settings["cpus"]
+    assert launcher_kinds()["ray"].options["cpus"].default == 1.0
