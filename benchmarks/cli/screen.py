@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -79,7 +78,7 @@ def _progress_lines(description: str, console: Console) -> Iterator[Callable[[fl
         yield tell
 
 
-def print_result(folder: Path, summary: Mapping[str, Any], *, already_done: bool) -> None:
+def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool) -> None:
     """Print the folder of a run and the result of its last evaluation."""
     console = Console(soft_wrap=True, highlight=False)
     console.print(f"{'already done' if already_done else 'done'}: {folder}")

@@ -40,7 +40,12 @@ COMMANDS: dict[str, Command] = {
             "suite": Setting(
                 ..., "name of a suite, as trimtab list suite shows it, or a YAML file of your own"
             ),
-            "runs": Setting("runs", "folder of the runs; finished ones are not run again"),
+            "runs": Setting(
+                "runs",
+                "folder of the runs, or their address, such as s3://bucket/runs; finished ones are "
+                "not run again",
+                address=True,
+            ),
             "out": Setting("", "folder of the leaderboard; default: <runs>/suites/<suite>"),
             "workers": Setting(0, "number of runs side by side; 0: one for each core"),
             "launcher": Setting(
@@ -109,8 +114,10 @@ COMMANDS: dict[str, Command] = {
         ),
         {
             "action": Setting("list", "what to do", ("list", "diff", "repair")),
-            "where": Setting("runs", "a folder of runs, or of one run"),
-            "other": Setting("", "diff: the run that the first one is compared with"),
+            "where": Setting(
+                "runs", "a folder of runs, or of one run, or its address", address=True
+            ),
+            "other": Setting("", "diff: the run that the first one is compared with", address=True),
             "format": FORMAT,
         },
         bare=("action", "where", "other"),
@@ -120,7 +127,9 @@ COMMANDS: dict[str, Command] = {
         "recompute tables, statistics, figures and an HTML page from raw rows",
         ("trimtab leaderboard runs=runs out=board", "trimtab leaderboard runs=episodes.parquet"),
         {
-            "runs": Setting("runs", "a folder of runs, or one episodes.parquet"),
+            "runs": Setting(
+                "runs", "a folder of runs, or its address, or one episodes.parquet", address=True
+            ),
             "out": Setting("", "folder to write to; default: only print"),
             "physics": Setting(
                 "", "fingerprints, separated by commas: of a task with several, the one that counts"

@@ -21,11 +21,15 @@ MOST = 2**32 - 1
 
 @dataclass(frozen=True)
 class Setting:
-    """One ``key=value`` word of a command; ``default`` decides its type, ``...`` means required."""
+    """One ``key=value`` word of a command; ``default`` decides its type, ``...`` means required.
+
+    With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path.
+    """
 
     default: Any
     help: str
     choices: tuple[str, ...] = ()
+    address: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,10 @@ def parse(
         setting = settings[key]
         if setting.choices and text not in setting.choices:
             raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")
+        if re.match(r"[A-Za-z][A-Za-z0-9+]*://", text) and not setting.address:
+            raise TrimtabError(
+                f"{command}: {key}={text}: takes no address; give a path on this machine"
+            )
         if isinstance(setting.default, int):
             text = _without_exponent(text)
             if not (text.isascii() and text.isdigit()):

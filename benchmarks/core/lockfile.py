@@ -2,12 +2,14 @@
 
 It says who made it, and its maker renews it. On the machine of its maker it counts for as long as
 that process lives; anywhere else for as long as it is seen to be renewed, so that no two clocks are
-compared. What is left of a process that is gone is taken over.
+compared. What is left of a process that is gone is taken over. Who was only not seen for a while
+notices that, and writes no more.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -15,13 +17,13 @@ import platform
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from trimtab.errors import TrimtabError
 
-__all__ = ["hold", "is_held"]
+__all__ = ["Renewed", "hold", "is_alive", "is_held", "note_of_this_process", "text_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,12 +31,14 @@ RENEWED_EVERY = 10.0
 """Seconds between two renewals."""
 STALE_AFTER = 60.0
 """Seconds without a renewal after which a lock of another machine is taken to be left over."""
+SURE_FOR = 1.0
+"""Seconds for which nobody looks again whether a lock is still this process's."""
 PAUSE = 0.2
 """Seconds between two looks at a lock that another process holds."""
 
 
-def hold(path: Path, *, wait: bool) -> Callable[[], None] | None:
-    """Make the file ``path``; return what lets go of it, or None where another process has it.
+def hold(path: Path, *, wait: bool) -> Renewed | None:
+    """Make the file ``path``; return what holds it, or None where another process has it.
 
     Args:
         path: in a folder that is there.
@@ -46,16 +50,22 @@ def hold(path: Path, *, wait: bool) -> Callable[[], None] | None:
     """
     seen, since = None, time.monotonic()
     while True:
-        note = _note()
-        if _made(path, _text(note)):
-            return _Renewal(path, note).end
+        note = note_of_this_process()
+        if _made(path, text_of(note)):
+            return Renewed(
+                str(path.parent),
+                note,
+                lambda: _content(path),
+                functools.partial(_renew, path, note),
+                functools.partial(path.unlink, missing_ok=True),
+            )
         found = _content(path)
         if found is None:  # gone in the meantime
             continue
         renewed = seen is not None and found != seen
         if found != seen:
             seen, since = found, time.monotonic()
-        alive = _alive(found)
+        alive = is_alive(found)
         if alive is None and renewed:
             alive = True
         if alive is None and time.monotonic() - since > STALE_AFTER:
@@ -77,42 +87,64 @@ def is_held(path: Path) -> bool:
         found = _content(path)
     except OSError:
         return False
-    return found is not None and _alive(found) is not False
+    return found is not None and is_alive(found) is not False
 
 
-class _Renewal:
-    """Renews a lock from a thread of its own until it is let go of."""
+class Renewed:
+    """A lock that this process has, and renews from a thread of its own until it lets go of it.
 
-    def __init__(self, path: Path, note: dict[str, Any]) -> None:
-        self._path, self._note = path, note
+    Args:
+        place: what is locked, as errors call it.
+        note: who this process is; it is in the lock.
+        read: returns what is in the lock; None where it is gone.
+        renew: writes a text into the lock if it is still this process's, and says whether it is.
+        remove: removes the lock.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        note: Mapping[str, Any],
+        read: Callable[[], bytes | None],
+        renew: Callable[[bytes], bool],
+        remove: Callable[[], None],
+    ) -> None:
+        self._place, self._note, self._read = place, note, read
+        self._renew, self._remove = renew, remove
+        self._confirmed, self._lost = time.monotonic(), False
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._renew, name="lock", daemon=True)
+        self._thread = threading.Thread(target=self._go_on, name="lock", daemon=True)
         self._thread.start()
 
-    def _renew(self) -> None:
+    def _go_on(self) -> None:
         while not self._ended.wait(RENEWED_EVERY):
             with contextlib.suppress(OSError):  # the next time may go well
-                if not self._written():
-                    logger.error(
-                        "%s: another process has taken it over, because this one was not seen for "
-                        "%g seconds; stop one of them",
-                        self._path.parent,
-                        STALE_AFTER,
-                    )
+                if not self._renew(text_of(self._note)):
+                    self._lost = True
+                    logger.error("%s; stop one of them", self._told())
                     return
+                self._confirmed = time.monotonic()
 
-    def _written(self) -> bool:
-        """Write the present time into the lock, if it still is this process's."""
-        # Opened anew each time: on NFS others see what was written once it is closed.
-        with contextlib.suppress(FileNotFoundError), open(self._path, "r+b", buffering=0) as file:
-            if self._is_ours(file.read()):
-                file.seek(0)
-                file.write(_text(self._note))
-                return True
-        return False
+    def _told(self) -> str:
+        return (
+            f"{self._place}: another process has taken it over, because this one was not seen for "
+            f"{STALE_AFTER:g} seconds"
+        )
 
-    def _is_ours(self, content: bytes | None) -> bool:
-        return content is not None and self._note["token"].encode() in content
+    def check(self) -> None:
+        """Look whether the lock is still this process's; called before something is written.
+
+        Raises:
+            TrimtabError: if another process has taken it over.
+        """
+        if not self._lost and time.monotonic() - self._confirmed > SURE_FOR:
+            try:
+                self._lost = not _is_of(self._note, self._read())
+                self._confirmed = time.monotonic()
+            except OSError:  # others, too, may see nothing of this process
+                self._lost = time.monotonic() - self._confirmed > STALE_AFTER
+        if self._lost:
+            raise TrimtabError(f"{self._told()}; this one has stopped, and writes no more there")
 
     def end(self) -> None:
         """Let go of the lock."""
@@ -120,11 +152,26 @@ class _Renewal:
             return
         self._ended.set()
         self._thread.join()
-        if self._is_ours(_content(self._path)):
-            self._path.unlink(missing_ok=True)
+        if _is_of(self._note, self._read()):
+            self._remove()
 
 
-def _note() -> dict[str, Any]:
+def _renew(path: Path, note: Mapping[str, Any], text: bytes) -> bool:
+    """Write a text into a lock, if it still is that of a note."""
+    # Opened anew each time: on NFS others see what was written once it is closed.
+    with contextlib.suppress(FileNotFoundError), open(path, "r+b", buffering=0) as file:
+        if _is_of(note, file.read()):
+            file.seek(0)
+            file.write(text)
+            return True
+    return False
+
+
+def _is_of(note: Mapping[str, Any], content: bytes | None) -> bool:
+    return content is not None and note["token"].encode() in content
+
+
+def note_of_this_process() -> dict[str, Any]:
     """Return who this process is."""
     return {
         **_machine(),
@@ -134,7 +181,7 @@ def _note() -> dict[str, Any]:
     }
 
 
-def _text(note: dict[str, Any]) -> bytes:
+def text_of(note: Mapping[str, Any]) -> bytes:
     """Return a note with the present time in it, always equally long."""
     return json.dumps({**note, "renewed": f"{time.time():017.3f}"}).encode() + b"\n"
 
@@ -161,7 +208,7 @@ def _started(process: int) -> str:
         return ""
 
 
-def _alive(content: bytes) -> bool | None:
+def is_alive(content: bytes) -> bool | None:
     """Whether the process that made a lock lives; None if that cannot be told from here."""
     try:
         note = json.loads(content)

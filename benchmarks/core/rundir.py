@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.benchmarks.core.lockfile import hold, is_held
@@ -21,7 +23,8 @@ LOCK = "run.lock"
 LOCK_FILE = "run.lock.held"
 """There while a folder is locked whose file system knows no locks."""
 LOCKS = "TRIMTAB_LOCKS"
-"""Environment variable: ``files`` for a file system whose locks other machines do not see."""
+"""Environment variable: ``lease`` for a file system whose locks other machines do not see."""
+_LEASE = ("lease", "files")  # the second is the earlier word
 _SET_ASIDE = "broken-"
 _LOOKS = 3
 _LOOK = 0.05  # seconds
@@ -56,7 +59,7 @@ def in_use(folder: Path) -> bool:
     """
     if is_held(folder / LOCK_FILE):
         return True
-    if os.environ.get(LOCKS) == "files":
+    if os.environ.get(LOCKS) in _LEASE:
         return False
     try:
         lock = os.open(folder / LOCK, os.O_RDONLY)
@@ -74,7 +77,7 @@ def in_use(folder: Path) -> bool:
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+def locked(folder: Path, *, wait: bool = False) -> Iterator[Callable[[], None]]:
     """Hold ``folder`` for this process alone while the block runs.
 
     A block that fails before it has written a file leaves no folder behind where there was none.
@@ -83,24 +86,39 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
         folder: made if it is not there.
         wait: wait for another process that holds it, instead of giving up.
 
+    Yields:
+        What raises a ``TrimtabError`` once another process has taken the folder over, as may happen
+        to one that was suspended where there are no locks but leases. Call it before writing.
+
     Raises:
         TrimtabError: if another process holds it, or it cannot be written.
     """
     missing = not folder.exists()
     top = _first_missing(folder)
-    release = _lock(folder, wait=wait)
+    hold = _lock(folder, wait=wait)
     try:
-        yield
+        yield hold.check
     except BaseException:
         if missing:
             _remove_empty(folder, top)
         raise
     finally:
-        release()
+        hold.end()
 
 
-def _lock(folder: Path, *, wait: bool) -> Callable[[], None]:
-    """Lock a folder; return what lets go of it."""
+@dataclass(frozen=True)
+class _Hold:
+    """What lets go of a folder, and what tells that another process has taken it over."""
+
+    end: Callable[[], None]
+    check: Callable[[], None]
+
+
+def _lock(folder: Path, *, wait: bool) -> _Hold:
+    """Lock a folder."""
+    asked = os.environ.get(LOCKS, "")
+    if asked and asked not in _LEASE:
+        raise TrimtabError(f"{LOCKS}={asked}: must be lease, or not be set")
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +126,7 @@ def _lock(folder: Path, *, wait: bool) -> Callable[[], None]:
         except OSError as error:
             raise _unwritable(folder, error) from error
         try:
-            if os.environ.get(LOCKS) == "files":
+            if asked:
                 raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
             _flock(lock, wait=wait)
         except BlockingIOError as error:
@@ -120,14 +138,14 @@ def _lock(folder: Path, *, wait: bool) -> Callable[[], None]:
                 raise TrimtabError(
                     f"cannot lock {folder}: {error.strerror}; choose a local folder with out=…"
                 ) from error
-            if (release := _lock_by_file(folder, wait=wait)) is not None:
-                return release
+            if (hold := _lock_by_file(folder, wait=wait)) is not None:
+                return hold
             continue
         except BaseException:  # interrupted while it waits
             os.close(lock)
             raise
         if _is_still(folder / LOCK, lock):
-            return lambda: os.close(lock)
+            return _Hold(functools.partial(os.close, lock), lambda: None)
         os.close(lock)  # who held it has removed the folder; make it again
 
 
@@ -145,17 +163,17 @@ def _flock(lock: int, *, wait: bool) -> None:
     fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
-def _lock_by_file(folder: Path, *, wait: bool) -> Callable[[], None] | None:
+def _lock_by_file(folder: Path, *, wait: bool) -> _Hold | None:
     """Lock a folder whose file system knows no locks; None if it is gone in the meantime."""
     try:
-        release = hold(folder / LOCK_FILE, wait=wait)
+        held = hold(folder / LOCK_FILE, wait=wait)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise _unwritable(folder, error) from error
-    if release is None:
+    if held is None:
         raise _in_use(folder)
-    return release
+    return _Hold(held.end, held.check)
 
 
 def _in_use(folder: Path) -> TrimtabError:

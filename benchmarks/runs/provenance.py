@@ -91,7 +91,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
         TrimtabError: if the disk refuses.
     """
     command = " ".join(shlex.join(["trimtab", "train", *config.words]).split())
-    settings = OmegaConf.to_yaml(dict(config.settings))
+    settings = OmegaConf.to_yaml({**config.settings, **config.asked})
     atomic_write_text(folder / CONFIG, f"# {command}\n{settings}")
 
 

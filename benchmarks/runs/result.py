@@ -18,11 +18,24 @@ Progress = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of a run: its folder and what ``result.json`` in it says."""
+    """The outcome of a run: its folder and what ``result.json`` in it says.
+
+    Attributes:
+        folder: of the run, on this machine.
+        summary: what ``result.json`` says.
+        already_done: whether it was there before.
+        address: where it belongs, if that is not the folder.
+    """
 
     folder: Path
     summary: dict[str, Any]
     already_done: bool
+    address: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where the run is found, also from other machines."""
+        return self.address or str(self.folder)
 
 
 def budget_of(config: RunConfig) -> Budget:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Run:
         progress: told how far the run is.
         stop: set by who wants the run to save its state and end.
         callbacks: told of the run as it goes on.
+        held: called before something is written; raises where the folder is another's by now.
     """
 
     def __init__(
@@ -74,11 +75,12 @@ class Run:
         progress: Progress,
         stop: threading.Event | None = None,
         callbacks: Sequence[Callback] = (),
+        held: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.parts, self.folder, self.progress = config, parts, folder, progress
         self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks)
         self._asked_to_stop = threading.Event()  # by a callback
-        self.evaluation_due = False
+        self.evaluation_due, self.held = False, held
         seed = config["seed"]
         torch.manual_seed(seed)
         np.random.seed(seed)  # for simulators that still draw from the global generator
@@ -222,11 +224,12 @@ class Run:
             self._log()
 
     def _settle(self) -> None:
-        """Look at the metrics since the last look.
+        """Look at the metrics since the last look: before anything is written.
 
         Raises:
             TrimtabError: if one is no finite number; nothing that came of it has been saved.
         """
+        self.held()
         try:
             self.metrics.settle()
         except NotFinite as error:
@@ -296,6 +299,7 @@ class Run:
             deterministic=is_deterministic(self.config, self.algorithm.policy),
             check=self._check_stop,
         )
+        self.held()
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate
         self.reached = enough is not None and rate is not None and rate >= enough
@@ -327,14 +331,9 @@ class Run:
         self.listeners.trackers.arrived(self.position)
         seconds = time.perf_counter() - self._started
         summary = self.record.summary(
-            self.scores,
-            self.algorithm,
-            self.evaluations,
-            env_steps=self.env_steps,
-            updates=self.updates,
-            seconds=seconds,
-            reached=self.reached,
-        )
+            self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
+            updates=self.updates, seconds=seconds, reached=self.reached,
+        )  # fmt: skip
         self._save_policy(self.folder / "policy")
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")

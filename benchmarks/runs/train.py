@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
+from trimtab.benchmarks.runs.away import Home, at_home, localised
 from trimtab.benchmarks.runs.base import load_base, training
 from trimtab.benchmarks.runs.callbacks import Callback
 from trimtab.benchmarks.runs.experience import wants_of
@@ -48,6 +50,7 @@ def train(
     *,
     wait: bool = False,
     callbacks: Sequence[Callback] = (),
+    home: Home | None = None,
 ) -> Result:
     """Carry out one run, or go on with it, or say that it is done.
 
@@ -56,6 +59,8 @@ def train(
         progress: told how far the run is.
         wait: wait for another process that is at this run, instead of giving up.
         callbacks: told of steps, evaluations and checkpoints; not of a run that is done already.
+        home: where the run's folder belongs, if that is no folder of this machine; by default what
+            ``out`` says.
 
     Raises:
         Stopped: if the process is told to end (SIGTERM), or a callback asks for it: the run's state
@@ -66,7 +71,8 @@ def train(
             run was.
     """
     try:
-        return _train(config, progress, wait=wait, callbacks=callbacks)
+        local, home = localised(config, home)
+        return _train(local, progress, wait=wait, callbacks=callbacks, home=home)
     except OSError as error:  # such as a simulator's own temporary files on a full disk
         if fault_of_own_code(error) is not None:
             raise
@@ -83,7 +89,8 @@ def check(config: RunConfig) -> None:
     Raises:
         TrimtabError: what the run would end with.
     """
-    _check_method(config, build.components(config))
+    local, _ = localised(config, None)
+    _check_method(local, build.components(local))
 
 
 def _check_method(config: RunConfig, parts: build.Components) -> None:
@@ -162,40 +169,60 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
 
 
 def _train(
-    config: RunConfig, progress: Progress, *, wait: bool, callbacks: Sequence[Callback]
+    config: RunConfig,
+    progress: Progress,
+    *,
+    wait: bool,
+    callbacks: Sequence[Callback],
+    home: Home | None,
 ) -> Result:
     parts = build.components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
-    folder = (
-        Path(config["out"]) / config["env"] / config.algorithm / parts.config_hash
-        / f"seed{config['seed']}"
-    )  # fmt: skip
-    done = _finished(folder, parts)
-    if done is not None:
-        return done
-    _check_method(config, parts)  # before there is a folder
-    with locked(folder, wait=wait):
-        if os.path.lexists(folder / RESULT):
-            _write_start(folder, config, parts)
-        done = _finished(folder, parts)  # by whoever held the folder until now
+    where = f"{config['env']}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
+    folder = Path(config["out"]) / where
+    if home is None:
+        done = _finished(folder, parts)
         if done is not None:
             return done
-        remove_leftovers(folder)
-        (folder / TRACEBACK).unlink(missing_ok=True)
-        begun = (folder / PROVENANCE).is_file()
-        if begun:
-            check_same_start(folder, parts)
-        with sigterm_as_event() as stop:
-            run = Run(config, parts, folder, progress, stop, callbacks)
-            try:
-                _write_start(folder, config, parts)
-                return run.carry_out()
-            except Exception as error:
-                where = f"at update {run.updates + 1}, after {run.env_steps} environment steps"
-                keep_traceback(error, folder, f"{folder}: {where}")
-                raise
-            finally:
-                run.close()
+    _check_method(config, parts)  # before there is a folder
+    with at_home(home, where, folder, wait=wait) as away:
+        with locked(folder, wait=wait) as held:
+            away.fetch()
+            result = _go_on(config, parts, folder, progress, (*callbacks, *away.callbacks), held)
+            away.send()
+        return dataclasses.replace(result, address=away.address)
+
+
+def _go_on(
+    config: RunConfig,
+    parts: build.Components,
+    folder: Path,
+    progress: Progress,
+    callbacks: Sequence[Callback],
+    held: Callable[[], None],
+) -> Result:
+    """Carry out what is left of a run in a folder that the caller holds."""
+    if os.path.lexists(folder / RESULT):
+        _write_start(folder, config, parts)
+    done = _finished(folder, parts)  # by whoever held the folder until now
+    if done is not None:
+        return done
+    remove_leftovers(folder)
+    (folder / TRACEBACK).unlink(missing_ok=True)
+    begun = (folder / PROVENANCE).is_file()
+    if begun:
+        check_same_start(folder, parts)
+    with sigterm_as_event() as stop:
+        run = Run(config, parts, folder, progress, stop, callbacks, held)
+        try:
+            _write_start(folder, config, parts)
+            return run.carry_out()
+        except Exception as error:
+            where = f"at update {run.updates + 1}, after {run.env_steps} environment steps"
+            keep_traceback(error, folder, f"{folder}: {where}")
+            raise
+        finally:
+            run.close()
 
 
 def _finished(folder: Path, parts: build.Components) -> Result | None:

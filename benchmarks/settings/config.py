@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
@@ -43,6 +43,7 @@ class RunConfig:
         base_follows_seed: whether ``base`` was written with ``${seed}`` in it, so that runs of one
             configuration start from as many bases as there are seeds.
         words: what the settings were asked for with, as the command line takes it.
+        asked: settings as they were asked for, where ``settings`` has this machine's own paths.
     """
 
     settings: Mapping[str, Any]
@@ -51,6 +52,7 @@ class RunConfig:
     dataset: str | None
     base_follows_seed: bool
     words: tuple[str, ...] = ()
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]

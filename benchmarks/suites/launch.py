@@ -49,7 +49,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Done:
-    """What became of a run: its folder, what ``result.json`` in it says, whether it was there."""
+    """What became of a run: its folder or address, its ``result.json``, whether it was there."""
 
     folder: str
     summary: Mapping[str, Any]
@@ -208,7 +208,7 @@ def carry_out(work: Work, tell: Tell) -> Done:
             lambda share, text: tell(work.label, share, text),
             wait=True,  # two that share runs do each of them once
         )
-    return Done(str(result.folder), result.summary, result.already_done)
+    return Done(result.place, result.summary, result.already_done)
 
 
 def attempt(work: Work, tell: Tell) -> dict[str, Any]:

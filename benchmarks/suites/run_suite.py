@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from trimtab.benchmarks.core.storage import beside, is_address
+from trimtab.benchmarks.runs.away import copied
 from trimtab.benchmarks.runs.folder import look
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.benchmarks.suites.bars import Bars
@@ -26,10 +28,17 @@ NOTE = "suite.json"
 
 @dataclass
 class Outcome:
-    """What became of a suite's runs: the folder of each, and whether all were there before."""
+    """What became of a suite's runs.
+
+    Attributes:
+        folders: of each run, on this machine.
+        already_done: whether all were there before.
+        places: where other machines find them.
+    """
 
     folders: dict[tuple[str, int], Path] = field(default_factory=dict)
     already_done: bool = False
+    places: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def folder(self, name: str, seed: int) -> Path:
         """Return the folder of one run."""
@@ -102,14 +111,17 @@ def _schedule(
     running: dict[concurrent.futures.Future[Done], Job] = {}
     while waiting or running:
         for job in list(waiting):
-            if job.base is None or (job.base, job.seed) in outcome.folders:
+            if job.base is None or (job.base, job.seed) in outcome.places:
                 waiting.remove(job)
-                base = outcome.folders.get((job.base, job.seed)) if job.base else None
+                base = outcome.places.get((job.base, job.seed)) if job.base else None
                 running[launcher.submit(_work(job, base))] = job
         for future in launcher.await_some(running):
             job = running.pop(future)
             try:
-                outcome.folders[job.name, job.seed] = Path(future.result().folder)
+                place = future.result().folder
+                outcome.places[job.name, job.seed] = place
+                there = copied(place, "runs") if is_address(place) else Path(place)
+                outcome.folders[job.name, job.seed] = there
             except Stopped:
                 raise
             except TrimtabError as error:
@@ -117,10 +129,10 @@ def _schedule(
             finished(job.label)
 
 
-def _work(job: Job, base: Path | None) -> Work:
+def _work(job: Job, base: str | None) -> Work:
     """Return a run as a launcher takes it.
 
     Its base is named by its configuration: every seed starts from the base of its own seed.
     """
-    words = [] if base is None else [f"base={quoted(str(base.parent / 'seed') + '${seed}')}"]
+    words = [] if base is None else [f"base={quoted(beside(base, 'seed${seed}'))}"]
     return Work(job.label, (*job.overrides, *words))

@@ -12,6 +12,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from rich.console import Console
 
+from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs.train import check
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.overrides import check_overrides, spell_out
@@ -48,7 +49,8 @@ def sweep(
     combinations = _combinations(overrides)
     runs = [compose_run(words) for words in combinations]
     _check(runs)
-    folder = Path(runs[0]["out"]) / JOBS
+    out = runs[0]["out"]
+    folder = Path("runs" if is_address(out) else out) / JOBS
     works = [Work(_label(words, combinations), tuple(words)) for words in combinations]
     done: dict[Work, Done] = {}
     failed: list[str] = []

@@ -19,6 +19,7 @@ from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, records_of
 from trimtab.benchmarks.core import rundir
+from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
 from trimtab.benchmarks.settings.values import MOST_SEED
@@ -64,7 +65,8 @@ def bench(
         if asked not in FURTHER:
             raise TrimtabError(f"suite={suite}: tables: {nearest(asked, FURTHER)}")
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
-    folder = Path(out) if out else Path(runs) / "suites" / name
+    tables = Path("runs" if is_address(runs) else runs) / "suites" / name
+    folder = Path(out) if out else tables
     if action != "run":
         background.print_progress(progress_of(folder), format)
         return 0

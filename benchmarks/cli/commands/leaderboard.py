@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.runs import provenance
+from trimtab.benchmarks.runs.away import visible
 from trimtab.benchmarks.settings.renamed import RENAMED
 
 __all__ = ["leaderboard"]
@@ -35,17 +35,18 @@ def leaderboard(
     wanted = [word.strip() for word in physics.split(",") if word.strip()]
     if wanted:
         command += f" physics={','.join(wanted)}"
-    table, sources = collect(Path(runs))
-    board = boards.build(
-        table,
-        baselines=baseline or None,
-        intervals=intervals,
-        command=command,
-        versions=provenance.versions(),
-        sources=sources,
-        physics=wanted,
-        **options,
-    )
+    with visible(runs, "runs") as place:
+        table, sources = collect(place)
+        board = boards.build(
+            table,
+            baselines=baseline or None,
+            intervals=intervals,
+            command=command,
+            versions=provenance.versions(),
+            sources=sources,
+            physics=wanted,
+            **options,
+        )
     if out:
         paths = boards.write(board, out)
         logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))

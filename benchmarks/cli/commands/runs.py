@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from rich.markup import escape
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.core.rundir import remedy
+from trimtab.benchmarks.core.storage import is_address
+from trimtab.benchmarks.runs.away import visible
 from trimtab.benchmarks.runs.folder import find_runs
 from trimtab.benchmarks.runs.overview import Line, lines_of
 from trimtab.benchmarks.runs.repair import Mended, repair
@@ -37,17 +40,19 @@ def runs(action: str, where: str, other: str, format: str) -> int:
 def _list(where: str, other: str, format: str) -> int:
     if other:
         raise TrimtabError(f"runs: {where} {other}: {near(where, list(_ACTIONS))}")
-    folders = _runs_in(where)
-    lines = lines_of(folders)
+    with visible(where, "runs") as place:
+        lines = lines_of(_runs_in(str(place)))
+    if place != Path(where):  # an address: its runs by their names there
+        lines = [replace(line, run=str(Path(line.run).relative_to(place))) for line in lines]
+        place = Path()
     if format == "json":
         print_json([line.to_json() for line in lines])
         return 0
-    place = Path(where)
     print_rows(f"{len(lines)} run{'s' if len(lines) > 1 else ''} in {where}",
                [_row(line, place) for line in lines])  # fmt: skip
     plain = Console(soft_wrap=True, highlight=False)
     for line in lines:
-        if line.state == "broken":
+        if line.state == "broken" and not is_address(where):
             plain.print(remedy(Path(line.run)), markup=False)
         elif line.state == "stopped" and line.command and len(lines) == 1:
             plain.print(f"it goes on with: {line.command}", markup=False)
@@ -76,8 +81,11 @@ def _row(line: Line, place: Path) -> dict[str, Any]:
 def _diff(where: str, other: str, format: str) -> int:
     if not other:
         raise TrimtabError("runs diff: give the folders of two runs, such as: runs diff a b")
-    one, two = (_run_at(place) for place in (where, other))
-    mine, theirs = settings_of(one), settings_of(two)
+    with visible(where, "runs diff") as first, visible(other, "runs diff") as second:
+        one, two = _run_at(str(first)), _run_at(str(second))
+        mine, theirs = settings_of(one), settings_of(two)
+    if is_address(where) or is_address(other):
+        one, two = Path(where), Path(other)
     names = [
         name
         for name in dict.fromkeys([*mine, *theirs])
@@ -104,6 +112,11 @@ def _shown(settings: Mapping[str, Any], name: str) -> str:
 def _repair(where: str, other: str, format: str) -> int:
     if other:
         raise TrimtabError(f"runs repair: {other}: one word too many; mend one run after another")
+    if is_address(where):
+        raise TrimtabError(
+            f"runs repair: {where}: what lies at an address is whole or not there; go on with the "
+            "run, or remove its folder there"
+        )
     mended = repair(_run_at(where))
     if format == "json":
         print_json(mended.to_json())

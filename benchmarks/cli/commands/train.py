@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 
@@ -34,7 +33,7 @@ def train(words: Sequence[str]) -> int:
 
     with progress_bar(settings.algorithm) as tell:
         result = carry_out(settings, tell)
-    print_result(result.folder, result.summary, already_done=result.already_done)
+    print_result(result.place, result.summary, already_done=result.already_done)
     return 0
 
 
@@ -60,7 +59,7 @@ def _sweep(words: Sequence[str]) -> int:
     settings = parse("train", own, chosen)
     sweep(
         [word for word in words if word not in {*chosen, *of_launcher}],
-        lambda done: print_result(Path(done.folder), done.summary, already_done=done.already_done),
+        lambda done: print_result(done.folder, done.summary, already_done=done.already_done),
         console=Console(stderr=True),
         launcher=chosen_launcher(settings["launcher"], of_launcher),
         workers=settings["workers"],

@@ -105,7 +105,7 @@ def test_a_folder_is_held_and_let_go_of(tmp_path: Path, without_locks: None) -> 
 def test_locks_that_other_machines_do_not_see_are_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRIMTAB_LOCKS", "files")
+    monkeypatch.setenv("TRIMTAB_LOCKS", "lease")
     with locked(tmp_path):
         assert names(tmp_path) == ["run.lock", LOCK_FILE]
 
@@ -160,7 +160,9 @@ def test_of_many_that_contend_one_at_a_time_has_it(tmp_path: Path, left_over: bo
     folder.mkdir()
     count.write_text("0")
     if left_over:
-        (folder / LOCK_FILE).write_bytes(lockfile._text({**lockfile._note(), "started": "1"}))
+        (folder / LOCK_FILE).write_bytes(
+            lockfile.text_of({**lockfile.note_of_this_process(), "started": "1"})
+        )
     words = [sys.executable, "-c", WITHOUT_LOCKS + CONTENDERS, str(folder), str(count)]
     child = subprocess.run(words, capture_output=True, text=True)
     assert child.stdout == "[0, 0, 0, 0]\n", child.stderr
@@ -172,7 +174,7 @@ def test_of_many_that_contend_one_at_a_time_has_it(tmp_path: Path, left_over: bo
 def left(folder: Path, **changes: Any) -> Path:
     """Write a lock of this process with some entries changed."""
     path = folder / LOCK_FILE
-    path.write_bytes(lockfile._text({**lockfile._note(), **changes}))
+    path.write_bytes(lockfile.text_of({**lockfile.note_of_this_process(), **changes}))
     return path
 
 
@@ -215,7 +217,7 @@ def test_another_machines_lock_counts_while_it_is_renewed(
     def renew() -> None:
         note = json.loads(path.read_text())
         while not renewing.wait(0.3):
-            path.write_bytes(lockfile._text(note))
+            path.write_bytes(lockfile.text_of(note))
 
     thread = threading.Thread(target=renew)
     thread.start()
@@ -256,14 +258,34 @@ def test_who_was_taken_over_says_so_and_leaves_the_others_lock(
 ) -> None:
     """Such as a process that was suspended for longer than its lock counts."""
     monkeypatch.setattr(lockfile, "RENEWED_EVERY", 0.05)
-    with locked(tmp_path):
+    with locked(tmp_path) as check:
+        check()
         (tmp_path / LOCK_FILE).unlink()
         other = left(tmp_path, host="elsewhere").read_bytes()
         until = time.monotonic() + 30
         while "another process has taken it over" not in caplog.text:
             assert time.monotonic() < until
             time.sleep(0.01)
+        with pytest.raises(TrimtabError, match="another process .* writes no more there"):
+            check()
     assert (tmp_path / LOCK_FILE).read_bytes() == other
+
+
+def test_who_was_taken_over_knows_it_before_it_renews(
+    tmp_path: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that goes on after a night's sleep writes nothing before it has looked."""
+    monkeypatch.setattr(lockfile, "SURE_FOR", 0.0)
+    with locked(tmp_path) as check:
+        left(tmp_path, host="elsewhere")
+        with pytest.raises(TrimtabError, match="another process has taken it over"):
+            check()
+
+
+def test_another_word_for_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIMTAB_LOCKS", "leases")
+    with pytest.raises(TrimtabError, match="TRIMTAB_LOCKS=leases: must be lease"), locked(tmp_path):
+        raise AssertionError("held")
 
 
 def test_a_crash_while_a_lock_is_removed_is_told(

@@ -1,4 +1,4 @@
-"""How far a suite is, as another terminal reads it: also of files that are damaged, or not there."""
+"""How far a suite is, as another terminal reads it; also of damaged files, and of none."""
 
 from __future__ import annotations
 

@@ -1,0 +1,251 @@
+"""A run whose folder belongs elsewhere: it is carried out in a folder of this machine alone.
+
+What lies at its home comes down before it begins, and goes there with every checkpoint and at the
+end. So a run that was killed on one machine goes on on another one, from what it sent last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from trimtab.benchmarks.core.lease import LEASE, lease
+from trimtab.benchmarks.core.mirror import MANIFEST, Copy, Shelf, is_light
+from trimtab.benchmarks.core.rundir import LOCK_FILE
+from trimtab.benchmarks.core.shelves import StoreShelf
+from trimtab.benchmarks.core.storage import Store, child_of, is_address, open_store
+from trimtab.benchmarks.runs.callbacks import Callback, Moment
+from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.errors import TrimtabError
+
+__all__ = [
+    "SCRATCH", "AddressHome", "Away", "Home", "at_home", "copied", "localised", "scratch_of",
+    "visible",
+]  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+SCRATCH = "TRIMTAB_SCRATCH"
+"""Environment variable: where runs are carried out whose folders belong elsewhere."""
+_TRIES = 3
+
+
+class Home(Protocol):
+    """Where runs' folders belong, each by a name such as ``gym/Hopper-v5/sac/1a2b3c/seed0``."""
+
+    shelf: Shelf
+
+    def address(self, where: str) -> str:
+        """Return what others call a run's folder by."""
+
+    def hold(self, where: str, *, wait: bool) -> AbstractContextManager[Callable[[], None]]:
+        """Hold a folder for this process alone; yield what raises once that is not so any more."""
+
+    def localised(self, config: RunConfig) -> RunConfig:
+        """Return the settings with folders of this machine in place of those elsewhere."""
+
+
+class AddressHome:
+    """Runs at an address of pyarrow's.
+
+    Args:
+        address: such as ``s3://bucket/runs``.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address, self._store = address, open_store(address, "out")
+        self.shelf: Shelf = StoreShelf(self._store)
+
+    def address(self, where: str) -> str:
+        """Return the address of a run's folder."""
+        return child_of(self._address, where)
+
+    @contextmanager
+    def hold(self, where: str, *, wait: bool) -> Iterator[Callable[[], None]]:
+        """Hold a run's folder by a lease.
+
+        Raises:
+            TrimtabError: if another process has it.
+        """
+        held = lease(self._store, where, wait=wait)
+        if held is None:
+            raise TrimtabError(
+                f"{self.address(where)} is in use by another process; wait for it or choose "
+                "another out="
+            )
+        try:
+            yield held.check
+        finally:
+            held.end()
+
+    def localised(self, config: RunConfig) -> RunConfig:
+        """Return the settings with a scratch folder in place of the address."""
+        return _replaced(config, out=str(scratch_of(self._address)))
+
+
+class Away:
+    """A folder here and its copy at home.
+
+    Args:
+        copy: the copy; None where the folder is at home.
+        check: raises once another process has it.
+        address: of the copy.
+    """
+
+    def __init__(self, copy: Copy | None, check: Callable[[], None], address: str) -> None:
+        self._copy, self.check, self.address = copy, check, address
+
+    @property
+    def callbacks(self) -> Sequence[Callback]:
+        """What sends the folder home with every checkpoint."""
+        return () if self._copy is None else (_Sender(self),)
+
+    def fetch(self) -> None:
+        """Make the folder what its copy is."""
+        if self._copy is not None:
+            self._copy.fetch()
+
+    def send(self, tries: int = _TRIES) -> None:
+        """Make the copy what the folder is.
+
+        Raises:
+            TrimtabError: if another process has it by now, or it cannot be written.
+        """
+        if self._copy is None:
+            return
+        self.check()
+        for left in reversed(range(tries)):
+            try:
+                self._copy.send()
+                return
+            except TrimtabError as error:
+                if not left:
+                    raise
+                logger.warning("%s; it is tried again", error)
+
+
+class _Sender(Callback):
+    """Sends a run's folder home with every checkpoint."""
+
+    def __init__(self, away: Away) -> None:
+        self._away = away
+
+    def on_checkpoint(self, now: Moment) -> None:
+        """Send it; where that fails, the run goes on, and the next checkpoint is sent with it."""
+        self._away.check()
+        try:
+            self._away.send(1)
+        except TrimtabError as error:
+            logger.warning("%s; the next checkpoint is sent again", error)
+
+
+@contextmanager
+def at_home(home: Home | None, where: str, folder: Path, *, wait: bool) -> Iterator[Away]:
+    """Hold the home of a run's folder, if it has one elsewhere.
+
+    Yields:
+        What fetches and sends it.
+
+    Raises:
+        TrimtabError: if another process has it.
+    """
+    if home is None:
+        yield Away(None, lambda: None, "")
+        return
+    with home.hold(where, wait=wait) as check:
+        yield Away(Copy(home.shelf, where, folder), check, home.address(where))
+
+
+def localised(config: RunConfig, home: Home | None) -> tuple[RunConfig, Home | None]:
+    """Return the settings with paths of this machine in place of addresses, and the run's home.
+
+    A base at an address comes down.
+
+    Raises:
+        TrimtabError: if an address is wrong, or nothing is there.
+    """
+    if home is None and is_address(config["out"]):
+        home = AddressHome(config["out"])
+    if home is not None:
+        config = home.localised(config)
+    if is_address(config["base"]):
+        config = _replaced(config, base=str(copied(config["base"], "base")))
+    return config, home
+
+
+def _replaced(config: RunConfig, **changes: str) -> RunConfig:
+    asked = {key: config[key] for key in changes}
+    return dataclasses.replace(
+        config, settings={**config.settings, **changes}, asked={**asked, **config.asked}
+    )
+
+
+def scratch_of(address: str) -> Path:
+    """Return the folder of this machine for what belongs at an address."""
+    own = Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}"
+    root = Path(os.environ.get(SCRATCH) or own)
+    return root / hashlib.sha256(address.encode()).hexdigest()[:16]
+
+
+def copied(address: str, setting: str) -> Path:
+    """Bring a finished run or a bundle at an address down, without its checkpoints.
+
+    Args:
+        address: of its folder.
+        setting: what errors call it.
+
+    Returns:
+        Its folder on this machine.
+
+    Raises:
+        TrimtabError: if nothing is there.
+    """
+    place, mark, options = address.partition("?")
+    above, _, name = place.rstrip("/").rpartition("/")
+    store = open_store(above + mark + options, setting)
+    folder = scratch_of(address) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if not Copy(StoreShelf(store), name, folder).fetch(is_light):
+        raise TrimtabError(f"{setting}={address}: there is no run; see trimtab runs {above}")
+    return folder
+
+
+@contextmanager
+def visible(place: str, setting: str) -> Iterator[Path]:
+    """Yield a folder that looks as the one at a place: the place itself, or what is there of small.
+
+    Checkpoints at an address come without their arrays, and who is at a run is taken over as a
+    lock. The folder is gone afterwards.
+
+    Raises:
+        TrimtabError: if it is an address that cannot be reached, or no run is there.
+    """
+    if not is_address(place):
+        yield Path(place)
+        return
+    store = open_store(place, setting)
+    shelf = StoreShelf(store)
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as scratch:
+        found = store.find(MANIFEST)
+        for where in found:
+            folder = Path(scratch) / where
+            folder.mkdir(parents=True, exist_ok=True)
+            Copy(shelf, where, folder).fetch(is_light)
+            _take_lease(store, where, folder)
+        if not found:
+            raise TrimtabError(f"{setting}={place}: there is no run")
+        yield Path(scratch)
+
+
+def _take_lease(store: Store, where: str, folder: Path) -> None:
+    """Write down who is at a run, as a lock of another machine."""
+    held: Any = store.read(f"{where}/{LEASE}")
+    if held is not None:
+        (folder / LOCK_FILE).write_bytes(held)
