@@ -19,6 +19,9 @@ MOST = 2**32 - 1
 """The largest whole number of a setting: NumPy's older generators take no larger seed."""
 
 
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
+
+
 @dataclass(frozen=True)
 class Setting:
     """One ``key=value`` word of a command; ``default`` decides its type, ``...`` means required.
@@ -93,7 +96,7 @@ def parse(
     places = list(bare)
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals:
+        if not equals or _ADDRESS.match(word):
             key, text = _next_place(settings, places, word) if bare else next(iter(settings)), word
             if not key:
                 raise TrimtabError(
@@ -107,7 +110,7 @@ def parse(
         setting = settings[key]
         if setting.choices and text not in setting.choices:
             raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")
-        if re.match(r"[A-Za-z][A-Za-z0-9+]*://", text) and not setting.address:
+        if _ADDRESS.match(text) and not setting.address:
             raise TrimtabError(
                 f"{command}: {key}={text}: takes no address; give a path on this machine"
             )

@@ -19,7 +19,7 @@ from trimtab.benchmarks.core.rundir import LOCK, LOCK_FILE
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
 
-__all__ = ["MANIFEST", "Copy", "Entry", "Files", "Shelf", "entries_of", "is_light"]
+__all__ = ["MANIFEST", "Copy", "Entry", "Files", "Known", "Shelf", "entries_of", "is_light"]
 
 MANIFEST = "manifest.json"
 _CHECKPOINT = "checkpoint/"
@@ -215,8 +215,8 @@ def files_of_text(text: bytes, where: str) -> Files:
             " there, or choose another out="
         ) from error
     for name, entry in files.items():
-        parts = name.split("/")
-        if {"", ".", ".."} & {*parts} or "\\" in name or entry.size < 0 or not _is_sha(entry):
+        inside = not {"", ".", ".."} & {*name.split("/")} and not set(name) & {"\\", "\0"}
+        if not inside or entry.size < 0 or not _is_sha(entry):
             raise TrimtabError(f"{where}/{MANIFEST} names the file {name[:80]!r}, which is none")
     return files
 

@@ -26,8 +26,8 @@ from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "SCRATCH", "AddressHome", "Away", "Home", "at_home", "copied", "localised", "scratch_of",
-    "visible",
+    "SCRATCH", "AddressHome", "Away", "Home", "at_home", "copied", "localised", "replaced",
+    "scratch_of", "visible",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class AddressHome:
 
     def localised(self, config: RunConfig) -> RunConfig:
         """Return the settings with a scratch folder in place of the address."""
-        return _replaced(config, out=str(scratch_of(self._address)))
+        return replaced(config, out=str(scratch_of(self._address)))
 
 
 class Away:
@@ -176,11 +176,12 @@ def localised(config: RunConfig, home: Home | None) -> tuple[RunConfig, Home | N
     if home is not None:
         config = home.localised(config)
     if is_address(config["base"]):
-        config = _replaced(config, base=str(copied(config["base"], "base")))
+        config = replaced(config, base=str(copied(config["base"], "base")))
     return config, home
 
 
-def _replaced(config: RunConfig, **changes: str) -> RunConfig:
+def replaced(config: RunConfig, **changes: str) -> RunConfig:
+    """Return the settings with some changed for this machine; they say what was asked for, too."""
     asked = {key: config[key] for key in changes}
     return dataclasses.replace(
         config, settings={**config.settings, **changes}, asked={**asked, **config.asked}

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trimtab.benchmarks.core.own_code import in_a_line
+from trimtab.benchmarks.runs.away import Home
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.words import nearest
@@ -195,8 +196,13 @@ def _value(word: str, text: str, default: int | float | str) -> int | float | st
     return value
 
 
-def carry_out(work: Work, tell: Tell) -> Done:
+def carry_out(work: Work, tell: Tell, home: Home | None = None) -> Done:
     """Carry out one run in this process: what a launcher's workers do.
+
+    Args:
+        work: the run.
+        tell: told how far it is.
+        home: where its folder belongs, if no path of this machine leads there.
 
     Raises:
         Stopped: if the process is told to end.
@@ -207,18 +213,19 @@ def carry_out(work: Work, tell: Tell) -> Done:
             compose_run(work.words),
             lambda share, text: tell(work.label, share, text),
             wait=True,  # two that share runs do each of them once
+            home=home,
         )
     return Done(result.place, result.summary, result.already_done)
 
 
-def attempt(work: Work, tell: Tell) -> dict[str, Any]:
-    """Carry out one run in this process; return what became of it as JSON values.
+def attempt(work: Work, tell: Tell, home: Home | None = None) -> dict[str, Any]:
+    """Carry out one run, as :func:`carry_out`; return what became of it as JSON values.
 
     Raises:
         Stopped: if the process is told to end.
     """
     try:
-        done = carry_out(work, tell)
+        done = carry_out(work, tell, home)
     except Stopped:
         raise
     except TrimtabError as error:

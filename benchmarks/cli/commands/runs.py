@@ -43,7 +43,10 @@ def _list(where: str, other: str, format: str) -> int:
     with visible(where, "runs") as place:
         lines = lines_of(_runs_in(str(place)))
     if place != Path(where):  # an address: its runs by their names there
-        lines = [replace(line, run=str(Path(line.run).relative_to(place))) for line in lines]
+        lines = [
+            replace(line, run=str(Path(line.run).relative_to(place)), command=None)
+            for line in lines
+        ]
         place = Path()
     if format == "json":
         print_json([line.to_json() for line in lines])

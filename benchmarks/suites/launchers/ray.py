@@ -23,6 +23,7 @@ import yaml
 
 from trimtab.benchmarks.core.mailbox import Mailbox
 from trimtab.benchmarks.core.signals import sigterm_as_event
+from trimtab.benchmarks.runs.away import scratch_of
 from trimtab.benchmarks.suites.launch import (
     STOPPED,
     Done,
@@ -35,6 +36,7 @@ from trimtab.benchmarks.suites.launch import (
     attempt,
     settle,
 )
+from trimtab.benchmarks.suites.unshared import Keeper, KeptHome
 from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["LAUNCHER"]
@@ -59,6 +61,7 @@ OPTIONS = {
     "memory_gb": Option(0.0, "memory that a node must have free for a run; 0: any"),
     "resources": Option("", "names that the cluster gives to nodes, such as '{a100: 1}'"),
     "retries": Option(3, "how often a run whose node or process is lost is started again"),
+    "shared": Option("true", "false: nodes share no files; runs come back through Ray"),
     "grows": Option(0, "1: the cluster gets nodes as they are asked for; do not look for one now"),
 }
 
@@ -81,10 +84,14 @@ class _Tasks:
             )  # fmt: skip
         except (TypeError, ValueError) as error:
             raise TrimtabError(f"launcher=ray: Ray says: {_line(error)}") from error
-        self._place = {
-            "folder": os.getcwd(),
+        self._place: dict[str, Any] = {
+            "folder": os.getcwd(), "keeper": None,
             "variables": {k: v for k, v in os.environ.items() if k.startswith("TRIMTAB_")},
-        }
+        }  # fmt: skip
+        if start.settings["shared"] == "false":
+            keeper: Any = ray.remote(Keeper)
+            keeper = keeper.options(num_cpus=0, scheduling_strategy=here)
+            self._place["keeper"] = keeper.remote(os.getcwd(), self._place["variables"])
         self._waiting: list[tuple[Work, concurrent.futures.Future[Done]]] = []
         self._running: dict[Any, concurrent.futures.Future[Done]] = {}
 
@@ -157,19 +164,42 @@ def _carry_out(work: Work, mailbox: Any, place: Mapping[str, Any]) -> dict[str, 
     if ray.get(mailbox.say.remote(work.label, 0.0, f"begins on {platform.node()}")):
         return {"error": STOPPED}
     os.environ.update(place["variables"])
-    if not os.path.isdir(place["folder"]):
+    home = None
+    if place["keeper"] is not None:
+        node = f"{ray.get_runtime_context().get_node_id()}{place['folder']}"
+        home = KeptHome(lambda what, *said: _called(place["keeper"], what, *said), node)
+        folder = scratch_of(node)
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chdir(folder)
+    elif os.path.isdir(place["folder"]):
+        os.chdir(place["folder"])
+    else:
         return {
             "error": f"{platform.node()} does not see the folder {place['folder']}; run the "
-            "command where all nodes see it, and name runs= there"
+            "command where all nodes see it and name runs= there, or add launcher.shared=false"
         }
-    os.chdir(place["folder"])
     with _in_touch(work, mailbox) as (tell, told):
         try:
-            return attempt(work, tell)
+            return attempt(work, tell, home)
         except Stopped as stopped:
             if not told.is_set():
                 raise
             return {"error": str(stopped)}
+
+
+def _called(keeper: Any, what: str, *said: Any) -> Any:
+    """Call a method of the keeper.
+
+    Raises:
+        TrimtabError: if it is gone: the command that asked for the runs has ended.
+    """
+    import ray
+    from ray.exceptions import RayError
+
+    try:
+        return ray.get(getattr(keeper, what).remote(*said))
+    except RayError as error:
+        raise TrimtabError(f"the machine that asked for the run is gone: {_line(error)}") from error
 
 
 @contextmanager
@@ -244,6 +274,8 @@ def _resources(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(settings: Mapping[str, Any]) -> None:
     _resources(settings)
+    if settings["shared"] not in ("true", "false"):
+        raise TrimtabError(f"launcher.shared={settings['shared']}: must be true or false")
     if settings["address"] not in ("", "auto"):
         _check_answers(settings["address"])
 

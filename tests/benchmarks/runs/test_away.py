@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,17 @@ from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.core import lease as leases
 from trimtab.benchmarks.core import lockfile
 from trimtab.benchmarks.core.lease import LEASE, lease
-from trimtab.benchmarks.core.mirror import MANIFEST
+from trimtab.benchmarks.core.mirror import MANIFEST, entries_of
+from trimtab.benchmarks.core.rundir import locked
 from trimtab.benchmarks.core.storage import beside, child_of, open_store
+from trimtab.benchmarks.runs.away import Home
 from trimtab.benchmarks.runs.callbacks import Callback, Moment
+from trimtab.benchmarks.runs.folder import look
 from trimtab.benchmarks.runs.result import Result
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.suites import unshared
 from trimtab.errors import TrimtabError
 
 WORDS = [
@@ -47,8 +52,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return carry_out(str(tmp_path_factory.mktemp("here")))
 
 
-def carry_out(out: str, *callbacks: Callback) -> Result:
-    return train(compose_run([*WORDS, f"out={out}"]), callbacks=callbacks)
+def carry_out(out: str, *callbacks: Callback, home: Home | None = None) -> Result:
+    return train(compose_run([*WORDS, f"out={out}"]), callbacks=callbacks, home=home)
 
 
 def bits(result: Result) -> tuple[bytes, list[dict[str, Any]]]:
@@ -122,6 +127,60 @@ def table(runs: str, capfd: Any) -> Any:
         main(["leaderboard", f"runs={runs}", "format=json"])
     found = json.loads(capfd.readouterr().out)
     return {key: value for key, value in found.items() if key != "command"}
+
+
+class Machines:
+    """The machine that asks for runs, and others that reach it by calls alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.keeper = unshared.Keeper(str(folder), {})
+
+    def call(self, what: str, *said: Any) -> Any:
+        return getattr(self.keeper, what)(*said)
+
+    def home(self, machine: str) -> unshared.KeptHome:
+        return unshared.KeptHome(self.call, machine)
+
+
+def test_a_run_comes_back_from_machines_that_share_no_files(
+    whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
+    monkeypatch.setattr(unshared, "CHUNK", 999)  # whole multiples of it, and rests
+    machines = Machines(tmp_path)
+    one, two = machines.home("one"), machines.home("two")
+    folder = tmp_path / "runs" / whole.folder.relative_to(whole.folder.parents[4])
+
+    class Power(BaseException):
+        """Ends a process at once."""
+
+    def cut(now: Moment) -> None:
+        monkeypatch.setattr(one, "_call", no_more)
+
+    def no_more(*said: Any) -> None:
+        raise Power
+
+    with pytest.raises(Power):
+        carry_out("runs", At(100, cut), home=one)
+    assert look(folder).state == "running" and look(folder, ours=True).counters["env_steps"] == 90
+    before = entries_of(folder)
+    # It is started again elsewhere; what the first machine still sends is refused.
+    watched = At(0)
+    result = carry_out("runs", watched, home=two)
+    assert watched.first == 91 and result.place == str(folder.relative_to(tmp_path))
+    done = entries_of(folder)
+    assert done != before and look(folder).state == "done"
+    assert bits(result) == bits(whole) == bits(replace(result, folder=folder))
+    run = result.place
+    assert not machines.keeper.put(run, 1, "0" * 64, 0, b"late")
+    assert not machines.keeper.commit(run, 1, {})
+    assert entries_of(folder) == done and carry_out("runs", home=two).already_done
+    # Somebody on the machine itself is at it.
+    with locked(folder), pytest.raises(TrimtabError, match="is in use by another process"):
+        carry_out("runs", home=two)
+    config = (folder / "config.yaml").read_text()
+    assert "out: runs\n" in config and "scratch" not in config
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing half sent
 
 
 def test_half_of_an_upload_is_what_was_there_before(
@@ -249,6 +308,7 @@ def test_a_lease_that_another_one_has_is_not_taken(held: str) -> None:
         (["train", *WORDS, "out=file://{}/a-file/in"], "see that it can be reached and written to"),
         (["train", *WORDS, "base=file://{}/none"], "base=file://{}/none: there is no run"),
         (["runs", "file://{}/none"], "runs=file://{}/none: there is no run"),
+        (["runs", "file://{}/none?a=b"], "runs=file://{}/none?a=b: "),
         (["runs", "repair", "file://{}/none"], "what lies at an address is whole or not there"),
         (["leaderboard", "runs=file://{}/none"], "there is no run"),
         (["leaderboard", "out=file://{}/none"], "out=file://{}/none: takes no address"),

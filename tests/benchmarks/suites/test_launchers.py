@@ -274,6 +274,20 @@ def test_rays_tasks_end_with_the_command_and_save_their_runs(
     in_time(lambda: not any(in_use(run) for run in runs))
 
 
+def test_ray_finds_the_same_where_nodes_share_no_files(
+    here: Any, tiny_suite: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
+    out = tmp_path / "asked"
+    out.mkdir()
+    words = ["launcher=ray", f"launcher.address={cluster.address}", "launcher.shared=false"]
+    tiny_suite.bench(out, *words)
+    assert tiny_suite.found(out) == here
+    # Each of the two nodes has carried out a run in a folder of its own.
+    own = [path.parents[5] for path in (tmp_path / "scratch").rglob("bc/*/*/result.json")]
+    assert len(set(own)) == 2 and not any(path.is_relative_to(out) for path in own)
+
+
 def test_ray_finds_the_same_although_a_node_is_lost(
     here: Any, tiny_suite: Any, cluster: Cluster, tmp_path: Path
 ) -> None:
