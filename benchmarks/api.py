@@ -24,6 +24,7 @@ from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs import train as runs
+from trimtab.benchmarks.runs.away import visible
 from trimtab.benchmarks.runs.callbacks import Callback, Moment
 from trimtab.benchmarks.runs.evaluate import EpisodeScore, Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
@@ -161,7 +162,7 @@ def leaderboard(
     """Compute tables and their intervals from the raw rows of runs.
 
     Args:
-        runs: a folder of runs, or one ``episodes.parquet``.
+        runs: a folder of runs, or its address, or one ``episodes.parquet``.
         out: folder to write the page, the figure and the tables to; None writes nothing.
         baseline: method that the others are compared with.
         metric: ``success`` or ``return``; None for success where a task has it.
@@ -171,17 +172,18 @@ def leaderboard(
     Raises:
         TrimtabError: if there are no rows, or they do not belong in one table.
     """
-    table, sources = collect(Path(runs))
-    board = boards.build(
-        table,
-        metric=metric,
-        baselines=baseline,
-        intervals=intervals,
-        command=f"trimtab leaderboard runs={os.fspath(runs)}",
-        versions=versions(),
-        sources=sources,
-        physics=physics,
-    )
+    with visible(os.fspath(runs), "runs") as place:
+        table, sources = collect(place)
+        board = boards.build(
+            table,
+            metric=metric,
+            baselines=baseline,
+            intervals=intervals,
+            command=f"trimtab leaderboard runs={os.fspath(runs)}",
+            versions=versions(),
+            sources=sources,
+            physics=physics,
+        )
     if out is not None:
         boards.write(board, os.fspath(out))
     return board

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.core.rundir import in_use
+from trimtab.benchmarks.core.storage import open_store
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_json, read_json
 
@@ -21,6 +23,8 @@ PROGRESS = "progress.json"
 """The file beside a suite's tables that says how far its runs are."""
 EVERY = 2.0
 """Seconds between two times that it is written."""
+EVERY_AWAY = 30.0
+"""Seconds between two times that it is also written where the runs are, if that is an address."""
 
 
 class Followed:
@@ -31,10 +35,15 @@ class Followed:
         suite: name of the suite.
         labels: of all its runs.
         launcher: name of what carries them out.
+        address: where the runs are, if they are at an address; it is written there, too.
     """
 
-    def __init__(self, path: Path, suite: str, labels: Sequence[str], launcher: str) -> None:
+    def __init__(
+        self, path: Path, suite: str, labels: Sequence[str], launcher: str, address: str = ""
+    ) -> None:
         self._path, self._lock, self._changed = path, threading.Lock(), True
+        self._store = open_store(address, "runs") if address else None
+        self._sent = float("-inf")
         self._note: dict[str, Any] = {
             "suite": suite, "launcher": launcher, "host": platform.node(), "process": os.getpid(),
             "started": time.time(), "ended": None,
@@ -68,16 +77,34 @@ class Followed:
         now = {"updated": time.time(), "ended": ended, "runs": runs}
         with suppress(TrimtabError):  # a full disk ends the runs by their own files
             atomic_write_json(self._path, self._note | now)
+        if self._store is not None and (ended or time.monotonic() - self._sent > EVERY_AWAY):
+            self._sent = time.monotonic()
+            with suppress(TrimtabError):
+                self._store.write(_there(self._path), json.dumps(self._note | now).encode())
+
+
+def _there(path: Path) -> str:
+    """Return the name that a file of progress has where the runs are."""
+    return f"suites/{path.parent.name}/{path.name}"
 
 
 @contextmanager
-def following(path: Path, suite: str, labels: Sequence[str], launcher: str) -> Iterator[Followed]:
+def following(
+    path: Path, suite: str, labels: Sequence[str], launcher: str, address: str = ""
+) -> Iterator[Followed]:
     """Write how far runs are while the block goes on, and how it ended.
+
+    Args:
+        path: file that it is written to; its folder has the suite's name.
+        suite: as :class:`Followed`.
+        labels: as :class:`Followed`.
+        launcher: as :class:`Followed`.
+        address: as :class:`Followed`.
 
     Yields:
         What is told of the runs.
     """
-    followed, over = Followed(path, suite, labels, launcher), threading.Event()
+    followed, over = Followed(path, suite, labels, launcher, address), threading.Event()
     followed.write()
 
     def write() -> None:
@@ -99,8 +126,12 @@ def following(path: Path, suite: str, labels: Sequence[str], launcher: str) -> I
         followed.write(ended)
 
 
-def progress_of(folder: Path) -> dict[str, Any]:
+def progress_of(folder: Path, address: str = "") -> dict[str, Any]:
     """Return how far the suite is whose tables are, or will be, in a folder.
+
+    Args:
+        folder: of the tables.
+        address: of the runs, which is asked where the folder is another machine's.
 
     Returns:
         What was written last, with its ``state`` now: ``running``, ``done``, ``ended`` (by an error
@@ -110,17 +141,30 @@ def progress_of(folder: Path) -> dict[str, Any]:
         TrimtabError: if it was never begun, or the file is damaged.
     """
     path = folder / PROGRESS
-    if not path.is_file():
-        raise TrimtabError(f"bench: nothing was begun in {folder}; leave the word status out")
-    found = read_json(path, "progress")
+    away = _away(path, address)
+    if away is None and not path.is_file():
+        raise TrimtabError(
+            f"bench: nothing was begun in {address or folder}; leave the word status out"
+        )
+    found = away or read_json(path, "progress")
     if not _says_progress(found):
         raise TrimtabError(f"bench: {path} does not say how far runs are; start the suite again")
     ended = found.get("ended")
     if ended is None:
-        state = "running" if in_use(folder) else "lost"
+        state = "running" if away is not None or in_use(folder) else "lost"
     else:
         state = "done" if ended == "done" else "ended"
     return {**found, "state": state}
+
+
+def _away(path: Path, address: str) -> Any:
+    """Return what is said where the runs are; None where this machine has the file itself."""
+    if not address or path.is_file():
+        return None
+    said = open_store(address, "runs").read(_there(path))
+    with suppress(ValueError):
+        return said and json.loads(said)
+    return {"damaged": True}
 
 
 _OF_SUITE = {"suite": str, "launcher": str, "updated": (int, float), "runs": dict}

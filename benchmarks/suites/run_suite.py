@@ -46,8 +46,9 @@ class Outcome:
 
 
 def run_suite(
-    suite: Suite, out: Path, *, workers: int, console: Console, launcher: Chosen | None = None
-) -> Outcome:
+    suite: Suite, out: Path, *, workers: int, console: Console, launcher: Chosen | None = None,
+    address: str = "",
+) -> Outcome:  # fmt: skip
     """Carry out every run of a suite that is not done; bases first, ``workers`` side by side.
 
     Args:
@@ -56,6 +57,7 @@ def run_suite(
         workers: runs side by side; 0 for one a core.
         console: where progress is shown.
         launcher: what carries the runs out; None for processes of this machine.
+        address: of the runs, if they go to an address.
 
     Raises:
         Stopped: if the process is told to end (SIGTERM): the runs' states are saved.
@@ -69,7 +71,7 @@ def run_suite(
     outcome = Outcome()
     weights = {job.label: job.seconds for job in suite.jobs}
     with (
-        following(out / PROGRESS, suite.name, list(weights), chosen.kind.name) as followed,
+        following(out / PROGRESS, suite.name, list(weights), chosen.kind.name, address) as followed,
         Bars(suite.name, weights, console) as bars,
     ):
 

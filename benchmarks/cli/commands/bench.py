@@ -65,10 +65,10 @@ def bench(
         if asked not in FURTHER:
             raise TrimtabError(f"suite={suite}: tables: {nearest(asked, FURTHER)}")
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
-    tables = Path("runs" if is_address(runs) else runs) / "suites" / name
-    folder = Path(out) if out else tables
+    address = runs if is_address(runs) else ""
+    folder = Path(out) if out else Path("runs" if address else runs) / "suites" / name
     if action != "run":
-        background.print_progress(progress_of(folder), format)
+        background.print_progress(progress_of(folder, address), format)
         return 0
     where = chosen_launcher(launcher, overrides)
     command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
@@ -84,7 +84,9 @@ def bench(
         background.detach([*words, *overrides], folder)
         return 0
     with rundir.locked(folder):
-        outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=where)
+        outcome = run_suite(
+            loaded, folder, workers=workers, console=console, launcher=where, address=address
+        )
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
         sys.stdout.write(board.to_json())

@@ -73,14 +73,14 @@ class TinySuite:
         assert ended.value.code == 0, told.getvalue()
         return shown.getvalue()
 
-    def found(self, folder: Path) -> Found:
-        """Return what the suite found below a folder."""
+    def found(self, folder: Path, runs: str = "runs") -> Found:
+        """Return what the suite found below a folder, with its runs in a folder in that."""
         out = folder / "runs" / "suites" / "tiny"
-        weights = sorted((folder / "runs").glob("**/policy/model.safetensors"))
+        weights = sorted((folder / runs).glob("**/policy/model.safetensors*"))
         return Found(
             (out / "leaderboard.csv").read_bytes(),
             read_episodes(out / "episodes.parquet").drop_columns(["seconds"]).to_pylist(),
-            {str(path.relative_to(folder)): path.read_bytes() for path in weights},
+            {str(path.parent.relative_to(folder / runs)): path.read_bytes() for path in weights},
         )
 
 

@@ -100,9 +100,16 @@ def test_submitits_own_executor_finds_the_same_with_two_runs_a_job(
 
 
 def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
-    here: Any, tiny_suite: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    here: Any,
+    tiny_suite: Any,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tiny_suite.bench(tmp_path, "workers=2", "detach=true")
+    """Its runs go to an address."""
+    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
+    words = ["workers=2", f"runs=file://{tmp_path}/there"]
+    tiny_suite.bench(tmp_path, *words, "detach=true")
     states: list[str] = []
     shares: dict[str, list[float]] = {}
 
@@ -114,7 +121,7 @@ def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
             pytest.raises(SystemExit) as ended,
         ):
             moment.setattr(background, "in_use", lambda folder: False)
-            main(["bench", "suite=tiny.yaml", "workers=2", "detach=true"])
+            main(["bench", "suite=tiny.yaml", *words, "detach=true"])
         assert ended.value.code == 2 and "is in use by another process" in capfd.readouterr().err
 
     def done() -> bool:
@@ -134,13 +141,16 @@ def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
     out = tmp_path / "runs" / "suites" / "tiny"
     in_time((out / "leaderboard.csv").is_file)
     in_time(lambda: not in_use(out))
-    assert tiny_suite.found(tmp_path) == here
+    assert tiny_suite.found(tmp_path, "there") == here
     assert "3/3 frozen seed 0 done" in (out / "bench.log").read_text()
     assert "3 of 3 runs, done" in tiny_suite.bench(tmp_path, "status")
     # A process that is gone without a word is told from one that goes on.
     note = json.loads((out / "progress.json").read_text())
     (out / "progress.json").write_text(json.dumps({**note, "ended": None}))
     assert "its process is gone; run the same command" in tiny_suite.bench(tmp_path, "status")
+    # A machine that has not that file asks where the runs are.
+    (out / "progress.json").unlink()
+    assert "3 of 3 runs, done" in tiny_suite.bench(tmp_path, "status", words[1])
 
 
 class Cluster:
