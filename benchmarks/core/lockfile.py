@@ -118,7 +118,7 @@ class Renewed:
 
     def _go_on(self) -> None:
         while not self._ended.wait(RENEWED_EVERY):
-            with contextlib.suppress(OSError):  # the next time may go well
+            with contextlib.suppress(OSError, TrimtabError):  # the next time may go well
                 if not self._renew(text_of(self._note)):
                     self._lost = True
                     logger.error("%s; stop one of them", self._told())
@@ -141,19 +141,20 @@ class Renewed:
             try:
                 self._lost = not _is_of(self._note, self._read())
                 self._confirmed = time.monotonic()
-            except OSError:  # others, too, may see nothing of this process
+            except (OSError, TrimtabError):  # others, too, may see nothing of this process
                 self._lost = time.monotonic() - self._confirmed > STALE_AFTER
         if self._lost:
             raise TrimtabError(f"{self._told()}; this one has stopped, and writes no more there")
 
     def end(self) -> None:
-        """Let go of the lock."""
+        """Let go of the lock; where that fails, it is left over."""
         if os.getpid() != self._note["process"]:  # a copy of the process that has it
             return
         self._ended.set()
         self._thread.join()
-        if _is_of(self._note, self._read()):
-            self._remove()
+        with contextlib.suppress(OSError, TrimtabError):
+            if _is_of(self._note, self._read()):
+                self._remove()
 
 
 def _renew(path: Path, note: Mapping[str, Any], text: bytes) -> bool:

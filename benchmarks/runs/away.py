@@ -11,6 +11,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 SCRATCH = "TRIMTAB_SCRATCH"
 """Environment variable: where runs are carried out whose folders belong elsewhere."""
 _TRIES = 3
+_PAUSE = 2.0  # seconds between two of them
 
 
 class Home(Protocol):
@@ -129,6 +131,7 @@ class Away:
                 if not left:
                     raise
                 logger.warning("%s; it is tried again", error)
+                time.sleep(_PAUSE)
 
 
 class _Sender(Callback):
@@ -189,9 +192,23 @@ def replaced(config: RunConfig, **changes: str) -> RunConfig:
 
 
 def scratch_of(address: str) -> Path:
-    """Return the folder of this machine for what belongs at an address."""
-    own = Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}"
-    root = Path(os.environ.get(SCRATCH) or own)
+    """Return the folder of this machine for what belongs at an address.
+
+    Raises:
+        TrimtabError: if another user has made the folder that is for this one.
+    """
+    chosen = os.environ.get(SCRATCH)
+    root = Path(chosen or Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}")
+    if not chosen:
+        try:
+            root.mkdir(mode=0o700, exist_ok=True)
+            others = root.is_symlink() or root.stat().st_uid != os.getuid()
+        except OSError as error:
+            raise TrimtabError(
+                f"cannot make {root}: {error.strerror}; name a folder with {SCRATCH}=…"
+            ) from error
+        if others:
+            raise TrimtabError(f"{root} is another user's; name a folder with {SCRATCH}=…")
     return root / hashlib.sha256(address.encode()).hexdigest()[:16]
 
 

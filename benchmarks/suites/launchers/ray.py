@@ -191,7 +191,7 @@ def _called(keeper: Any, what: str, *said: Any) -> Any:
     """Call a method of the keeper.
 
     Raises:
-        TrimtabError: if it is gone: the command that asked for the runs has ended.
+        TrimtabError: if it cannot do it, or is gone: the command that asked for the runs has ended.
     """
     import ray
     from ray.exceptions import RayError
@@ -199,7 +199,7 @@ def _called(keeper: Any, what: str, *said: Any) -> Any:
     try:
         return ray.get(getattr(keeper, what).remote(*said))
     except RayError as error:
-        raise TrimtabError(f"the machine that asked for the run is gone: {_line(error)}") from error
+        raise TrimtabError(f"the machine that asked for the run says: {_line(error)}") from error
 
 
 @contextmanager

@@ -288,6 +288,39 @@ def test_another_word_for_locks_is_told(tmp_path: Path, monkeypatch: pytest.Monk
         raise AssertionError("held")
 
 
+def test_a_lease_outlives_a_store_that_is_away_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lockfile, "RENEWED_EVERY", 0.01)
+    monkeypatch.setattr(lockfile, "SURE_FOR", 0.0)
+    note = lockfile.note_of_this_process()
+    away, renewed = threading.Event(), threading.Event()
+
+    def read() -> bytes:
+        if away.is_set():
+            raise TrimtabError("s3://bucket: no answer")
+        return lockfile.text_of(note)
+
+    def renew(text: bytes) -> bool:
+        read()
+        renewed.set()
+        return True
+
+    held = lockfile.Renewed("s3://bucket, run", note, read, renew, lambda: None)
+    away.set()
+    held.check()  # the lease counts still, whoever looks
+    time.sleep(0.05)
+    renewed.clear()
+    away.clear()
+    assert renewed.wait(20)
+    held.check()
+    away.set()
+    monkeypatch.setattr(lockfile, "STALE_AFTER", 0.0)
+    with pytest.raises(TrimtabError, match="another process"):  # or it may have by now
+        held.check()
+    held.end()
+
+
 def test_a_crash_while_a_lock_is_removed_is_told(
     tmp_path: Path, no_locks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

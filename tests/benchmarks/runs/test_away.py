@@ -20,10 +20,10 @@ from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.core import lease as leases
 from trimtab.benchmarks.core import lockfile
 from trimtab.benchmarks.core.lease import LEASE, lease
-from trimtab.benchmarks.core.mirror import MANIFEST, entries_of
+from trimtab.benchmarks.core.mirror import MANIFEST, entries_of, files_of_text
 from trimtab.benchmarks.core.rundir import locked
 from trimtab.benchmarks.core.storage import beside, child_of, open_store
-from trimtab.benchmarks.runs.away import Home
+from trimtab.benchmarks.runs.away import Home, scratch_of
 from trimtab.benchmarks.runs.callbacks import Callback, Moment
 from trimtab.benchmarks.runs.folder import look
 from trimtab.benchmarks.runs.result import Result
@@ -327,6 +327,30 @@ def test_wrong_addresses_are_told_in_one_line(
     shown = capfd.readouterr().err
     assert ended.value.code == 2 and shown.count("\n") == 1, shown
     assert told.replace("{}", str(tmp_path)) in shown
+
+
+@pytest.mark.parametrize("name", ["../a", "/etc/a", "a//b", "a/../../b", "", ".", "a\\b", "a\0b"])
+def test_a_manifest_names_no_file_outside_of_its_folder(name: str) -> None:
+    entry = {"size": 1, "sha256": "0" * 64}
+    assert "a/b" in files_of_text(json.dumps({"files": {"a/b": entry}}).encode(), "there")
+    with pytest.raises(TrimtabError, match="names the file"):
+        files_of_text(json.dumps({"files": {name: entry}}).encode(), "there")
+    for wrong in ({"size": -1}, {"sha256": "../a"}):
+        with pytest.raises(TrimtabError, match="names the file"):
+            files_of_text(json.dumps({"files": {"a/b": {**entry, **wrong}}}).encode(), "there")
+    with pytest.raises(TrimtabError, match="is no manifest of a run"):
+        files_of_text(b"[]", "there")
+
+
+def test_a_scratch_folder_is_its_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRIMTAB_SCRATCH", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert scratch_of("s3://a/b").parent == tmp_path / f"trimtab-{os.getuid()}"
+    assert scratch_of("s3://a/b").parent.stat().st_mode & 0o777 == 0o700
+    scratch_of("s3://a/b").parent.rmdir()
+    (tmp_path / f"trimtab-{os.getuid()}").symlink_to(tmp_path)
+    with pytest.raises(TrimtabError, match="is another user's; name a folder with TRIMTAB_SCRATCH"):
+        scratch_of("s3://a/b")
 
 
 def test_addresses_keep_their_options_at_their_end() -> None:
