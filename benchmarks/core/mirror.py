@@ -74,6 +74,10 @@ class Copy:
         self._shelf, self._where, self._folder = shelf, where, folder
         self._known: Known = {}
 
+    def files(self) -> Files | None:
+        """Return what the copy holds; None where there is none."""
+        return self._shelf.files(self._where)
+
     def fetch(self, wanted: Callable[[str], bool] = lambda name: True) -> bool:
         """Make the folder what the copy is; return whether there is a copy.
 

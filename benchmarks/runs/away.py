@@ -23,6 +23,7 @@ from trimtab.benchmarks.core.rundir import LOCK_FILE
 from trimtab.benchmarks.core.shelves import StoreShelf
 from trimtab.benchmarks.core.storage import Store, child_of, is_address, open_store
 from trimtab.benchmarks.runs.callbacks import Callback, Moment
+from trimtab.benchmarks.runs.folder import POLICIES, RESULT
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 
@@ -103,6 +104,7 @@ class Away:
 
     def __init__(self, copy: Copy | None, check: Callable[[], None], address: str) -> None:
         self._copy, self.check, self.address = copy, check, address
+        self._is_done = False
 
     @property
     def callbacks(self) -> Sequence[Callback]:
@@ -110,9 +112,10 @@ class Away:
         return () if self._copy is None else (_Sender(self),)
 
     def fetch(self) -> None:
-        """Make the folder what its copy is."""
+        """Make the folder what its copy is; of a run that is done, checkpoints stay where it is."""
         if self._copy is not None:
-            self._copy.fetch()
+            self._is_done = RESULT in (self._copy.files() or ())
+            self._copy.fetch(is_light if self._is_done else lambda file: True)
 
     def send(self, tries: int = _TRIES) -> None:
         """Make the copy what the folder is.
@@ -120,7 +123,7 @@ class Away:
         Raises:
             TrimtabError: if another process has it by now, or it cannot be written.
         """
-        if self._copy is None:
+        if self._copy is None or self._is_done:
             return
         self.check()
         for left in reversed(range(tries)):
@@ -174,7 +177,7 @@ def localised(config: RunConfig, home: Home | None) -> tuple[RunConfig, Home | N
     Raises:
         TrimtabError: if an address is wrong, or nothing is there.
     """
-    if home is None and is_address(config["out"]):
+    if is_address(config["out"]):
         home = AddressHome(config["out"])
     if home is not None:
         config = home.localised(config)
@@ -255,7 +258,9 @@ def visible(place: str, setting: str) -> Iterator[Path]:
         for where in found:
             folder = Path(scratch) / where
             folder.mkdir(parents=True, exist_ok=True)
-            Copy(shelf, where, folder).fetch(is_light)
+            Copy(shelf, where, folder).fetch(
+                lambda file: is_light(file) and not file.startswith(f"{POLICIES}/")
+            )
             _take_lease(store, where, folder)
         if not found:
             raise TrimtabError(f"{setting}={place}: there is no run")

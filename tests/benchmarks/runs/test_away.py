@@ -108,7 +108,12 @@ def test_a_run_that_is_lost_on_one_machine_goes_on_on_another(
     assert f"out: {address}" in config and str(tmp_path / "two") not in config
     # It is done for everybody, and a table is that of the run in a folder.
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "three"))
+    sent = next(folder.rglob(MANIFEST)).read_bytes()
     assert carry_out(address).already_done
+    assert next(folder.rglob(MANIFEST)).read_bytes() == sent
+    arrays = [next((tmp_path / x).rglob("arrays.safetensors")) for x in ("two", "three")]
+    assert arrays[0].stat().st_size == arrays[1].stat().st_size  # its content stayed where it is
+    assert arrays[0].read_bytes() != arrays[1].read_bytes()
     assert [line["state"] for line in listed(address, capfd)] == ["done"]
     assert table(address, capfd) == table(str(whole.folder.parents[4]), capfd)
     # Nothing is left of what later checkpoints replaced.
