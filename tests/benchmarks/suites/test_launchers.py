@@ -284,37 +284,34 @@ def test_rays_tasks_end_with_the_command_and_save_their_runs(
     in_time(lambda: not any(in_use(run) for run in runs))
 
 
-def test_ray_finds_the_same_where_nodes_share_no_files(
+def test_ray_finds_the_same(here: Any, tiny_suite: Any, cluster: Cluster, tmp_path: Path) -> None:
+    tiny_suite.bench(tmp_path, "launcher=ray", f"launcher.address={cluster.address}")
+    assert tiny_suite.found(tmp_path) == here
+
+
+def test_ray_finds_the_same_although_nodes_share_no_files_and_one_is_lost(
     here: Any, tiny_suite: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
-    out = tmp_path / "asked"
+    out, saved = tmp_path / "asked", list[int]()
     out.mkdir()
-    words = ["launcher=ray", f"launcher.address={cluster.address}", "launcher.shared=false"]
-    tiny_suite.bench(out, *words)
-    assert tiny_suite.found(out) == here
-    # Each of the two nodes has carried out a run in a folder of its own.
-    own = [path.parents[5] for path in (tmp_path / "scratch").rglob("bc/*/*/result.json")]
-    assert len(set(own)) == 2 and not any(path.is_relative_to(out) for path in own)
-
-
-def test_ray_finds_the_same_although_a_node_is_lost(
-    here: Any, tiny_suite: Any, cluster: Cluster, tmp_path: Path
-) -> None:
-    saved: list[int] = []
 
     def take_away() -> None:
         """Lose the second of the two nodes, each of which is in the middle of a run."""
-        runs = [in_time(lambda seed=seed: trained_a_while(tmp_path, seed)) for seed in (0, 1)]
+        runs = [in_time(lambda seed=seed: trained_a_while(out, seed)) for seed in (0, 1)]
         cluster.lose(cluster.nodes[1])
         saved.extend(1200 - position(run) for run in runs)
 
     taker = threading.Thread(target=take_away, daemon=True)
     taker.start()
-    tiny_suite.bench(tmp_path, "launcher=ray", f"launcher.address={cluster.address}")
+    words = ["launcher=ray", f"launcher.address={cluster.address}", "launcher.shared=false"]
+    tiny_suite.bench(out, *words)
     taker.join(10)
     assert len(saved) == 2 and min(saved) > 0  # neither had come to its end
-    assert tiny_suite.found(tmp_path) == here
+    assert tiny_suite.found(out) == here
+    # Each of the two nodes had a folder of its own.
+    own = [path.parents[5] for path in (tmp_path / "scratch").rglob("bc/*/*/provenance.json")]
+    assert len(set(own)) == 2 and not any(path.is_relative_to(out) for path in own)
 
 
 @pytest.fixture
