@@ -1,4 +1,4 @@
-"""What a leaderboard is: runs, rows, tables and aggregates, and their Markdown, CSV and JSON.
+"""What a leaderboard is: runs, rows and tables, and their Markdown, CSV and JSON.
 
 A row of a table is one configuration, by (env, algorithm, policy, base, config_hash), judged at the
 last evaluation of each of its runs. ``best`` is the mean over runs of each run's best evaluation: a
@@ -14,11 +14,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from trimtab.benchmarks.board.across import Aggregate, across
 from trimtab.benchmarks.board.stats import Interval, number_text
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.benchmarks.board.wording import AGGREGATE_READING, METRIC_NAMES, READING
 
-__all__ = ["Aggregate", "EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run"]
+__all__ = ["EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run"]
 
 Metric = Literal["success", "return"]
 """What an environment is scored by."""
@@ -123,33 +124,6 @@ class EnvTable:
 
 
 @dataclass(frozen=True)
-class Aggregate:
-    """One method over all environments in which it has a success rate."""
-
-    label: str
-    envs: tuple[str, ...]
-    runs: int
-    iqm: Interval
-    median: Interval
-    mean: Interval
-    optimality_gap: Interval
-    improvement: Interval | None
-
-    def cells(self) -> dict[str, str]:
-        """Return what a table shows of the method, by column heading."""
-        return {
-            "Method": self.label,
-            "IQM [95%]": self.iqm.text(),
-            "Median [95%]": self.median.text(),
-            "Mean [95%]": self.mean.text(),
-            "Optimality gap [95%]": self.optimality_gap.text(),
-            "P(better) [95%]": self.improvement.text() if self.improvement else "–",
-            "Environments": str(len(self.envs)),
-            "Runs": str(self.runs),
-        }
-
-
-@dataclass(frozen=True)
 class Leaderboard:
     """Every table, with the rows it was computed from and the command that recomputes it."""
 
@@ -198,13 +172,22 @@ class Leaderboard:
             parts += [f"## {table.env}", f"Score: {METRIC_NAMES[table.metric]}."]
             parts += [markdown_table(rows)]
         if self.aggregates:
-            rows = [aggregate.cells() for aggregate in self.aggregates]
-            parts += ["## Across environments", AGGREGATE_READING, markdown_table(rows)]
+            parts += ["## Across environments", AGGREGATE_READING, *self._across()]
         if self.notes:
             parts += ["## Notes", "\n".join(f"- {note}" for note in self.notes)]
         facts = self.provenance()
         parts += ["## Provenance", "\n".join(f"- {name}: `{text}`" for name, text in facts)]
         return "\n\n".join(parts) + "\n"
+
+    def _across(self) -> list[str]:
+        """Return the methods over equal sets of environments, and why others are in no table."""
+        found, parts = across(self.aggregates), []
+        for envs, rows in found.sets:
+            parts += [f"In {', '.join(envs)}:", markdown_table([row.cells() for row in rows])]
+        if found.left_out:
+            left = "\n".join(f"- {label}: {reason}" for label, reason in found.left_out)
+            parts += [f"In no table, because nothing compares:\n\n{left}"]
+        return parts
 
 
 def _plain(value: Any) -> Any:

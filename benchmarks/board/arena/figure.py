@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
-from trimtab.benchmarks.board.wording import METRIC_NAMES
-from trimtab.files import atomic_write_bytes
+from trimtab.benchmarks.board.pictures import (
+    MUTED,
+    Stroke,
+    draw_strokes,
+    name_ends,
+    picture,
+    set_axes,
+)
+from trimtab.benchmarks.board.report.looks import LIGHT, colours_of
 
 __all__ = ["draw"]
 
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-"""Colours that stay apart for every kind of colour vision (Okabe and Ito)."""
-_GREY = "#b9bec7"
-_STROKES = ("-", "--", "-.", ":")
-Style = tuple[str, str]
-"""A colour and a stroke."""
+_FIRST = 6
+"""Number of methods of a contest that have a colour."""
+_BLACK = "#000000"
 
 
 def draw(arena: Arena, path: Path) -> None:
     """Draw every contest: the methods with the largest areas in colour, the others in grey.
 
-    A method looks the same in every panel. The frozen base is a dotted level, the best control a
-    dashed one, both black.
+    No two of a panel have one colour, and a method keeps its own where that allows it. The frozen
+    base and the best control are black levels. Every line is named at its end.
 
     Args:
         arena: the tables.
         path: PNG to write.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    columns = min(len(arena.contests), 2)
-    rows = -(-len(arena.contests) // columns)
-    chart, axes = pyplot.subplots(
-        rows, columns, figsize=(6.4 * columns, 4.2 * rows), layout="constrained", squeeze=False
-    )
-    styles = _styles(arena)
-    for axis, contest in zip(axes.flat, arena.contests, strict=False):
-        _panel(axis, contest, arena, styles)
-    for axis in list(axes.flat)[len(arena.contests) :]:
-        axis.remove()
-    picture = io.BytesIO()
-    chart.savefig(picture, dpi=120, metadata={"Software": None})
-    pyplot.close(chart)
-    atomic_write_bytes(path, picture.getvalue())
+    colours = _colours(arena)
+    with picture(path, len(arena.contests), 2, (7.2, 5.0), 120) as axes:
+        for axis, contest, own in zip(axes, arena.contests, colours, strict=True):
+            _panel(axis, contest, _strokes(contest, arena, own))
 
 
 def _learned(contest: Contest, arena: Arena) -> list[ArenaRow]:
@@ -59,52 +47,41 @@ def _learned(contest: Contest, arena: Arena) -> list[ArenaRow]:
     )
 
 
-def _styles(arena: Arena) -> dict[str, Style]:
-    """Return how each method is drawn that is among the first in some contest, by its label."""
-    first = [row for c in arena.contests for row in _learned(c, arena)[: len(_COLOURS)]]
-    areas: dict[str, list[float]] = {}
-    for row in first:
-        areas.setdefault(row.label, []).append(row.area)
-    order = sorted(areas, key=lambda label: (-max(areas[label]), label))
-    number = len(_COLOURS)
-    return {
-        label: (_COLOURS[place % number], _STROKES[place // number % len(_STROKES)])
-        for place, label in enumerate(order)
-    }
+def _colours(arena: Arena) -> list[dict[str, int]]:
+    """Return for each contest the colours of its first methods, by their labels."""
+    return colours_of(
+        [[row.label for row in _learned(contest, arena)[:_FIRST]] for contest in arena.contests]
+    )
 
 
-def _panel(axis: Any, contest: Contest, arena: Arena, styles: dict[str, Style]) -> None:
-    learned = _learned(contest, arena)
-    for place, row in reversed(list(enumerate(learned))):
-        shown = place < len(_COLOURS)
-        colour, stroke = styles[row.label] if shown else (_GREY, "-")
+def _strokes(contest: Contest, arena: Arena, colours: dict[str, int]) -> list[Stroke]:
+    """Return the lines of a contest, in the order in which they are drawn."""
+    strokes = []
+    for row in reversed(_learned(contest, arena)):
         at, score, low, high = _line(row, contest)
-        axis.plot(
-            at, score, color=colour, linestyle=stroke, linewidth=1.8 if shown else 0.9,
-            label=row.label if shown else None, zorder=3 if shown else 1,
-        )  # fmt: skip
-        if shown:
-            axis.fill_between(at, low, high, color=colour, alpha=0.07, linewidth=0)
+        if row.label in colours:
+            colour = LIGHT[colours[row.label]]
+            strokes.append(Stroke(row.label, at, score, (low, high), colour, "o", 1.9))
+        else:
+            strokes.append(Stroke(row.label, at, score, None, MUTED, "", 1.0, named=False))
+    last = max((stroke.at[-1] for stroke in strokes), default=1.0)
+    levels = []
     if contest.frozen is not None:
-        axis.axhline(contest.frozen.value, color="black", linestyle=":", label="frozen base")
-    controls = [row for row in contest.rows if row.method in arena.controls]
-    if controls:
+        levels.append(("frozen base", contest.frozen.value))
+    if controls := [row for row in contest.rows if row.method in arena.controls]:
         best = max(controls, key=lambda row: row.score.value)
-        axis.axhline(
-            best.score.value, color="black", linestyle="--", label=f"best control: {best.label}"
-        )
-    axis.set_title(f"{contest.task}, from a {contest.base} policy", fontsize=11)
-    axis.set_xlabel("training episodes")
-    axis.set_ylabel(METRIC_NAMES[contest.metric])
-    if contest.metric == "success":
-        axis.set_ylim(-0.03, 1.03)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", alpha=0.25)
-    handles, labels = axis.get_legend_handles_labels()
-    axis.legend(
-        handles[::-1], labels[::-1], frameon=False, fontsize=8, loc="upper center",
-        bbox_to_anchor=(0.5, -0.14), ncols=3,
-    )  # fmt: skip
+        levels.append((f"best control: {best.label}", best.score.value))
+    for name, value in levels:
+        strokes.append(Stroke(name, (0.0, last), (value, value), None, _BLACK, "", 1.3))
+    return strokes
+
+
+def _panel(axis: Any, contest: Contest, strokes: list[Stroke]) -> None:
+    last = max((stroke.at[-1] for stroke in strokes), default=1.0)
+    title = f"{contest.task}, from a {contest.base} policy"
+    set_axes(axis, title, "training episodes", contest.metric, last)
+    draw_strokes(axis, strokes)
+    name_ends(axis, strokes[::-1], letters=26)
 
 
 def _line(

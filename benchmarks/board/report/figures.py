@@ -1,4 +1,4 @@
-"""The figures of the report as inline SVG: learning curves, and the last evaluation.
+"""The figures of the report as inline SVG: learning curves.
 
 Each is drawn for a width in pixels. Colours are classes of the style sheet, so that they follow the
 reader's light or dark scheme.
@@ -6,20 +6,34 @@ reader's light or dark scheme.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from trimtab.benchmarks.board.model import Entry, EnvTable
+from trimtab.benchmarks.board.model import Entry
 from trimtab.benchmarks.board.report import svg
 from trimtab.benchmarks.board.report.axes import count_text, nice_ticks, score_scale, tick_text
+from trimtab.benchmarks.board.report.labels import short_names, spread
+from trimtab.benchmarks.board.report.looks import dashes, swelling, turns
+from trimtab.benchmarks.board.report.panels import Panel
 from trimtab.benchmarks.board.report.series import curve_points, over_steps
 from trimtab.benchmarks.board.wording import METRIC_NAMES
 
-__all__ = ["last_evaluations", "learning_curves", "spread"]
+__all__ = ["CHARACTER", "Curve", "curves_of", "learning_curves"]
 
-_CHARACTER = 6.4  # width of an average letter of the figures' 12-pixel type, in pixels
+CHARACTER = 6.4
+"""Width of an average letter of the figures' 12-pixel type, in pixels."""
+_LINE = 13.0  # height of a line of it
 _Points = list[tuple[float, float, float, float]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method's curve: its points (x, value, low, high); ``flat`` is what takes no steps."""
+
+    entry: Entry
+    points: _Points
+    flat: bool
 
 
 @dataclass(frozen=True)
@@ -42,29 +56,52 @@ class _Frame:
         """Return where a score lies."""
         return self.bottom - (self.bottom - self.top) * (value - self.low) / (self.high - self.low)
 
+    def line(self, curve: Curve) -> list[tuple[float, float]]:
+        """Return the corners of a curve."""
+        return [(self.x(point[0]), self.y(point[1])) for point in curve.points]
 
-def learning_curves(table: EnvTable, colours: Mapping[str, int], width: int, height: int) -> str:
-    """Return the learning curves of one environment as SVG, labelled at their ends."""
-    margin = max(len(_short(entry.label)) for entry in table.entries) * _CHARACTER + 22
-    curves = [(entry, curve_points(table, entry)) for entry in table.entries]
-    ends = [value for entry, points in curves for value in (entry.mean.low, entry.mean.high)]
-    ends += [value for _, points in curves for point in points for value in point[2:]]
+
+def curves_of(panel: Panel, entries: Sequence[Entry]) -> list[Curve]:
+    """Return the curves of some of a panel's methods; a level goes from 0 to the budget's end."""
+    found = []
+    for entry in entries:
+        points = curve_points(panel.table, entry)
+        level = [(0.0, *entry.mean), (float(panel.budget), *entry.mean)]
+        found.append(Curve(entry, points or level, flat=not points))
+    return found
+
+
+def learning_curves(panel: Panel, width: int, height: int, letters: int) -> str:
+    """Return a panel's learning curves as SVG, labelled at their ends.
+
+    The best is drawn last, above the others, and lines that lie on one another take turns.
+
+    Args:
+        panel: what is drawn.
+        width: of the drawing, in pixels.
+        height: of the drawing, in pixels.
+        letters: the most of them in a line of a label.
+    """
+    table = panel.table
+    names = short_names([entry.label for entry in panel.entries], letters)
+    margin = max(len(line) for name in names for line in name) * CHARACTER + 22
+    everyone = curves_of(panel, panel.everyone)
+    ends = [value for curve in everyone for point in curve.points for value in point[2:]]
     low, high, ticks = score_scale(table, ends)
-    last = max(point[0] for _, points in curves for point in points)
-    frame = _Frame(46.0, width - margin, 26.0, height - 40.0, last, low, high)
+    frame = _Frame(46.0, width - margin, 26.0, height - 40.0, float(panel.budget), low, high)
     unit = "environment steps" if over_steps(table) else "gradient updates"
+    curves = everyone[: len(panel.entries)]
     parts = [
-        *_curve_axes(frame, ticks, nice_ticks(0.0, last, 4 if width < 400 else 5)),
+        *_curve_axes(frame, ticks, nice_ticks(0.0, frame.last, 4 if width < 400 else 5)),
         svg.text((frame.left + frame.right) / 2, height - 5, unit, "middle", "muted"),
         svg.text(0, 12, METRIC_NAMES[table.metric], "start", "muted"),
+        *(_grey(frame, curve) for curve in everyone[len(panel.entries) :]),
     ]
-    finals = []
-    for entry, points in curves:
-        drawn: _Points = points or [(0.0, *entry.mean), (last, *entry.mean)]
-        hover = f"{entry.label}: {entry.mean.text(table.digits)}"
-        parts.append(_curve(frame, drawn, hover, colours[entry.label], flat=not points))
-        finals.append((frame.y(drawn[-1][1]), frame.x(drawn[-1][0]), entry))
-    parts += _end_labels(frame, finals, colours)
+    upwards = curves[::-1]
+    taken = turns([frame.line(curve) for curve in upwards])
+    parts += [_band(frame, curve, panel) for curve in upwards if not curve.flat]
+    parts += [_curve(frame, curve, panel, turn) for curve, turn in zip(upwards, taken, strict=True)]
+    parts += _end_labels(frame, curves, names, panel)
     return svg.drawing(width, height, f"Learning curves in {table.env}", parts)
 
 
@@ -84,94 +121,62 @@ def _curve_axes(frame: _Frame, ticks: Sequence[float], x_ticks: Sequence[float])
     return parts
 
 
-def _curve(frame: _Frame, points: _Points, hover: str, colour: int, *, flat: bool) -> str:
-    """Return a curve with its band; ``flat`` is the level of what takes no steps."""
-    upper = [f"{frame.x(p[0]):.1f},{frame.y(p[3]):.1f}" for p in points]
-    lower = [f"{frame.x(p[0]):.1f},{frame.y(p[2]):.1f}" for p in reversed(points)]
-    middle = " ".join(f"{frame.x(p[0]):.1f},{frame.y(p[1]):.1f}" for p in points)
+def _path(corners: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
+
+
+def _grey(frame: _Frame, curve: Curve) -> str:
+    """Return the line of a method that is named in another panel."""
+    name = escape(curve.entry.label)
+    points = _path(frame.line(curve))
+    return f'<polyline class="other" points="{points}"><title>{name}</title></polyline>'
+
+
+def _band(frame: _Frame, curve: Curve, panel: Panel) -> str:
+    """Return the interval around a curve."""
+    upper = [(frame.x(point[0]), frame.y(point[3])) for point in curve.points]
+    lower = [(frame.x(point[0]), frame.y(point[2])) for point in reversed(curve.points)]
+    colour = panel.colours[curve.entry.label]
+    return f'<polygon class="band s{colour}" points="{_path([*upper, *lower])}"/>'
+
+
+def _curve(frame: _Frame, curve: Curve, panel: Panel, turn: tuple[int, int]) -> str:
+    """Return a curve with its marks; marks of lines below are larger, so that they show."""
+    entry, corners = curve.entry, frame.line(curve)
+    dash = dashes(turn)
+    style = ""
+    if dash is not None:
+        offset, (stroke, gap) = dash
+        style = f' stroke-dasharray="{stroke:g} {gap:g}" stroke-dashoffset="{offset:g}"'
+    radius = 2.4 * (1.0 + swelling(turn))
+    marks = "" if curve.flat else "".join(svg.mark(*at, radius, panel.group) for at in corners)
+    hover = f"{entry.label}: {entry.mean.text(panel.table.digits)}"
     return (
-        f'<g class="s{colour}"><title>{escape(hover)}</title>'
-        + ("" if flat else f'<polygon class="band" points="{" ".join(upper + lower)}"/>')
-        + f'<polyline class="curve{" flat" if flat else ""}" points="{middle}"/>'
-        + ("" if flat else "".join(svg.dot(frame.x(p[0]), frame.y(p[1]), 2.2) for p in points))
-        + "</g>"
+        f'<g class="s{panel.colours[entry.label]}" data-method="{escape(entry.label)}">'
+        f"<title>{escape(hover)}</title>"
+        f'<polyline class="curve{" flat" if curve.flat else ""}"{style} '
+        f'points="{_path(corners)}"/>{marks}</g>'
     )
 
 
 def _end_labels(
-    frame: _Frame, finals: Sequence[tuple[float, float, Entry]], colours: Mapping[str, int]
+    frame: _Frame, curves: Sequence[Curve], names: Sequence[tuple[str, ...]], panel: Panel
 ) -> list[str]:
-    """Return the methods' names beside the ends of their curves, at (y, x) pixels."""
-    ordered = sorted(finals, key=lambda final: final[0])
-    places = spread([y for y, _, _ in ordered], 15.0, frame.top, frame.bottom)
-    right = frame.right
-    return [
-        f'<g class="s{colours[entry.label]}"><path class="leader" d="M{x + 2:.1f} '
-        f'{y:.1f}L{right + 6:.1f} {place:.1f}H{right + 12:.1f}"/></g>'
-        + svg.text(right + 16, place + 4, _short(entry.label))
-        for (y, x, entry), place in zip(ordered, places, strict=True)
-    ]
-
-
-def last_evaluations(
-    table: EnvTable, colours: Mapping[str, int], width: int, *, beside: bool
-) -> str:
-    """Return final scores with intervals as SVG; labels stand beside or above their bars."""
-    longest = max(len(_short(entry.label)) for entry in table.entries) * _CHARACTER
-    values = [entry.mean.text(table.digits) for entry in table.entries]
-    number_width = max(len(value) for value in values) * _CHARACTER
-    left, right = (longest + 14, width - number_width - 14) if beside else (10.0, width - 12.0)
-    row = min(44.0, max(30.0, 240.0 / len(table.entries))) if beside else 44.0
-    top = 6.0
-    bottom = top + row * len(table.entries)
-    height = bottom + 40
-    ends = [v for entry in table.entries for v in entry.mean[1:]]
-    ends += [run.last for entry in table.entries for run in entry.runs]
-    low_end, high_end, ticks = score_scale(table, ends)
-
-    def x(value: float) -> float:
-        return left + (right - left) * (value - low_end) / (high_end - low_end)
-
-    parts = []
-    for tick in ticks:
-        parts.append(svg.line(x(tick), top - 4, x(tick), bottom, "grid"))
-        parts.append(svg.text(x(tick), bottom + 18, tick_text(tick, ticks), "middle", "muted"))
-    parts.append(svg.line(left, bottom, right, bottom, "axis"))
-    parts.append(
-        svg.text((left + right) / 2, height - 5, METRIC_NAMES[table.metric], "middle", "muted")
-    )
-    for index, (entry, value) in enumerate(zip(table.entries, values, strict=True)):
-        head = top + row * index
-        middle = head + (row / 2 if beside else 29.0)
-        if beside:
-            parts.append(svg.text(longest + 2, middle + 4, _short(entry.label), "end"))
-            parts.append(svg.text(width, middle + 4, value, "end", "number"))
-        else:
-            parts.append(svg.text(left, head + 14, _short(entry.label), "start", "halo"))
-            parts.append(svg.text(width - 12.0, head + 14, value, "end", "number halo"))
-        low, high = x(entry.mean.low), x(entry.mean.high)
-        ticks_of_seeds = "".join(
-            svg.line(x(run.last), middle - 7, x(run.last), middle + 7, "seed") for run in entry.runs
-        )
+    """Return the methods' names beside the ends of their curves, apart from one another."""
+    ends = [frame.line(curve)[-1] for curve in curves]
+    order = sorted(range(len(curves)), key=lambda place: (ends[place][1], place))
+    gap = 2.0 + _LINE * max(len(name) for name in names)
+    heights = spread([ends[place][1] for place in order], gap, frame.top, frame.bottom)
+    right, parts = frame.right, []
+    for place, height in zip(order, heights, strict=True):
+        (x, y), label, lines = ends[place], curves[place].entry.label, names[place]
         parts.append(
-            f'<g class="s{colours[entry.label]}"><title>{escape(entry.label)}: {value}</title>'
-            f"{svg.line(low, middle, high, middle, 'bar')}{ticks_of_seeds}"
-            f"{svg.dot(x(entry.mean.value), middle, 5.0)}</g>"
+            f'<g class="s{panel.colours[label]}"><path class="leader" d="M{x + 3:.1f} '
+            f'{y:.1f}L{right + 6:.1f} {height:.1f}"/>'
+            f"{svg.mark(right + 11, height, 2.8, panel.group)}</g>"
         )
-    return svg.drawing(width, height, f"Last evaluation in {table.env}", parts)
-
-
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Return places at least ``gap`` apart within the limits, near the sorted wanted ones."""
-    places: list[float] = []
-    for place in wanted:
-        places.append(max(place, places[-1] + gap) if places else max(place, low))
-    ceiling = max(high, low + gap * (len(places) - 1))
-    for index in range(len(places) - 1, -1, -1):
-        places[index] = min(places[index], ceiling)
-        ceiling = places[index] - gap
-    return places
-
-
-def _short(label: str, limit: int = 22) -> str:
-    return label if len(label) <= limit else label[: limit - 1] + "…"
+        first = height + 4 - _LINE * (len(lines) - 1) / 2
+        parts += [
+            svg.text(right + 18, first + _LINE * number, line) for number, line in enumerate(lines)
+        ]
+    return parts
