@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from trimtab.benchmarks.board.stats import Interval
 
-__all__ = ["Across", "Aggregate", "across"]
+__all__ = ["LEFT_OUT", "Across", "Aggregate", "across", "heading"]
+
+LEFT_OUT = "In no table, because they were run in one environment only"
+"""What stands above the methods that are in no set."""
 
 
 @dataclass(frozen=True)
@@ -43,30 +46,32 @@ class Across:
     """What can be compared over environments.
 
     Attributes:
-        sets: environments, at least two, and the methods that were run in just these, at least two;
-            the most environments first.
-        left_out: methods that are in no set, each with the reason.
+        sets: environments, at least two, and the methods that were run in just these; first the
+            sets of several methods, then those with most environments.
+        left_out: an environment, and the methods that were run in it alone.
     """
 
     sets: tuple[tuple[tuple[str, ...], tuple[Aggregate, ...]], ...]
-    left_out: tuple[tuple[str, str], ...]
+    left_out: tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def across(aggregates: Sequence[Aggregate]) -> Across:
-    """Return methods in groups with equal environments, and why the others are in none."""
+    """Return methods in groups with equal environments, and those that are in one alone."""
     alike: dict[tuple[str, ...], list[Aggregate]] = defaultdict(list)
     for row in aggregates:
         alike[tuple(sorted(row.envs))].append(row)
-    order = sorted(alike, key=lambda envs: (-len(envs), -len(alike[envs]), envs))
-    sets = tuple(
-        (envs, tuple(alike[envs])) for envs in order if len(envs) > 1 and len(alike[envs]) > 1
+    order = sorted(alike, key=lambda envs: (len(alike[envs]) < 2, -len(envs), envs))
+    return Across(
+        tuple((envs, tuple(alike[envs])) for envs in order if len(envs) > 1),
+        tuple(
+            (envs[0], tuple(row.label for row in alike[envs]))
+            for envs in sorted(alike)
+            if len(envs) == 1
+        ),
     )
-    named = {row.label for _, rows in sets for row in rows}
-    left = [(row.label, _reason(row)) for row in aggregates if row.label not in named]
-    return Across(sets, tuple(left))
 
 
-def _reason(row: Aggregate) -> str:
-    if len(row.envs) == 1:
-        return f"only in {row.envs[0]}"
-    return f"no other method is in the same {len(row.envs)} environments: {', '.join(row.envs)}"
+def heading(envs: Sequence[str], rows: Sequence[Aggregate]) -> str:
+    """Return what stands above the table of a set."""
+    alone = "" if len(rows) > 1 else " (one method only, so nothing compares)"
+    return f"In {', '.join(envs)}{alone}"

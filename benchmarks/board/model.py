@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from trimtab.benchmarks.board.across import Aggregate, across
+from trimtab.benchmarks.board.across import LEFT_OUT, Aggregate, across, heading
 from trimtab.benchmarks.board.stats import Interval, number_text
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.benchmarks.board.wording import AGGREGATE_READING, METRIC_NAMES, READING
@@ -180,13 +180,13 @@ class Leaderboard:
         return "\n\n".join(parts) + "\n"
 
     def _across(self) -> list[str]:
-        """Return the methods over equal sets of environments, and why others are in no table."""
+        """Return the methods over equal sets of environments, and what is in no table."""
         found, parts = across(self.aggregates), []
         for envs, rows in found.sets:
-            parts += [f"In {', '.join(envs)}:", markdown_table([row.cells() for row in rows])]
+            parts += [f"{heading(envs, rows)}:", markdown_table([row.cells() for row in rows])]
         if found.left_out:
-            left = "\n".join(f"- {label}: {reason}" for label, reason in found.left_out)
-            parts += [f"In no table, because nothing compares:\n\n{left}"]
+            left = "\n".join(f"- {env}: {', '.join(labels)}" for env, labels in found.left_out)
+            parts += [f"{LEFT_OUT}:\n\n{left}"]
         return parts
 
 

@@ -17,7 +17,7 @@ def score_scale(table: EnvTable, values: Sequence[float]) -> tuple[float, float,
         return 0.0, 1.0, [0.0, 0.25, 0.5, 0.75, 1.0]
     room = 0.05 * ((max(values) - min(values)) or abs(max(values)) or 1.0)
     low, high = min(values) - room, max(values) + room
-    return low, high, [tick for tick in nice_ticks(low, high, 5) if low <= tick <= high]
+    return low, high, [tick for tick in nice_ticks(low, high, 6) if low <= tick <= high]
 
 
 def nice_ticks(low: float, high: float, count: int) -> list[float]:

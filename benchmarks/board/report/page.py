@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from html import escape
 from itertools import groupby
 
-from trimtab.benchmarks.board.across import across
+from trimtab.benchmarks.board.across import LEFT_OUT, across, heading
 from trimtab.benchmarks.board.model import EnvTable, Leaderboard
 from trimtab.benchmarks.board.report.bars import last_evaluations
 from trimtab.benchmarks.board.report.figures import curves_of, learning_curves
@@ -126,21 +126,17 @@ def _figure(title: str, panel: Panel, caption: str, wide: str, narrow: str) -> s
 
 
 def _across(board: Leaderboard, looks: dict[str, Swatch]) -> str:
-    """Return the tables over equal sets of environments, and why the others are in none."""
+    """Return the tables over equal sets of environments, and what is in no table."""
     found, parts = across(board.aggregates), []
     for number, (envs, rows) in enumerate(found.sets):
-        parts.append(f'<h3 class="budget">In {escape(", ".join(envs))}</h3>')
+        parts.append(f'<h3 class="budget">{escape(heading(envs, rows))}</h3>')
         cells = [(row.cells(), looks[row.label]) for row in rows]
         parts.append(table(cells, f"Across environments, set {number + 1}"))
     if found.left_out:
         left = "".join(
-            f"<li><strong>{escape(label)}</strong>: {escape(reason)}</li>"
-            for label, reason in found.left_out
+            f"<li>{escape(env)}: {escape(', '.join(labels))}</li>" for env, labels in found.left_out
         )
-        parts.append(
-            '<h3 class="budget">In no table, because nothing compares</h3>'
-            f'<ul class="left">{left}</ul>'
-        )
+        parts.append(f'<h3 class="budget">{LEFT_OUT}</h3><ul class="left">{left}</ul>')
     return (
         '<section id="across"><h2>Across environments</h2>'
         f'<p class="muted">{escape(AGGREGATE_READING)}</p>{"".join(parts)}</section>'
