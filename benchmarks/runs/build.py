@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.benchmarks.core.memory import want_of_memory
 from trimtab.benchmarks.runs.base import (
     base_identity,
     base_label,
@@ -216,7 +217,7 @@ def _made(config: RunConfig, method: type[Algorithm], setup: Setup) -> Algorithm
     try:
         return construct(setup, **keywords)
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
-        if isinstance(error, TrimtabError):
+        if isinstance(error, TrimtabError) or want_of_memory(error):
             raise
         raise TrimtabError(
             f"{config.algorithm} cannot be made with these settings: {error}; "

@@ -11,6 +11,7 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.phases import Feed, Trials
+from trimtab.benchmarks.core.memory import within_memory
 from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_traceback
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
@@ -72,7 +73,8 @@ def train(
     """
     try:
         local, home = localised(config, home)
-        return _train(local, progress, wait=wait, callbacks=callbacks, home=home)
+        with within_memory(config["device"]):
+            return _train(local, progress, wait=wait, callbacks=callbacks, home=home)
     except OSError as error:  # such as a simulator's own temporary files on a full disk
         if fault_of_own_code(error) is not None:
             raise
@@ -90,7 +92,8 @@ def check(config: RunConfig) -> None:
         TrimtabError: what the run would end with.
     """
     local, _ = localised(config, None)
-    _check_method(local, build.components(local))
+    with within_memory(config["device"]):
+        _check_method(local, build.components(local))
 
 
 def _check_method(config: RunConfig, parts: build.Components) -> None:
