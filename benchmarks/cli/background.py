@@ -65,7 +65,7 @@ def detach(words: Sequence[str], folder: Path) -> None:
         if process.poll():
             lines = own.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
             raise TrimtabError(lines[-1].removeprefix("trimtab: "))
-    plain = Console(stderr=True, soft_wrap=True, highlight=False)
+    plain = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     plain.print(f"process {process.pid} goes on without this terminal; it writes to {log}")
     plain.print("the same words with status in place of detach=true show how far it is")
 
@@ -97,5 +97,5 @@ def print_progress(found: Mapping[str, Any], format: str) -> None:
         rows,
     )
     why = f"{found['ended']}; " if found["state"] == "ended" else ""
-    plain = Console(soft_wrap=True, highlight=False)
+    plain = Console(soft_wrap=True, highlight=False, markup=False)
     plain.print(f"{why}{_HINTS[found['state']]}", markup=False)

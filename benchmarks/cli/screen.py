@@ -25,7 +25,7 @@ def progress_bar(description: str) -> Iterator[Callable[[float, str], None]]:
     The function takes the share that is done, from 0 to 1, and a few words. Without a terminal,
     a line says how far it is, every so many seconds.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if not console.is_terminal:
         with _progress_lines(description, console) as tell_line:
             yield tell_line
@@ -80,7 +80,7 @@ def _progress_lines(description: str, console: Console) -> Iterator[Callable[[fl
 
 def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool) -> None:
     """Print the folder of a run and the result of its last evaluation."""
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{'already done' if already_done else 'done'}: {folder}")
     success = summary["success"]
     rate = f", success {success:.2f}" if success is not None else ""
@@ -110,6 +110,6 @@ def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_row(*("" if value is None else str(value) for value in row.values()))
     # In a pipe lines are as long as they have to be: folded ids could not be searched for.
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDEST
-    console = Console(width=wide, highlight=False)
+    console = Console(width=wide, highlight=False, markup=False)
     console.print(title, style="table.title", markup=False)  # a table folds its own to its width
     console.print(table)

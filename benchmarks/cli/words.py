@@ -6,6 +6,7 @@ Nothing heavy is imported here, so that ``trimtab --help`` answers at once.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ def parse(
         if key in values:
             raise TrimtabError(f"{command}: {key} is given twice, the second time as {text[:80]!r}")
         setting = settings[key]
+        if text == "~" or text.startswith("~/"):  # not every shell reads it after "="
+            text = os.path.expanduser(text)
         if setting.choices and text not in setting.choices:
             raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")
         if _ADDRESS.match(text) and not setting.address:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 from hydra import compose, initialize_config_module
-from hydra.errors import HydraException
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -76,8 +77,21 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
     except RecursionError as error:
         raise TrimtabError(f"settings: {CIRCLE}") from error
     except (HydraException, OmegaConfBaseException) as error:
-        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise TrimtabError(f"settings: {line}; see trimtab train --help") from error
+        raise TrimtabError(_fault_of(error)) from error
+
+
+def _fault_of(error: Exception) -> str:
+    """Return in one line what Hydra says of words, and what to do."""
+    line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if found := re.match(r"You must specify '(\w+)'", line):
+        return f"{found[1]} is not given: add {found[1]}=…; see trimtab list {found[1]}"
+    if isinstance(error, OverrideParseException):
+        key = str(error.override).partition("=")[0]
+        return (
+            f"settings: {error.override}: cannot be read; if it is text, put it into quotes for "
+            f"the shell and for Hydra: \"{key}='…'\""
+        )
+    return f"settings: {line}; see trimtab train --help"
 
 
 def from_composed(composed: DictConfig) -> RunConfig:

@@ -34,6 +34,7 @@ _PATHS = frozenset({"out", "base", "dataset.path"})
 """Settings whose value is a path, which may have any letters."""
 _GRAMMAR = re.compile(r"""['"]|null$|(choice|range|interval|glob|sort|shuffle)\(""")
 """How a value begins that is already written as Hydra reads it."""
+_HOME = re.compile(r"""(?<=['"])~(?=/)""")
 _AWKWARD = re.compile(r"""[\[\](),=~'"\\]|(?<!\$)\{""")
 """What Hydra's grammar would take for its own in a path; ``${seed}`` is to be filled in."""
 
@@ -55,22 +56,34 @@ def spell_out(overrides: Sequence[str], *, several: bool = False) -> list[str]:
             spelt.append(override)
             continue
         is_folder = not value.startswith("[") and (
-            "/" in value or value.startswith(".") or (value and Path(value).exists())
+            "/" in value or "." in value or value == "~" or (value and Path(value).exists())
         )
         if key == "dataset" and value in external_datasets():
             spelt += ["dataset=external", f"dataset.name={value}"]
         elif key == "dataset" and is_folder:
             spelt += ["dataset=folder", f"dataset.path={value}"]
         elif key == "dataset" and value.startswith("["):
-            spelt += ["dataset=runs", f"dataset.runs={value}"]
+            spelt += ["dataset=runs", f"dataset.runs={_paths_in_quotes(value)}"]
         else:
             spelt.append(override)
     return [_lexable(word, several) for word in spelt]
 
 
+def _paths_in_quotes(listed: str) -> str:
+    """Return a list of paths with each of them in quotes, unless it is written so already."""
+    inside = listed[1:-1]
+    if not listed.endswith("]") or set(inside) & set("'\"\\"):
+        return listed
+    paths = [path.strip() for path in inside.split(",")]
+    return f"[{','.join(quoted(os.path.expanduser(path)) for path in paths if path)}]"
+
+
 def _lexable(word: str, several: bool) -> str:
     """Return a word with its value in quotes if Hydra would not read its letters without them."""
     key, _, value = word.partition("=")
+    if key in _PATHS or key == "dataset.runs":  # in quotes, so that no shell has read it
+        value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
+        word = f"{key}={value}" if "=" in word else word
     if key in _PATHS and _AWKWARD.search(value) and not _GRAMMAR.match(value):
         paths = value.split(",") if several else [value]
         return f"{key}={','.join(quoted(os.path.expanduser(path)) for path in paths)}"
@@ -121,6 +134,10 @@ def check_overrides(overrides: Sequence[str], *, several: bool = False) -> list[
             raise TrimtabError(f"{key}: there is no such setting; {nearest(head, top)}")
         if not rest and override.is_delete() and head not in GROUPS:
             raise TrimtabError(f"{text}: a run needs it; leave the word out for its default")
+        if rest and head in GROUPS and head not in chosen and "experiment" not in chosen:
+            raise TrimtabError(
+                f"{text}: {head} is not given: add {head}=…; see trimtab list {head}"
+            )
         if rest and not override.is_delete():
             text = _inner_override(text, head, rest, chosen)
         checked.append(text)

@@ -73,7 +73,7 @@ def bench(
     where = chosen_launcher(launcher, overrides)
     command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
     command += f" only={only}" if only else ""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     _check_place(folder)
     if detach == "true":
         given = {
@@ -91,11 +91,11 @@ def bench(
     if format == "json":
         sys.stdout.write(board.to_json())
         return 0
-    answer = Console()
+    answer = Console(markup=False)
     if outcome.already_done:
         answer.print(f"suite {name}: all {len(loaded.jobs)} runs were done before; nothing to do")
     boards.print_table(board, answer)
-    plain = Console(soft_wrap=True, highlight=False)
+    plain = Console(soft_wrap=True, highlight=False, markup=False)
     for what, path in paths.items():
         plain.print(f"{what + ':':<9}{path}")
     return 0

@@ -39,7 +39,7 @@ def check(env: str, env_options: str, format: str, overrides: Sequence[str]) -> 
             f"no fault found (observation {spec.obs_dim}, action {spec.action_dim}, horizon "
             f"{spec.horizon}, physics {spec.fingerprint})"
         ]
-    screen = Console(soft_wrap=True, highlight=False)
+    screen = Console(soft_wrap=True, highlight=False, markup=False)
     for line in lines:
         screen.print(f"{env}: {line}", markup=False)
     return 2 if faults else 0

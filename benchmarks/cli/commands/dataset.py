@@ -310,7 +310,7 @@ def _left_out_lines(loaded: Dataset) -> list[str]:
 
 def _print_lines(lines: list[str]) -> None:
     if lines:
-        Console(soft_wrap=True, highlight=False).print("\n".join(lines), markup=False)
+        Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines), markup=False)
 
 
 def _check(place: Path, loaded: Dataset, format: str) -> int:

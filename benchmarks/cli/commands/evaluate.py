@@ -80,11 +80,15 @@ def evaluate(
             written = shards.write_rows(Path(out), rows, judge, part, asked)
         _print_scores(facts, scores, format)
         if out:
-            Console(stderr=True, soft_wrap=True, highlight=False).print(f"rows: {written}")
+            Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+                f"rows: {written}"
+            )
         if film is not None and film_at is not None:
             with progress_bar("video") as tell:
                 film.write(film_at, scores, tell)
-            Console(stderr=True, soft_wrap=True, highlight=False).print(f"video: {film_at}")
+            Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
+                f"video: {film_at}"
+            )
     return 0
 
 
@@ -135,4 +139,4 @@ def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None
         table.add_row("success", f"{rate:.2f}", f"{low:.2f} to {high:.2f}")
     shown = f"{interval.low:.2f} to {interval.high:.2f}" if interval.is_given else "–"
     table.add_row("return", f"{interval.value:.2f}", shown)
-    Console().print(table)
+    Console(markup=False).print(table)

@@ -27,7 +27,7 @@ def export(run: str, out: str, env: str, weights: str) -> int:
         else functools.partial(export_bundle, source)
     )
     errors = write(Path(out)) if weights == "true" else export_black_box(write, Path(out))
-    Console(soft_wrap=True, highlight=False).print(
+    Console(soft_wrap=True, highlight=False, markup=False).print(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )

@@ -53,5 +53,5 @@ def leaderboard(
     if format == "json":
         sys.stdout.write(board.to_json())
     else:
-        boards.print_table(board, Console())
+        boards.print_table(board, Console(markup=False))
     return 0

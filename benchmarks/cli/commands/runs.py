@@ -53,7 +53,7 @@ def _list(where: str, other: str, format: str) -> int:
         return 0
     print_rows(f"{len(lines)} run{'s' if len(lines) > 1 else ''} in {where}",
                [_row(line, place) for line in lines])  # fmt: skip
-    plain = Console(soft_wrap=True, highlight=False)
+    plain = Console(soft_wrap=True, highlight=False, markup=False)
     for line in lines:
         if line.state == "broken" and not is_address(where):
             plain.print(remedy(Path(line.run)), markup=False)
@@ -98,7 +98,7 @@ def _diff(where: str, other: str, format: str) -> int:
         print_json({name: [mine.get(name), theirs.get(name)] for name in names})
         return 0
     if not names:
-        Console(soft_wrap=True).print("the two runs have the same settings")
+        Console(soft_wrap=True, markup=False).print("the two runs have the same settings")
         return 0
     rows = [
         {"setting": name, str(one): _shown(mine, name), str(two): _shown(theirs, name)}
@@ -124,7 +124,7 @@ def _repair(where: str, other: str, format: str) -> int:
     if format == "json":
         print_json(mended.to_json())
         return 0
-    plain = Console(soft_wrap=True, highlight=False)
+    plain = Console(soft_wrap=True, highlight=False, markup=False)
     for line in _told(mended):
         plain.print(line, markup=False)
     return 0

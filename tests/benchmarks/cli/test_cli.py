@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.benchmarks.cli.main import main, overview
+from trimtab.benchmarks.cli.screen import print_result, print_rows
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.envs.registry import list_tasks
 
@@ -153,6 +155,8 @@ def test_help_shows_the_chosen_methods_and_policys_own_settings(
         (["evaluate", "policy=nowhere", "seed=4294967296"], "seed=4294967296: must be at most"),
         (["evaluate", "policy=nowhere", f"episodes={'9' * 5000}"], "must be at most"),
         (["dataset", "make", "dataset=two_routes", "out="], "out= is empty"),
+        (["dataset", "check", "path=~/nowhere.hdf5"], os.path.expanduser("~/nowhere.hdf5")),
+        (["evaluate", "policy=~/no (where)"], os.path.expanduser("~/no (where) does not exist")),
         (["dataset", "action=destroy"], "list, make, check, info"),
         (["dataset", "action=check", "path=nowhere"], "nowhere"),
         (["dataset", "action=make", "dataset=two_rotes"], "did you mean two_routes?"),
@@ -321,3 +325,15 @@ def test_in_a_pipe_a_title_is_one_line(
         main(["dataset", "list", f"out={tmp_path}"])
     assert ended.value.code == 0
     assert f"on disk below {tmp_path}/datasets" in capfd.readouterr().out.splitlines()
+
+
+def test_brackets_in_a_path_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    found = {"return": 1.0, "success": None, "episodes": 1, "env_steps": 0, "updates": 0}
+    print_result(Path("a [b] c/seed0"), found, already_done=False)
+    print_rows("runs of [it]", [{"run": "x [red]y[/red]"}])
+    shown = capsys.readouterr().out
+    for part in ("done: a [b] c/seed0\n", "runs of [it]", "x [red]y[/red]"):
+        assert part in shown

@@ -30,6 +30,7 @@ class Cloning(BehaviorCloning):
         self.beta = beta
 """
 
+HOME = os.path.expanduser("~")
 WRONG = {
     "a setting": (["sede=1"], "sede: there is no such setting; did you mean seed?"),
     "a setting of the loop": (["online_step=1"], "did you mean online_steps?"),
@@ -57,7 +58,11 @@ WRONG = {
     "a recipe's key": (["dataset.episode=3"], "dataset.episode: two_routes has no such setting"),
     "a controller's keyword": (["dataset.controller.niose=0"], "did you mean noise?"),
     "no sign of equality": (["seed"], "settings: "),
-    "a lone bracket": (["policy.hidden=[8"], "settings: "),
+    "a lone bracket": (
+        ["policy.hidden=[8"],
+        "policy.hidden=[8: cannot be read; if it is text, put it into quotes",
+    ),
+    "half a call": (["suite_name=a=b("], "suite_name=a=b(: cannot be read; if it is text, put"),
     "an unknown interpolation": (["base=${sed}"], "settings: "),
     "a seed that is text": (["seed=one"], "seed=one: must be a whole number of at least 0"),
     "a negative seed": (["seed=-1"], "seed=-1: must be a whole number of at least 0"),
@@ -155,6 +160,27 @@ def test_words_as_people_write_them_are_understood(word: str, key: str, value: A
     assert (found, type(found)) == (value, type(value))
 
 
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("dataset=~/x.hdf5", "path", f"{HOME}/x.hdf5"),
+        ("dataset='~/x.hdf5'", "path", f"{HOME}/x.hdf5"),
+        ('dataset="~/x y.hdf5"', "path", f"{HOME}/x y.hdf5"),
+        ("dataset=~/x y(1),b=[2].hdf5", "path", f"{HOME}/x y(1),b=[2].hdf5"),
+        ("dataset=~", "path", HOME),
+        ("dataset=x.hdf5", "path", "x.hdf5"),
+        ("dataset=[~/a b,c(1)]", "runs", [f"{HOME}/a b", "c(1)"]),
+        ("dataset=['~/a,b']", "runs", [f"{HOME}/a,b"]),
+        ("dataset=[runs/seed${seed}]", "runs", ["runs/seed0"]),
+    ],
+)
+def test_places_of_data_as_people_write_them_are_understood(
+    word: str, key: str, value: Any
+) -> None:
+    found = compose_run([ENV, "algorithm=bc", "policy=flow", word])["dataset"]
+    assert found[key] == value
+
+
 def test_a_whole_number_may_be_written_with_an_exponent_where_one_is_asked_for() -> None:
     plain, short = (
         compose_run([*BC, f"algorithm.batch_size={size}", f"algorithm.learning_rate={rate}"])
@@ -216,6 +242,15 @@ def test_a_wrong_word_is_named_in_one_line(case: str) -> None:
     [
         (["algorithm=sac"], "env is not given: add env=…; see trimtab list env"),
         ([ENV], "algorithm"),
+        (
+            [ENV, "algorithm._target_=my.AWR"],
+            "algorithm is not given: add algorithm=…; see trimtab",
+        ),
+        ([ENV, "algorithm=bc", "dataset.path=x"], "dataset is not given: add dataset=…; see trimt"),
+        (
+            ["experiment=push_sparse"],
+            "^algorithm is not given: add algorithm=…; see trimtab list a",
+        ),
         ([ENV, "algorithm=bc", "dataset=folder"], "dataset.path is not given: add dataset.path=…"),
     ],
 )
