@@ -211,13 +211,18 @@ def read_episodes(path: str | Path) -> pa.Table:
     except FileNotFoundError as error:
         raise TrimtabError(f"episodes: {path} does not exist; check the path") from error
     except TrimtabError as error:
-        raise TrimtabError(f"episodes: {error}") from error
+        raise TrimtabError(f"episodes: {error}{_or_mended(path)}") from error
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
         raise TrimtabError(
-            f"episodes: {path} is damaged or not a Parquet file ({error}); restore it, or, if it "
-            f"lies in the folder of a run, {remedy(path.parent)}"
+            f"episodes: {path} is damaged or not a Parquet file ({error}); restore it"
+            f"{_or_mended(path)}"
         ) from error
     return _conform(table, str(path))
+
+
+def _or_mended(path: Path) -> str:
+    """Return what else may be done about a file that may be part of a run."""
+    return f", or, if it lies in the folder of a run, {remedy(path.parent)}"
 
 
 def collect_episodes(folder_or_file: str | Path) -> pa.Table:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rich.console import Console
 
@@ -18,6 +19,11 @@ from trimtab.errors import TrimtabError
 
 __all__ = ["explain_run", "train"]
 
+_OF_SWEEPS: Mapping[str, Setting] = MappingProxyType(
+    {"launcher": Setting("local", ""), "workers": Setting(0, "")}
+)
+"""Settings of a sweep that none of its runs has."""
+
 
 def train(words: Sequence[str]) -> int:
     """Carry out one run, or with ``-m`` one for each combination of comma-separated values."""
@@ -29,6 +35,9 @@ def train(words: Sequence[str]) -> int:
     _refuse_repeated(overrides)
     if len(overrides) < len(words):
         return _sweep(overrides)
+    for word in overrides:
+        if word.partition("=")[0] in _OF_SWEEPS or word.startswith(WITHIN):
+            raise TrimtabError(f"train: {word}: belongs to a sweep: add -m, such as -m seed=0,1")
     settings = config.compose_run(overrides)
 
     with progress_bar(settings.algorithm) as tell:
@@ -53,10 +62,9 @@ def _refuse_repeated(words: Sequence[str]) -> None:
 
 
 def _sweep(words: Sequence[str]) -> int:
-    own = {"launcher": Setting("local", ""), "workers": Setting(0, "")}
-    chosen = [word for word in words if word.partition("=")[0] in own]
+    chosen = [word for word in words if word.partition("=")[0] in _OF_SWEEPS]
     of_launcher = [word for word in words if word.startswith(WITHIN)]
-    settings = parse("train", own, chosen)
+    settings = parse("train", _OF_SWEEPS, chosen)
     sweep(
         [word for word in words if word not in {*chosen, *of_launcher}],
         lambda done: print_result(done.folder, done.summary, already_done=done.already_done),

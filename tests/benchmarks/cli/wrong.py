@@ -100,6 +100,10 @@ SLOW = frozenset({"speed", "doctor", "bench", "check"})
 """Commands that take long where every word is right."""
 
 
+FOREIGN = 2000
+"""Cases from this number on are of data that other projects wrote."""
+
+
 @dataclass(frozen=True)
 class Material:
     """Right input that cases spoil.
@@ -108,16 +112,20 @@ class Material:
         run: folder of a finished run.
         bundle: folder of an exported policy, with its graph.
         data: a dataset in each format that can be written, by the format's name.
+        foreign: data as other projects lay them out: Zarr, LeRobot, robomimic and others.
     """
 
     run: Path
     bundle: Path
     data: Mapping[str, Path]
+    foreign: Mapping[str, Path]
 
 
 def words_of(number: int, place: Path, material: Material) -> list[str]:
     """Return the words of a case, and write what they name below ``place``."""
     draw = random.Random(number)
+    if number >= FOREIGN:
+        return _of_foreign_data(draw, place, material)
     kinds = list(_KINDS)
     kind = draw.choices(kinds, [_KINDS[one] for one in kinds])[0]
     return kind(draw, place, material)
@@ -251,6 +259,23 @@ def _of_a_dataset(draw: random.Random, place: Path, material: Material) -> list[
             ["dataset", "info", f"path={data}"],
             ["dataset", "check", f"path={data}"],
             ["dataset", "convert", f"from={data}", "to=o/c.hdf5", "as=d4rl"],
+            ["train", *CLONE, f"dataset={data}", "out=o"],
+        )
+    )
+
+
+def _of_foreign_data(draw: random.Random, place: Path, material: Material) -> list[str]:
+    """Words about damaged data of other projects, mostly with the hints that they need."""
+    source = material.foreign[draw.choice(list(material.foreign))]
+    data = _spoilt(draw, source, place / source.stem)
+    hints = ["env=gym/InvertedPendulum-v5"] if draw.random() < 0.8 else []
+    if draw.random() < 0.1:
+        hints.append(f"keys={_value(draw, 'keys')}")
+    return draw.choice(
+        (
+            ["dataset", "info", f"path={data}", *hints],
+            ["dataset", "check", f"path={data}", *hints],
+            ["dataset", "convert", f"from={data}", "to=o/c.hdf5", "as=d4rl", *hints],
             ["train", *CLONE, f"dataset={data}", "out=o"],
         )
     )
