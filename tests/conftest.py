@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import gc
 import json
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return group_of(nodeid)
 
     return Groups(config, log)
+
+
+def pytest_runtest_setup() -> None:
+    _read_operators_once()
+
+
+def _read_operators_once() -> None:
+    """Keep the exporter's table of ONNX operators, which it makes anew for each graph in 0.8 s."""
+    exporter = sys.modules.get("torch.onnx._internal.exporter._registration")
+    if exporter is None or hasattr(exporter.ONNXRegistry.from_torchlib, "cache_info"):
+        return  # nothing was exported yet, or it is kept already
+    exporter.ONNXRegistry.from_torchlib = functools.cache(exporter.ONNXRegistry.from_torchlib)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -29,6 +29,7 @@ import numpy as np
 from trimtab.envs.core.private_files import private_temporary_files
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import RawEnv, Task
+from trimtab.envs.families.robotics.compiled import compiled_once
 from trimtab.envs.families.robotics.goals import FlatGoalEnv, registered
 from trimtab.errors import TrimtabError
 
@@ -187,7 +188,7 @@ def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
     """Return Gymnasium-Robotics' point maze over a map of our own; it ends at the goal."""
     from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
-    with _private_files():
+    with _private_files(), compiled_once():
         env = PointMazeEnv(
             maze_map=[list(row) for row in cells],
             reward_type="sparse",
@@ -201,7 +202,7 @@ def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
 def build_point_maze(task: str, *, render: bool) -> RawEnv:
     """Build one of Gymnasium-Robotics' point mazes."""
     with quiet():
-        with _private_files():
+        with _private_files(), compiled_once():
             env = registered(task, render=render)
         return FlatGoalEnv(env, achieved_at=0, frame_skip=env.point_env.frame_skip)
 

@@ -1,0 +1,54 @@
+"""A maze's model compiled once a process: nearly all the time that building a maze takes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def compiled_once() -> Iterator[None]:
+    """Let the point mazes built in the block share what MuJoCo compiled from the same text.
+
+    Compiling takes a tenth of a second, most of it for a picture of the sky; an exact copy of the
+    model takes a hundredth of that. Each environment has a copy of its own.
+    """
+    from gymnasium_robotics.envs.maze import point_maze
+
+    original = point_maze.PointEnv
+    point_maze.PointEnv = _ball()
+    try:
+        yield
+    finally:
+        point_maze.PointEnv = original
+
+
+@functools.cache
+def _ball() -> Any:
+    import mujoco
+    from gymnasium_robotics.envs.maze.point import PointEnv
+
+    class Ball(PointEnv):  # type: ignore[misc]
+        """Gymnasium-Robotics' ball, whose model comes from memory."""
+
+        def _initialize_simulation(self) -> tuple[Any, Any]:
+            model = copy.copy(_model(Path(self.fullpath).read_text(encoding="utf-8")))
+            size = (
+                model.vis.global_
+            )  # a picture may be larger than the model says, as Gymnasium has it
+            size.offwidth = max(size.offwidth, self.width)
+            size.offheight = max(size.offheight, self.height)
+            return model, mujoco.MjData(model)
+
+    return Ball
+
+
+@functools.lru_cache(maxsize=4)  # a model takes 12 MB
+def _model(text: str) -> Any:
+    import mujoco
+
+    return mujoco.MjModel.from_xml_string(text)
