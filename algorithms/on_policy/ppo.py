@@ -138,7 +138,7 @@ class PPO(Algorithm):
         ).to(setup.device)
         self.policy: DiagonalGaussianPolicy = self.actor
         critic = mlp(setup.spec.obs_dim, hidden, 1, activation=activation)
-        self.critic = orthogonal_(critic, last_gain=1.0).to(setup.device)
+        self.critic: nn.Module = orthogonal_(critic, last_gain=1.0).to(setup.device)
         self.reward_scale = (
             ReturnScale(setup.num_envs, setup.discount).to(setup.device)
             if normalize_rewards

@@ -31,6 +31,7 @@ SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
 # What they do looks at numbers by its nature, so that it cannot run where there are none.
 LOOKS = {
     "trpo": "its line search compares the surrogate and the divergence of each trial",
+    "hnpg": "its line search is trpo's",
     "sb3_ppo": "Stable-Baselines3's own train() makes its tensors from arrays",
     "sb3_sac": "Stable-Baselines3's own train() makes its tensors from arrays",
     "sb3_td3": "Stable-Baselines3's own train() makes its tensors from arrays",
