@@ -24,7 +24,7 @@ best score. Published: cloning 4e5 updates, values 2e6, improvement 1e4, batches
 rollout, actor rates 1e-6 to 3e-5 and 5 to 30 epochs by task. An adaptation (``faithful`` is False),
 because:
 
-- the disagreement is that of the paper; the code's has the gradient of cloning, times alpha;
+- the disagreement is the paper's idea, its formula ours (the code's has cloning's gradient only);
 - actions are clipped to the limits before Q sees them; the clip stays (code: it falls to 0.98 of
   itself in 200 updates, and stays); Q and V are IQL's throughout (code, where no setting says
   otherwise: Q of the data's next action, V of the data's returns, asymmetric weights of A);
