@@ -144,8 +144,11 @@ def build(
         trials: searches.
 
     Raises:
-        TrimtabError: if rows of one environment have different physics, or a score is not finite.
+        TrimtabError: if there is no row, rows of one environment have different physics, or a score
+            is not finite.
     """
+    if table.num_rows == 0:
+        raise TrimtabError("budgeted scores: no episode rows; evaluate a run first")
     table = newest_revisions(table, [])
     metrics = {env: metric_of(table, env, None) for env in one_physics(table)}
     methods: dict[tuple[str, str, str, str], list[Group]] = defaultdict(list)
@@ -213,7 +216,11 @@ def _lines(found: Sequence[Budgeted]) -> list[Mapping[str, object]]:
 
 
 def write(table: pa.Table, folder: Path) -> dict[str, Path]:
-    """Write ``budgeted.md`` and ``budgeted.csv`` of episode rows; return their paths by name."""
+    """Write ``budgeted.md`` and ``budgeted.csv`` of episode rows; return their paths by name.
+
+    Raises:
+        TrimtabError: if there is no row; nothing is written then.
+    """
     found = build(table)
     for name, content in zip(FILES, (to_markdown(found), csv_table(_lines(found))), strict=True):
         atomic_write_text(folder / name, content)

@@ -100,9 +100,10 @@ def newest_revisions(table: pa.Table, notes: list[str]) -> pa.Table:
             for row in newest.aggregate([("this", "max")]).to_pylist()
         }
         keys = zip(*(table[name].to_pylist() for name in among), strict=True)
-        kept = pa.array([
-            mine == newest[key] for key, mine in zip(keys, revision.to_pylist(), strict=True)
-        ])  # fmt: skip
+        kept = pa.array(
+            [mine == newest[key] for key, mine in zip(keys, revision.to_pylist(), strict=True)],
+            pa.bool_(),  # of no rows, too
+        )
         left = table.filter(pc.invert(kept))
         table = table.filter(kept).drop_columns(["this"])
         kinds = left.group_by([*among, "this", "config_hash", "seed"]).aggregate([]).to_pylist()

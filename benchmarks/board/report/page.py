@@ -35,7 +35,7 @@ def render(board: Leaderboard) -> str:
         looks |= {label: (colour, panel.group) for label, colour in panel.colours.items()}
     after = [("Across environments", "across")] if board.aggregates else []
     after += [("How to read this", "reading")]
-    after += [("Notes", "notes")] if board.notes else []
+    after += [(f"Notes ({len(board.notes)})", "notes")] if board.notes else []
     after += [("Provenance", "provenance")]
     body = [_header(board, panels), contents(board, panels, after)]
     for number, one in enumerate(board.tables):

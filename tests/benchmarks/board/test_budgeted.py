@@ -114,3 +114,9 @@ def test_all_settings_and_seeds_of_a_method_are_its_candidates(tmp_path: Path) -
     paths = budgeted.write(table, tmp_path)
     assert "| iql (medium) | 4 | 2 |" in paths["budgeted.md"].read_text()
     assert len(paths["budgeted.csv"].read_text().splitlines()) == 1 + 3 * 7
+
+
+def test_without_rows_it_is_one_line_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(TrimtabError, match=r"^budgeted scores: no episode rows; evaluate a run"):
+        budgeted.write(episodes_table([]), tmp_path)
+    assert list(tmp_path.iterdir()) == []

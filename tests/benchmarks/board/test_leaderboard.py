@@ -21,8 +21,8 @@ from trimtab.benchmarks.board import leaderboard, stats
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.board.model import Entry, Leaderboard
-from trimtab.benchmarks.board.sources import Sources
-from trimtab.benchmarks.runs.rows import collect_episodes, read_episodes
+from trimtab.benchmarks.board.sources import Sources, collect
+from trimtab.benchmarks.runs.rows import collect_episodes, read_episodes, write_episodes
 from trimtab.errors import TrimtabError
 
 BLOCKED = "robotics/PointMaze-TwoRoutes-Blocked-v0"
@@ -224,6 +224,30 @@ def test_aggregates_are_over_success_rates_and_all_their_environments(board: Lea
         if (improvement := entry(board, env, row.label).improvement)
     ]
     assert row.improvement.value == pytest.approx(np.mean(chances))
+
+
+def test_a_table_of_unfinished_runs_says_so_of_each(
+    synthetic: Synthetic, method: Any, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "runs" / name / "seed0" for name in ("aa", "bb")]
+    for folder, name in zip(folders, ("sac", "td3"), strict=True):
+        run = replace(method, algorithm=name, config_hash=folder.parent.name, seeds=(0,))
+        folder.mkdir(parents=True)
+        write_episodes(folder / "episodes.parquet", synthetic([run]))  # and no result.json
+    rows, sources = collect(tmp_path / "runs")
+    board = build(rows, sources=sources)
+    assert [entry.label for entry in board.tables[0].entries] == ["sac", "td3"]
+    paths = leaderboard.write(board, tmp_path / "board")
+    for name in ("leaderboard.md", "index.html"):
+        text = paths[name].read_text()
+        for folder in folders:
+            assert f"{folder} is unfinished (stopped): it counts with its last evaluation." in text
+    assert f">Notes ({len(board.notes)})</a>" in paths["index.html"].read_text()
+    for folder in folders:
+        (folder / "episodes.parquet").unlink()
+        (folder / "metrics.jsonl").write_text("")
+    with pytest.raises(TrimtabError, match=r"of its 2 run\(s\), .* is unfinished .* no row$"):
+        collect(tmp_path / "runs")
 
 
 def test_one_environment_has_no_aggregate(synthetic: Synthetic, method: Any) -> None:

@@ -288,7 +288,7 @@ def test_curves_are_a_picture_that_is_the_same_each_time(
     from matplotlib import image
 
     for name in ("one.png", "two.png"):
-        curves.draw(board, tmp_path / name)
+        curves.draw(replace(board, tables=board.tables[:1]), tmp_path / name)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
     picture = image.imread(tmp_path / "one.png")
     colours = {tuple(pixel) for pixel in picture[::2, ::2, :3].reshape(-1, 3).round(2)}

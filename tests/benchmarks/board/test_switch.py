@@ -62,4 +62,5 @@ def test_drop_recovery_and_area_of_two_seeds(tmp_path: Path) -> None:
 
 def test_without_a_switch_nothing_is_written(tmp_path: Path) -> None:
     assert switch.write(episodes_table(rows("bc", 0, [(0, 100, 1.0)])), tmp_path) == {}
+    assert switch.write(episodes_table([]), tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
