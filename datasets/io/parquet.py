@@ -76,6 +76,8 @@ class _Columns:
         self.path, self._widths = path, widths
         self.types: dict[str, np.dtype[Any]] = {}
         with self._guarded():
+            if not path.is_file():  # a pipe would be waited for
+                raise ValueError("it is no regular file")
             size = path.stat().st_size
             with pq.ParquetFile(path) as file:
                 self._metadata = file.metadata

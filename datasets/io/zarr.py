@@ -203,7 +203,11 @@ def opened_store(path: Path) -> Iterator[Store]:
         TrimtabError: if it is neither, or not readable.
     """
     if path.is_dir():
-        names = (p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file())
+        inside = [p for p in path.rglob("*") if not p.is_dir()]
+        for other in inside:
+            if not other.is_file():  # left out, it would count for a chunk of fill values
+                raise TrimtabError(f"dataset {other}: is no regular file; fetch a fresh copy")
+        names = (p.relative_to(path).as_posix() for p in inside)
         yield Store(path, frozenset(names), lambda name: (path / name).read_bytes())
         return
     try:

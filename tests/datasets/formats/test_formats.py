@@ -226,3 +226,28 @@ def test_what_is_neither_file_nor_folder_is_not_read(tmp_path: Path) -> None:
     for path in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(TrimtabError, match=f"{path}: neither a file nor a folder"):
             recognise(path)
+
+
+@pytest.mark.parametrize(
+    ("writer", "name", "file"),
+    [
+        ("lerobot", "lerobot", "data/chunk-000/file-000.parquet"),
+        ("lerobot", "lerobot", "data/chunk-000/file-001.parquet"),
+        ("lerobot", "lerobot", "meta/info.json"),
+        ("minari", "minari", "data/main_data.hdf5"),
+        ("minari", "minari", "data/metadata.json"),
+        ("zlib_diffusion_policy", "diffusion_policy", "meta/episode_ends/.zarray"),
+        ("zlib_diffusion_policy", "diffusion_policy", "data/state/.zarray"),
+        ("zlib_diffusion_policy", "diffusion_policy", "data/state/0.0"),
+    ],
+)
+def test_a_pipe_inside_a_folder_is_not_waited_for(
+    writer: str, name: str, file: str, foreign: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    getattr(foreign, writer)(folder)
+    (folder / file).unlink()
+    os.mkfifo(folder / file)
+    with pytest.raises(TrimtabError, match=str(folder)) as error:
+        get_format(name).load(folder, env="gym/InvertedPendulum-v5")
+    assert "\n" not in str(error.value)
