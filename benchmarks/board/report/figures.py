@@ -21,7 +21,7 @@ from trimtab.benchmarks.board.wording import METRIC_NAMES
 
 __all__ = ["CHARACTER", "Curve", "curves_of", "learning_curves"]
 
-CHARACTER = 6.4
+CHARACTER = 7.0
 """Width of an average letter of the figures' 12-pixel type, in pixels."""
 _LINE = 13.0  # height of a line of it
 _Points = list[tuple[float, float, float, float]]
@@ -62,11 +62,14 @@ class _Frame:
 
 
 def curves_of(panel: Panel, entries: Sequence[Entry]) -> list[Curve]:
-    """Return the curves of some of a panel's methods; a level goes from 0 to the budget's end."""
+    """Return the curves of some of a panel's methods; a level goes from 0 to the budget's end.
+
+    Where nobody takes steps, it goes to 1.
+    """
     found = []
     for entry in entries:
         points = curve_points(panel.table, entry)
-        level = [(0.0, *entry.mean), (float(panel.budget), *entry.mean)]
+        level = [(0.0, *entry.mean), (float(panel.budget or 1), *entry.mean)]
         found.append(Curve(entry, points or level, flat=not points))
     return found
 

@@ -209,6 +209,15 @@ def test_pictures_of_success_go_from_0_to_1_and_name_the_ends(
         assert axis.get_xlim() == (0.0, panel.budget) and f"{panel.budget:,}" in axis.get_title()
 
 
+def test_levels_are_seen_where_nobody_takes_steps(
+    synthetic: Synthetic, method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = axes_drawn(monkeypatch)
+    curves.draw(build(synthetic([replace(method, points=[(0, 0)])])), tmp_path / "figure.png")
+    (line,) = kept[0].lines
+    assert list(line.get_xdata()) == [0.0, 1.0] and kept[0].get_xlim() == (0.0, 1.0)
+
+
 def test_the_arena_s_picture_has_no_colour_twice_in_a_panel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
