@@ -24,6 +24,7 @@ __all__ = ["Store", "beside", "child_of", "is_address", "open_store"]
 _ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://", re.IGNORECASE)
 _KNOWN = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _CHUNK = 1 << 22
+_SUCH = "write an address as s3://bucket/runs or file:///shared/runs"
 
 
 def is_address(text: object) -> bool:
@@ -162,7 +163,9 @@ def open_store(address: str, setting: str) -> Store:
     try:
         files, root = pa_fs.FileSystem.from_uri(address)
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise TrimtabError(f"{told}: {' '.join(str(error).split())[:300]}") from error
+        raise TrimtabError(
+            f"{told}: {' '.join(str(error).split())[:300]}; {_SUCH}, a space in it as %20"
+        ) from error
     if not root.strip("/"):
-        raise TrimtabError(f"{told}: name a folder there, such as {address.rstrip('/')}/runs")
+        raise TrimtabError(f"{told}: name a folder there; {_SUCH}")
     return Store(files, root, address)

@@ -310,6 +310,8 @@ def test_a_lease_that_another_one_has_is_not_taken(held: str) -> None:
     [
         (["train", *WORDS, "out=nfs://host/runs"], "an address begins with one of file://"),
         (["train", *WORDS, "out=file:///"], "out=file:///: name a folder there"),
+        (["runs", "s3://"], "runs=s3://: name a folder there"),
+        (["runs", "file:///a b"], "a space in it as %20"),
         (["train", *WORDS, "out=file://{}/a-file/in"], "see that it can be reached and written to"),
         (["train", *WORDS, "base=file://{}/none"], "base=file://{}/none: there is no run"),
         (["runs", "file://{}/none"], "runs=file://{}/none: there is no run"),
