@@ -18,7 +18,6 @@ __all__ = ["RETURN", "Context", "DecisionTransformerPolicy", "with_context"]
 RETURN = "return_to_go"
 """Name of the input that its user asks for a return with."""
 
-_LENGTH = 20  # decisions that are read where nobody says how many
 _OBSERVATIONS, _ACTIONS, _STEP = "past_observations", "past_actions", "step"
 
 
@@ -80,7 +79,8 @@ class DecisionTransformerPolicy(Policy):
     by ``runner.step(obs, reward)``; where it tells none, the return to go does not fall.
 
     Args:
-        spec: shapes and limits, made by :func:`with_context`; another one gets a context here.
+        spec: shapes and limits, made by :func:`with_context`. With another one nothing is
+            remembered: each decision is read as the first of an episode, of which 0 is asked.
         embedding: width of the tokens.
         layers: blocks of the transformer.
         heads: attentions side by side in each.
@@ -104,8 +104,6 @@ class DecisionTransformerPolicy(Policy):
         return_scale: float = 1000.0,
         most_steps: int = 1000,
     ) -> None:
-        if RETURN not in spec.layout:
-            spec = with_context(spec, _LENGTH, 0.0)
         if (
             min(embedding, layers, heads, most_steps) < 1
             or embedding % heads
@@ -121,7 +119,7 @@ class DecisionTransformerPolicy(Policy):
             embedding=embedding, layers=layers, heads=heads, return_scale=return_scale,
             most_steps=most_steps,
         )  # fmt: skip
-        self.length = spec.layout[RETURN].size
+        self.remembers = RETURN in spec.layout
         parts = spec.observed
         self.obs_size = sum(part.size for part in parts.values())
         self.observed = replace(
@@ -170,15 +168,25 @@ class DecisionTransformerPolicy(Policy):
 
     def context(self, obs: Obs) -> Context:
         """Return what is remembered of an episode, and what is observed now, for B rows."""
+        if not self.remembers:
+            seen = self.vector(obs)[:, None]
+            nothing = torch.zeros_like(seen[:, :, 0])
+            return Context(
+                obs=seen,
+                action=nothing[..., None].expand(-1, -1, self.embed_action.in_features),
+                return_to_go=nothing,
+                step=nothing.long(),
+                there=nothing == 0,
+            )
         column, parts = {}, features(obs, self.spec)
         for name, part in self.spec.layout.items():
             column[name], parts = parts[:, : part.size], parts[:, part.size :]
         now = torch.cat([column[name] for name in self.spec.observed], dim=1)
-        rows, past = now.shape[0], self.length - 1
+        rows, past = now.shape[0], self.spec.layout[_ACTIONS].shape[0]
         seen = torch.cat([column[_OBSERVATIONS].reshape(rows, past, -1), now[:, None]], dim=1)
         done = column[_ACTIONS].reshape(rows, past, *self._chunk)
         action = self.normalizer.normalize_action(done).reshape(rows, past, -1)
-        places = torch.arange(self.length, device=now.device)
+        places = torch.arange(past + 1, device=now.device)
         step = column[_STEP].round().long() + places - past
         return Context(
             obs=self.normalized(seen),
