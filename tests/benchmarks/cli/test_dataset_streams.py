@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import resource
 import tracemalloc
@@ -50,6 +51,7 @@ def command(*words: str) -> None:
 
 
 def peak_of(work: Callable[[], None]) -> int:
+    gc.collect()
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -66,7 +68,7 @@ def test_memory_does_not_grow_with_the_dataset(
     monkeypatch.setattr(commands, "_STREAM_ABOVE", 0)
     monkeypatch.setattr(columns, "_BLOCK", 1 << 14)  # else a block alone is larger than the data
     monkeypatch.setattr(writer, "_EPISODES_AT_ONCE", 2)  # of whose statistics there are lists
-    few, many = saved(tmp_path / "few", 4), saved(tmp_path / "many", 16)
+    few, many = saved(tmp_path / "few", 8), saved(tmp_path / "many", 32)
     growth: dict[str, float] = {}
     works: dict[str, tuple[str, ...]] = {
         "check": ("action=check",), "info": ("action=info",),
