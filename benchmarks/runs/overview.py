@@ -33,6 +33,7 @@ class Line:
         settings: those in which it differs from another run of the list.
         return_: mean return of its last evaluation, if there was one.
         success: success rate of that evaluation, where the task has it.
+        episodes: how many episodes that evaluation had.
         env_steps: environment steps that it has come to.
         updates: updates that it has come to.
         seconds: that it took to get there.
@@ -45,6 +46,7 @@ class Line:
     settings: Mapping[str, Any]
     return_: float | None
     success: float | None
+    episodes: int | None
     env_steps: int
     updates: int
     seconds: float
@@ -69,9 +71,9 @@ def lines_of(folders: Sequence[Path]) -> list[Line]:
 def _line(folder: Path, settings: Mapping[str, Any]) -> Line:
     found = look(folder)
     env_steps, updates, seconds = _reached(found)
-    total, success = _score(found)
+    total, success, episodes = _score(found)
     return Line(
-        str(folder), found.state, settings, total, success, env_steps, updates, seconds,
+        str(folder), found.state, settings, total, success, episodes, env_steps, updates, seconds,
         _note(found), command_of(folder),
     )  # fmt: skip
 
@@ -102,21 +104,21 @@ def _last_line(log: Path) -> dict[str, Any]:
         return {}
 
 
-def _score(found: Look) -> tuple[float | None, float | None]:
-    """Return the mean return and the success rate of a run's last evaluation."""
+def _score(found: Look) -> tuple[float | None, float | None, int | None]:
+    """Return mean return, success rate and number of episodes of a run's last evaluation."""
     if found.result:
-        return found.result["return"], found.result["success"]
+        return found.result["return"], found.result["success"], found.result["episodes"]
     try:
         rows = read_episodes(found.folder / EPISODES)
     except TrimtabError:
-        return None, None
+        return None, None, None
     if rows.num_rows == 0:
-        return None, None
+        return None, None, None
     at = pc.add(rows["env_steps"], rows["updates"])
     last = rows.filter(pc.equal(at, pc.max(at)))
     success = last["success"]
     rate = None if success.null_count else pc.mean(success.cast("float64")).as_py()
-    return pc.mean(last["return"]).as_py(), rate
+    return pc.mean(last["return"]).as_py(), rate, last.num_rows
 
 
 def _note(found: Look) -> str:

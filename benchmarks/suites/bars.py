@@ -98,13 +98,13 @@ class Bars:
                 self._end(label)
             self._refresh()
 
-    def finished(self, label: str) -> None:
-        """Show that a run has come to its end."""
+    def finished(self, label: str, state: str = "done") -> None:
+        """Show that a run has come to its end, and how."""
         with self._lock:
             self._end(label)
             self._refresh()
         if not self._console.is_terminal:
-            self._write(f"{self._count()} {label} done")
+            self._write(f"{self._count()} {label} {state}")
 
     def _end(self, label: str) -> None:
         self._shares[label] = 1.0

@@ -17,7 +17,8 @@ from trimtab.benchmarks.runs.train import check
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.overrides import check_overrides, spell_out
 from trimtab.benchmarks.suites.bars import Bars
-from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Work, chosen_launcher
+from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
+from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import sha256_json
 
@@ -26,7 +27,7 @@ __all__ = ["sweep"]
 
 def sweep(
     overrides: Sequence[str],
-    tell: Callable[[Done], None],
+    tell: Callable[[Sequence[Outcome]], None],
     *,
     console: Console,
     launcher: Chosen | None = None,
@@ -36,7 +37,7 @@ def sweep(
 
     Args:
         overrides: words of the run's settings, some of them with several values after commas.
-        tell: called with what became of each run that came to its end, in the sweep's order.
+        tell: called at the end, also where the sweep is stopped, with what became of each run.
         console: where progress is shown.
         launcher: what carries the runs out; None for processes of this machine.
         workers: runs side by side; 0 for one a core.
@@ -53,30 +54,46 @@ def sweep(
     folder = Path("runs" if is_address(out) else out) / JOBS
     works = [Work(_label(words, combinations), tuple(words)) for words in combinations]
     done: dict[Work, Done] = {}
-    failed: list[str] = []
+    failed: dict[Work, str] = {}
     weights = dict.fromkeys((work.label for work in works), 1.0)
-    with (
-        Bars("sweep", weights, console) as bars,
-        chosen.start(workers, bars.tell, folder) as launched,
-    ):
-        running: dict[concurrent.futures.Future[Done], Work] = {
-            launched.submit(work): work for work in works
-        }
-        while running:
-            for future in launched.await_some(running):
-                work = running.pop(future)
-                try:
-                    done[work] = future.result()
-                except Stopped:
-                    raise
-                except TrimtabError as error:
-                    failed.append(f"{work.label}: {error}")
-                bars.finished(work.label)
-    for work in works:
-        if work in done:
-            tell(done[work])
+    try:
+        with (
+            Bars("sweep", weights, console) as bars,
+            chosen.start(workers, bars.tell, folder) as launched,
+        ):
+            _carry_out(works, launched, bars, done, failed)
+    except (Stopped, KeyboardInterrupt):
+        tell(outcomes_of(works, runs, done, failed))
+        raise
+    tell(outcomes_of(works, runs, done, failed))
     if failed:
-        raise TrimtabError(f"{len(failed)} of {len(works)} runs failed: {failed[0]}")
+        first = next(work for work in works if work in failed)
+        raise TrimtabError(
+            f"{len(failed)} of {len(works)} runs failed: {first.label}: {failed[first]}"
+        )
+
+
+def _carry_out(
+    works: Sequence[Work],
+    launched: Launcher,
+    bars: Bars,
+    done: dict[Work, Done],
+    failed: dict[Work, str],
+) -> None:
+    """Have all runs carried out; fill in what became of each as soon as it is known."""
+    running: dict[concurrent.futures.Future[Done], Work] = {
+        launched.submit(work): work for work in works
+    }
+    while running:
+        for future in launched.await_some(running):
+            work = running.pop(future)
+            try:
+                done[work] = future.result()
+            except Stopped:
+                raise
+            except TrimtabError as error:
+                failed[work] = str(error)
+            bars.finished(work.label, "failed" if work in failed else "done")
 
 
 def _check(runs: Sequence[RunConfig]) -> None:

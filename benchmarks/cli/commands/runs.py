@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.cli.words import near
@@ -72,12 +71,12 @@ def _row(line: Line, place: Path) -> dict[str, Any]:
     return {
         "run": str(path if path == place else path.relative_to(place)),
         "state": line.state,
-        "settings": escape(settings),
+        "settings": settings,
         "last score": score,
         "env steps": f"{line.env_steps:,}",
         "updates": f"{line.updates:,}",
         "seconds": f"{line.seconds:,.0f}",
-        "note": escape(line.note),
+        "note": line.note,
     }
 
 
@@ -109,7 +108,7 @@ def _diff(where: str, other: str, format: str) -> int:
 
 
 def _shown(settings: Mapping[str, Any], name: str) -> str:
-    return escape(text_of(settings[name])) if name in settings else "–"
+    return text_of(settings[name]) if name in settings else "–"
 
 
 def _repair(where: str, other: str, format: str) -> int:

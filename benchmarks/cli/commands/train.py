@@ -7,13 +7,14 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from trimtab.benchmarks.cli.screen import print_result, progress_bar
+from trimtab.benchmarks.cli.screen import print_result, print_rows, progress_bar
 from trimtab.benchmarks.cli.words import Setting, parse
 from trimtab.benchmarks.runs.train import train as carry_out
 from trimtab.benchmarks.settings import config, groups
 from trimtab.benchmarks.settings.explained import keywords_help
 from trimtab.benchmarks.settings.overrides import check_name
 from trimtab.benchmarks.suites.launch import WITHIN, chosen_launcher, launcher_kinds
+from trimtab.benchmarks.suites.outcome import Outcome
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.errors import TrimtabError
 
@@ -67,12 +68,34 @@ def _sweep(words: Sequence[str]) -> int:
     settings = parse("train", _OF_SWEEPS, chosen)
     sweep(
         [word for word in words if word not in {*chosen, *of_launcher}],
-        lambda done: print_result(done.folder, done.summary, already_done=done.already_done),
+        _print_outcomes,
         console=Console(stderr=True),
         launcher=chosen_launcher(settings["launcher"], of_launcher),
         workers=settings["workers"],
     )
     return 0
+
+
+def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    """Print the table at the end of a sweep: what became of each run."""
+    states = [outcome.state for outcome in outcomes]
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    print_rows(f"sweep: {len(outcomes)} runs, {counts}", [_row(one) for one in outcomes])
+
+
+def _row(outcome: Outcome) -> dict[str, str]:
+    score = "" if outcome.return_ is None else f"return {outcome.return_:.2f}"
+    if outcome.success is not None:
+        score = f"success {outcome.success:.2f}"
+    return {
+        "settings": outcome.label,
+        "state": outcome.state,
+        "last score": score,
+        "episodes": "" if outcome.episodes is None else str(outcome.episodes),
+        "seconds": "" if outcome.seconds is None else f"{outcome.seconds:,.0f}",
+        "folder": outcome.folder,
+        "note": outcome.note,
+    }
 
 
 def explain_run(words: Sequence[str] = ()) -> list[str]:
