@@ -94,6 +94,21 @@ class Policy(nn.Module, ABC):
             "policy=…, such as flow or diffusion"
         )
 
+    def log_density(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the log-density of every action of a chunk, ``[B, H]``, before any clip.
+
+        Args:
+            obs: raw observations ``[B, O]``, or parts.
+            action: raw actions ``[B, H, A]``; those of a chunk are independent of one another.
+
+        Raises:
+            TrimtabError: if actions of policies of this kind have no density that can be computed.
+        """
+        raise TrimtabError(
+            f"a {self.kind} policy has no density of its actions; weights by importance need one, "
+            "as tanh_gaussian, gaussian, diagonal_gaussian and regression_gaussian have"
+        )
+
     @property
     def reading(self) -> Reading:
         """What it reads at each decision."""

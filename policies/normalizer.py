@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from trimtab.policies.features import column_of, features
 from trimtab.types import Obs, PolicySpec, Statistics, TrimtabError
 
+_LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _SMALLEST_RANGE = 1e-4
 """Half range below which a dataset's dimension counts as constant and is not scaled up."""
 
@@ -114,6 +116,18 @@ class Normalizer(nn.Module):
     def normalize_action(self, action: Tensor) -> Tensor:
         """Return raw actions ``[..., A]`` normalised."""
         return (action - self.action_shift) / self.action_scale
+
+    def gaussian_log_density(self, action: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        """Return the log-density of raw actions ``[..., A]`` of a normalised Gaussian, ``[...]``.
+
+        Args:
+            action: raw.
+            mean: of normalised actions, ``[..., A]``.
+            log_std: logarithm of the standard deviation, which ``mean`` can be broadcast with.
+        """
+        scaled = (self.normalize_action(action) - mean) * (-log_std).exp()
+        units = log_std + self.action_scale.log() + _LOG_ROOT_TWO_PI
+        return -(0.5 * scaled.square() + units).sum(-1)
 
     def raw_action(self, action: Tensor) -> Tensor:
         """Return normalised actions ``[..., A]`` in raw units, inside the spec's limits."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from trimtab.algorithms.common.imagination import imagined
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
 
 __all__ = ["Gate"]
@@ -77,15 +78,11 @@ class Gate(nn.Module):
         obs = obs.repeat(members, 1) if len(obs) < members else obs
         obs = obs[: len(obs) // members * members]
         obs = obs.repeat(self.best.numel(), 1) if self.best.ndim else obs
-        alive = torch.ones_like(obs[:, 0])
         own = (*self.best.shape, -1)  # each candidate's rows
         total, weight = torch.zeros_like(self.best), torch.zeros_like(self.best)
-        for _ in range(self.decisions):
-            action = act(obs)
-            total += (alive * value(obs, action).amin(0)).reshape(own).sum(-1)
+        for seen, action, alive in imagined(self.dynamics, obs, act, self.decisions):
+            total += (alive * value(seen, action).amin(0)).reshape(own).sum(-1)
             weight += alive.reshape(own).sum(-1)
-            obs, end = self.dynamics(obs, action)
-            alive = alive * (1.0 - end)
         return total / weight
 
     @torch.no_grad()

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 from trimtab.benchmarks.cli.words import Command, Setting
 
-__all__ = ["COMMANDS", "FILMED"]
+__all__ = ["COMMANDS", "DISCOUNT", "FILMED", "UPDATES"]
 
+DISCOUNT = "0.99"
+"""Gamma of a decision in an evaluation by data alone."""
+UPDATES = 20_000
+"""Gradient steps of everything that such an evaluation learns."""
 FILMED = 3
 """Number of episodes that a video shows by default."""
 
@@ -75,9 +79,11 @@ COMMANDS: dict[str, Command] = {
             "trimtab evaluate policy=<bundle> env=metaworld/push-v3 episodes=50 backend=onnx",
             "trimtab evaluate policy=<bundle> video=push.mp4 video_episodes=5",
             "trimtab evaluate policy=<a run> episodes=1000 shard=2/4 out=judged",
+            "trimtab evaluate offline=true run=<a run> dataset=hopper_medium",
+            "trimtab evaluate offline=true run=<a folder of runs> dataset=<data> out=ranks",
         ),
         {
-            "policy": Setting(..., "folder of a run or a bundle"),
+            "policy": Setting("", "folder of a run or a bundle"),
             "env": Setting("", "task; default: the task that the policy was trained for"),
             "episodes": Setting(50, "number of evaluation episodes"),
             "seed": Setting(0, "seed of the first episode; episode i has seed + i"),
@@ -94,14 +100,38 @@ COMMANDS: dict[str, Command] = {
                 "true: <policy's folder>-<env>.mp4 in the current folder",
             ),
             "out": Setting(
-                "", "folder to write the rows to; trimtab leaderboard runs=<out> reads it"
+                "",
+                "folder to write the rows to; trimtab leaderboard runs=<out> reads it; offline: "
+                "folder for the rank correlation of estimates and true returns",
             ),
             "shard": Setting(
                 "", "such as 2/4: the second of four parts of the episodes; needs out=…"
             ),
             "video_episodes": Setting(FILMED, "how many of the first episodes the video shows"),
+            "offline": Setting(
+                "false",
+                "true: no episode is played; dataset= says what the return would be, discounted",
+                ("true", "false"),
+            ),
+            "run": Setting(
+                "", "offline: what policy= names, or a folder of several runs, which are ranked"
+            ),
+            "dataset": Setting(
+                "", "offline: a dataset of the task; dataset.<name>=<value> are its settings"
+            ),
+            "other_task": Setting(
+                "false",
+                "offline: true: data of another task of these shapes, too",
+                ("true", "false"),
+            ),
+            "estimator": Setting(
+                "", "offline: fitted_q, importance, model, separated by commas; default: all"
+            ),
+            "updates": Setting(UPDATES, "offline: gradient steps of everything that is learned"),
+            "discount": Setting(DISCOUNT, "offline: gamma of a decision, below 1"),
             "format": FORMAT,
         },
+        within="dataset.",
     ),
     "runs": Command(
         "trimtab.benchmarks.cli.commands.runs:runs",

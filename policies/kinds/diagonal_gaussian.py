@@ -75,6 +75,10 @@ class DiagonalGaussianPolicy(Policy):
         """Return raw actions ``[B, H, A]``."""
         return self.normalizer.raw_action(self.unclipped(obs, noise))
 
+    def log_density(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the log-density of every raw action of a chunk, ``[B, H]``, before its clip."""
+        return self.normalizer.gaussian_log_density(action, self.mean(obs), self.log_std)
+
     def log_prob(self, mean: Tensor, unclipped: Tensor) -> Tensor:
         """Return the log-density ``[B]`` of normalised, unclipped actions under ``mean``."""
         scaled = (unclipped - mean) * (-self.log_std).exp()

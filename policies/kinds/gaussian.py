@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from trimtab.policies.base import Policy
@@ -41,6 +43,11 @@ class GaussianPolicy(Policy):
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""
         return self.normalizer.raw_action(self.mean(obs) + self.std * noise)
+
+    def log_density(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the log-density of every raw action of a chunk, ``[B, H]``."""
+        log_std = torch.full_like(action, math.log(self.std))
+        return self.normalizer.gaussian_log_density(action, self.mean(obs), log_std)
 
     def bc_loss(self, batch: Batch) -> Tensor:
         """Return the mean squared error in normalised units."""

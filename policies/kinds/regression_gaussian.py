@@ -91,6 +91,10 @@ class RegressionGaussianPolicy(Policy):
         """Return raw actions ``[B, H, A]``."""
         return self.normalizer.raw_action(self.clipped(obs, noise))
 
+    def log_density(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the log-density of every raw action of a chunk, ``[B, H]``, before its clip."""
+        return self.normalizer.gaussian_log_density(action, self.mean(obs), self.log_std)
+
     def bc_loss(self, batch: Batch) -> Tensor:
         """Return the mean negative log-density of an entry, in normalised units."""
         return self.masked_mean(self.bc_errors(batch), batch.valid)

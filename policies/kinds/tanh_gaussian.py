@@ -14,6 +14,9 @@ from trimtab.policies.networks.mlp import mlp
 from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
 from trimtab.types import Obs, PolicySpec
 
+_INSIDE = 1.0 - 1e-4
+"""Scaled actions are moved this far inside before their density is asked for: at 1 it has none."""
+
 
 class TanhGaussianPolicy(Policy):
     """``action = tanh(mean(obs) + std(obs) * noise)``, scaled to the action limits.
@@ -92,6 +95,15 @@ class TanhGaussianPolicy(Policy):
         """Return raw actions ``[B, H, A]``."""
         mean, log_std = self.distribution(obs)
         return self.normalizer.raw_action(torch.tanh(mean + log_std.exp() * noise))
+
+    def log_density(self, obs: Obs, action: Tensor) -> Tensor:
+        """Return the log-density of every raw action of a chunk, ``[B, H]``."""
+        mean, log_std = self.distribution(obs)
+        inside = self.normalizer.normalize_action(action).clamp(-_INSIDE, _INSIDE)
+        raw = torch.atanh(inside)
+        gaussian = 0.5 * ((raw - mean) * (-log_std).exp()).square() + log_std
+        slope = torch.log1p(-inside.square()) + self.normalizer.action_scale.log()
+        return -(gaussian + slope + 0.5 * math.log(2 * math.pi)).sum(-1)
 
     def sample_with_log_prob(self, obs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return actions scaled to [-1, 1] ``[B, H, A]``, and their log-density ``[B]``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from rich.table import Table
 from trimtab.benchmarks.artefacts import video as films
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
+from trimtab.benchmarks.cli.commands.evaluate_offline import evaluate_offline
 from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
-from trimtab.benchmarks.cli.table import FILMED
+from trimtab.benchmarks.cli.table import DISCOUNT, FILMED, UPDATES
 from trimtab.benchmarks.runs import base, shards
 from trimtab.benchmarks.runs.evaluate import Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
@@ -38,8 +39,37 @@ def evaluate(
     format: str,
     out: str = "",
     shard: str = "",
+    *,
+    offline: str = "false",
+    run: str = "",
+    dataset: str = "",
+    other_task: str = "false",
+    estimator: str = "",
+    updates: int = UPDATES,
+    discount: str = DISCOUNT,
+    overrides: Sequence[str] = (),
 ) -> int:
     """Evaluate a policy, print its scores with intervals, and write what is asked for."""
+    data = {"run": run, "dataset": dataset, "estimator": estimator}
+    if offline == "true":
+        unused = {"env": env, "video": video, "shard": shard, "deterministic": deterministic}
+        _refuse(
+            {**unused, "env_options": env_options}, "offline=true plays no episode; leave it out"
+        )
+        return evaluate_offline(
+            place=_one_of(policy, run),
+            dataset=dataset,
+            overrides=[*overrides, f"other_task={other_task}"],
+            estimator=estimator,
+            updates=updates,
+            discount=discount,
+            seed=seed,
+            out=out,
+            format=format,
+        )
+    _refuse(data, "it is of an evaluation by data; add offline=true")
+    _refuse({word.split("=")[0]: word for word in overrides}, "add offline=true")
+    policy = _one_of(policy, "")
     if deterministic not in ("", "true", "false"):
         raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
     part = _part(shard, out, video)
@@ -90,6 +120,29 @@ def evaluate(
                 f"video: {film_at}"
             )
     return 0
+
+
+def _refuse(words: Mapping[str, str], why: str) -> None:
+    """Refuse words that have no effect on this evaluation.
+
+    Raises:
+        TrimtabError: naming the first that was given.
+    """
+    for name, value in words.items():
+        if value:
+            raise TrimtabError(f"evaluate: {name}= has no use here: {why}")
+
+
+def _one_of(policy: str, run: str) -> str:
+    """Return the place of what is judged.
+
+    Raises:
+        TrimtabError: if there is none, or two.
+    """
+    if bool(policy) == bool(run):
+        what = "not given" if not policy else f"{policy}, and run={run}"
+        raise TrimtabError(f"evaluate: policy is {what}: give one folder of a run or a bundle")
+    return policy or run
 
 
 def _part(shard: str, out: str, video: str) -> shards.Shard:

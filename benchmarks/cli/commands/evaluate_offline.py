@@ -1,0 +1,183 @@
+"""``trimtab evaluate offline=true``: what a dataset alone says of the return of policies."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from trimtab.benchmarks.board import ranks
+from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
+from trimtab.benchmarks.cli.words import near
+from trimtab.benchmarks.runs import base
+from trimtab.benchmarks.runs.dataset import fitting_dataset
+from trimtab.benchmarks.runs.folder import find_runs, is_run, read_result
+from trimtab.benchmarks.runs.judging import task_of
+from trimtab.benchmarks.runs.offline_judge import ESTIMATORS, Estimate, OfflineJudge
+from trimtab.benchmarks.runs.shapes import spec_of
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.envs.registry import get_spec
+from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.bundle import Bundle
+
+__all__ = ["evaluate_offline"]
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate_offline(
+    *,
+    place: str,
+    dataset: str,
+    overrides: list[str],
+    estimator: str,
+    updates: int,
+    discount: str,
+    seed: int,
+    out: str,
+    format: str,
+) -> int:
+    """Print what each estimator says of one policy, or of each finished run in a folder.
+
+    Args:
+        place: folder of a run, of a bundle, or of several runs.
+        dataset: what the run's ``dataset=`` would name.
+        overrides: settings of a run about it, such as ``dataset.episodes=4``.
+        estimator: names of estimators, separated by commas; empty: all.
+        updates: gradient steps of everything that is learned.
+        discount: gamma of a decision.
+        seed: of all that is drawn.
+        out: folder for the rank correlation; empty: none is written.
+        format: ``table`` or ``json``.
+
+    Raises:
+        TrimtabError: if a word is wrong, or the data does not fit a policy.
+    """
+    gamma, wanted = _gamma(discount), _wanted(estimator)
+    if not dataset:
+        raise TrimtabError("evaluate: offline=true: dataset is not given: a dataset of the task")
+    folders = _folders(place)
+    if out and len(folders) < 3:
+        raise TrimtabError(
+            f"evaluate: out={out}: a rank correlation wants at least 3 finished runs, and {place} "
+            f"has {len(folders)}; give a folder with more of them"
+        )
+    bundles = [base.load_base(str(folder)) for folder in folders]
+    first = bundles[0]
+    kind = _kind_of(first)
+    for bundle in bundles[1:]:
+        if _kind_of(bundle) != kind:
+            raise TrimtabError(
+                f"evaluate: offline=true: {first.folder} and {bundle.folder} are of another task "
+                "or chunk length; give runs of one"
+            )
+    judge = _judge(first, dataset, overrides, gamma, updates, seed)
+    for bundle in bundles:
+        judge.check(bundle.policy)
+    known = [_estimates(judge, bundle, wanted, bool(estimator)) for bundle in bundles]
+    _print(folders, known, judge, format)
+    if out:
+        judged = [_judged(*pair) for pair in zip(folders, known, strict=True)]
+        paths = ranks.write(judged, Path(out))
+        if format == "table":
+            Console().print(ranks.to_markdown(ranks.rank(judged)), markup=False, highlight=False)
+        logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
+    return 0
+
+
+def _gamma(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise TrimtabError(f"evaluate: discount={text}: must be a number below 1") from error
+
+
+def _wanted(text: str) -> list[str]:
+    """Return the estimators that are asked for."""
+    names = [word.strip() for word in text.split(",") if word.strip()] or list(ESTIMATORS)
+    for name in names:
+        if name not in ESTIMATORS:
+            raise TrimtabError(f"evaluate: estimator={name}: {near(name, ESTIMATORS)}")
+    return names
+
+
+def _folders(place: str) -> list[Path]:
+    """Return the policy that a folder is, or all finished runs in it."""
+    folder = Path(place)
+    if is_run(folder) or not folder.is_dir() or (folder / "config.json").is_file():
+        return [folder]
+    runs = [run for run in find_runs(folder) if (run / "policy" / "config.json").is_file()]
+    if not runs:
+        raise TrimtabError(
+            f"evaluate: {place} is neither a run nor a bundle, and no finished run lies in it"
+        )
+    return runs
+
+
+def _kind_of(bundle: Bundle) -> tuple[Any, ...]:
+    """Return what policies must share to be judged by one dataset."""
+    return bundle.config["env"]["id"], bundle.config["chunking"]["act_steps"]
+
+
+def _judge(
+    bundle: Bundle, dataset: str, overrides: list[str], discount: float, updates: int, seed: int
+) -> OfflineJudge:
+    """Return the judge of a bundle's task by a dataset, which must be of that task."""
+    task, options = task_of(bundle, None, None)
+    env = get_spec(task, **options)
+    words = [f"env={task}", "algorithm=bc", "policy=gaussian", f"dataset={dataset}", *overrides]
+    words += [f"env_options.{name}={value}" for name, value in options.items()]
+    data = fitting_dataset(compose_run(words), env)
+    spec = spec_of(env, int(bundle.config["chunking"]["act_steps"]), "flat")
+    return OfflineJudge(data, spec, discount=discount, updates=updates, seed=seed)
+
+
+def _estimates(
+    judge: OfflineJudge, bundle: Bundle, wanted: list[str], asked: bool
+) -> list[Estimate]:
+    """Return what estimators say of a policy; one that cannot is left out unless asked for."""
+    deterministic = bool(bundle.config["evaluate_deterministic"])
+    found = []
+    for name in wanted:
+        with progress_bar(name) as tell:
+            try:
+                found.append(
+                    ESTIMATORS[name](
+                        judge, bundle.policy, deterministic, lambda share: tell(share, "")
+                    )
+                )
+            except TrimtabError as error:
+                if asked:
+                    raise
+                logger.warning("%s: left out: %s", name, error)
+    return found
+
+
+def _print(
+    folders: list[Path], known: list[list[Estimate]], judge: OfflineJudge, format: str
+) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "run": str(folder), "estimator": one.estimator, "value": one.value, "note": one.note,
+        }
+        for folder, estimates in zip(folders, known, strict=True)
+        for one in estimates
+    ]  # fmt: skip
+    if format == "json":
+        print_json({"dataset": judge.dataset.id, "discount": judge.discount, "estimates": rows})
+        return
+    title = f"discounted return ({judge.discount}) by {judge.dataset.id} alone"
+    print_rows(title, [{**row, "value": f"{row['value']:.2f}"} for row in rows])
+
+
+def _judged(folder: Path, estimates: list[Estimate]) -> ranks.Judged:
+    result = read_result(folder)
+    return ranks.Judged(
+        run=str(folder),
+        label=folder.parent.name,
+        updates=int(result["updates"]),
+        true_return=float(result["return"]),
+        estimates={one.estimator: one.value for one in estimates},
+    )

@@ -1,0 +1,77 @@
+"""``trimtab evaluate offline=true`` on tiny runs, in process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trimtab.benchmarks.cli.main import run as carry_out
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.errors import TrimtabError
+
+
+@pytest.fixture(scope="module")
+def runs(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of three runs that cloned a Gaussian, each a little longer."""
+    out = tmp_path_factory.mktemp("gaussians")
+    for steps in (5, 10, 15):
+        words = [*tiny.task(out), "algorithm=bc", "policy=gaussian", "policy.hidden=[16]"]
+        words += [f"dataset={tiny.dataset}", f"offline_steps={steps}", "algorithm.batch_size=16"]
+        train(compose_run(words))
+    return out
+
+
+def words(place: Path, tiny: Any, *more: str) -> list[str]:
+    data = [f"run={place}", f"dataset={tiny.dataset}", "other_task=true", "updates=3"]
+    return ["evaluate", "offline=true", *data, *more]
+
+
+def test_a_folder_of_runs_is_estimated_and_ranked(
+    runs: Path, tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert carry_out([*words(runs, tiny), f"out={tmp_path}", "format=json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    found = [(line["run"], line["estimator"]) for line in told["estimates"]]
+    assert len(found) == 9 and len({run for run, _ in found}) == 3
+    assert {estimator for _, estimator in found} == {"fitted_q", "importance", "model"}
+    assert all(isinstance(line["value"], float) for line in told["estimates"])
+    assert "of 4 episodes carry it" in told["estimates"][1]["note"]
+    table = (tmp_path / "offline_ranks.md").read_text()
+    assert "| fitted_q |" in table and "| later |" in table
+    again = [*words(runs, tiny), "format=json"]
+    assert carry_out(again) == 0
+    assert json.loads(capsys.readouterr().out) == told  # the same seed, the same estimates
+
+
+def test_what_has_no_density_is_left_out_or_refused(
+    tiny: Any, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert carry_out([*words(tiny.base, tiny), "format=json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [line["estimator"] for line in told["estimates"]] == ["fitted_q", "model"]
+    assert "importance: left out: a flow policy has no density" in caplog.text
+    with pytest.raises(TrimtabError, match="a flow policy has no density of its actions"):
+        carry_out([*words(tiny.base, tiny), "estimator=importance"])
+
+
+def test_wrong_words_are_one_line(runs: Path, tiny: Any, tmp_path: Path) -> None:
+    shutil.copytree(tiny.base / "policy", tmp_path / "bundle")
+    for asked, line in (
+        ([*words(runs, tiny), "estimator=fitted"], "did you mean fitted_q"),
+        ([*words(runs, tiny), "discount=1"], "from 0 to below 1"),
+        ([*words(runs, tiny), "discount=much"], "must be a number"),
+        ([*words(runs, tiny), "video=true"], "plays no episode"),
+        (["evaluate", "offline=true", f"run={runs}"], "dataset is not given"),
+        (["evaluate", "offline=true", "dataset=two_routes"], "policy is not given"),
+        (["evaluate", f"policy={tiny.base}", "dataset=two_routes"], "add offline=true"),
+        ([*words(tmp_path / "bundle", tiny), f"out={tmp_path}"], "at least 3 finished runs"),
+        ([w for w in words(runs, tiny) if "other_task" not in w], "other_task=true"),
+    ):
+        with pytest.raises(TrimtabError, match=line) as told:
+            carry_out(asked)
+        assert "\n" not in str(told.value)
