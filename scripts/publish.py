@@ -1,4 +1,4 @@
-"""Commit finished results: copy their files, and write their table in the README.
+"""Commit finished results: copy their files, and write their tables in the README and docs/.
 
 python scripts/publish.py runs/suites/quickstart
 python scripts/publish.py speed                    # what `trimtab speed out=speed` wrote
@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from published_tables import write_pages
 
 from trimtab.benchmarks.board import curves, leaderboard
 from trimtab.benchmarks.board.arena import figure as arena_figure
@@ -26,17 +27,13 @@ from trimtab.benchmarks.board.arena.claims import find, read_claims
 from trimtab.benchmarks.board.arena.claims import to_markdown as claims_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
-from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.replacement import replaced_rows, with_processor, with_runs
 from trimtab.benchmarks.board.report.page import render
-from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, write_records
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes, read_episodes, write_episodes
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.words import nearest
-from trimtab.benchmarks.speed.measure import Row
-from trimtab.benchmarks.speed.report import readable
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text, read_json
@@ -44,7 +41,6 @@ from trimtab.processor import processor_kind
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-README = ROOT / "README.md"
 KINDS = (
     ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
      "figure.png"),
@@ -54,76 +50,6 @@ KINDS = (
 OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")
 """Files that a suite with controls has besides."""
 CLAIMS, BOARD = "claims.md", "leaderboard.json"
-END = "<!-- end of table -->"
-ORDER = (
-    "robotics/PointMaze-TwoDoors-Open-v0",
-    "robotics/PointMaze-TwoDoors-v0",
-    "robotics/PointMaze-TwoRoutes-v0",
-    "robotics/PointMaze-TwoRoutes-Blocked-v0",
-    "metaworld/push-v3",
-)
-
-
-def interval(value: dict[str, float], digits: int = 2, *, signed: bool = False) -> str:
-    """Return ``mean [low, high]``."""
-    form = f"{'+' if signed else ''},.{digits}f"
-    return f"{value['value']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
-
-
-def gains(board: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table of success rates and gains."""
-    yield "task", "method", "success", "gain"
-    by_env = {env["env"]: env["entries"] for env in board["tables"]}
-    for env in ORDER:
-        for entry in by_env[env]:
-            gain = interval(entry["difference"], signed=True) if entry["difference"] else ""
-            yield f"`{env}`", entry["label"], interval(entry["mean"]), gain
-
-
-def parity(board: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table of returns beside those of the peers."""
-    yield "task", "method", "return", "the peer's", "P(better)", "seeds", "shown"
-    for env in board["tables"]:
-        means = {entry["label"]: entry["mean"] for entry in env["entries"]}
-        for entry in env["entries"]:
-            if entry["baseline"]:
-                yield (
-                    f"`{env['env']}`",
-                    entry["label"],
-                    interval(entry["mean"], 0),
-                    interval(means[entry["baseline"]], 0),
-                    interval(entry["improvement"]),
-                    str(len(entry["runs"])),
-                    verdict(Interval(**entry["improvement"])),
-                )
-
-
-def ratios(rows: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the lines of a table of what was faster or slower than whom."""
-    yield "what", "measured against", "Trimtab", "peer", "unit", "ours / peer"
-    for row in (Row(**row) for row in rows):
-        if row.ratio_median is not None and not row.name.endswith("_generic"):  # no peer: our own
-            cells = readable(row)
-            name = f"`{row.name}`"
-            yield (
-                name, cells["measured against"], cells["ours"], cells["peer"], row.unit,
-                cells["ours / peer"],
-            )  # fmt: skip
-
-
-TABLES: dict[str, tuple[str, Callable[[Any], Iterator[tuple[str, ...]]]]] = {
-    "quickstart": ("leaderboard.json", gains),
-    "online-parity": ("leaderboard.json", parity),
-    "speed": ("speed.json", ratios),
-}
-"""Results that the README has a table of, and the file that it is made from."""
-
-
-def markdown(lines: Iterator[tuple[str, ...]]) -> str:
-    """Return lines of cells as a table; the first two columns are words, the others numbers."""
-    heading, *rest = lines
-    rule = [":--" if number < 2 else "--:" for number in range(len(heading))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, rule, *rest))
 
 
 def published(folder: Path, results: Path) -> Path:
@@ -159,8 +85,8 @@ def files_of(folder: Path) -> Sequence[str]:
     return files
 
 
-def publish(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
-    """Copy the files of ``folder`` and write the README's table."""
+def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
+    """Copy the files of ``folder`` and write the pages' tables."""
     files, place = files_of(folder), published(folder, results)
     documents = None
     if (folder / "suite.json").is_file():
@@ -172,7 +98,7 @@ def publish(folder: Path, results: Path = RESULTS, readme: Path = README) -> Non
         atomic_write_text(place / "machine.json", machine + "\n")
     for file in files:
         shutil.copyfile(folder / file, place / file)
-    write_readme(place, readme)
+    write_pages(place, project)
 
 
 def documents_of(folder: Path) -> dict[str, Any]:
@@ -208,18 +134,18 @@ def write_configurations(place: Path, documents: Mapping[str, Any]) -> None:
     atomic_write_text(place / "configurations.json", text + "\n")
 
 
-def recompute(results: Path = RESULTS, readme: Path = README) -> None:
-    """Write every committed leaderboard, its learning curves and the README's tables anew.
+def recompute(results: Path = RESULTS, project: Path = ROOT) -> None:
+    """Write every committed leaderboard, its learning curves and the pages' tables anew.
 
     The rows, the command and the versions stay: they say how the rows were made.
     """
     for board in sorted(results.glob("*/leaderboard.json")):
         place = board.parent
-        write_tables(place, board_of(place, collect_episodes(place / FILE_NAME)), readme)
+        write_tables(place, board_of(place, collect_episodes(place / FILE_NAME)), project)
 
 
 def replace(
-    folder: Path, methods: Sequence[str], results: Path = RESULTS, readme: Path = README
+    folder: Path, methods: Sequence[str], results: Path = RESULTS, project: Path = ROOT
 ) -> None:
     """Put a suite's rows of some methods in the place of their committed ones; write the tables.
 
@@ -232,7 +158,7 @@ def replace(
             ``suite.json``.
         methods: what the column ``algorithm`` has of the methods to replace.
         results: folder of the committed results.
-        readme: page with tables of them.
+        project: folder whose README.md and docs/ have tables of them.
 
     Raises:
         TrimtabError: if a method has no new rows, the new rows lack what the committed ones have,
@@ -246,10 +172,10 @@ def replace(
     documents, board = documents_for(rows, known), board_of(place, rows)
     write_episodes(place / FILE_NAME, rows)
     write_configurations(place, documents)
-    write_tables(place, board, readme)
+    write_tables(place, board, project)
 
 
-def add(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
+def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     """Add the runs of a part of a suite to its committed ones; write the tables.
 
     So a long suite is published in several sittings, whose processors ``machine.json`` names. A
@@ -258,7 +184,7 @@ def add(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
     Args:
         folder: what ``trimtab bench suite=… only=…`` wrote.
         results: folder of the committed results.
-        readme: page with tables of them.
+        project: folder whose README.md and docs/ have tables of them.
 
     Raises:
         TrimtabError: if it is no such folder, or of another scale than the suite's first; if its
@@ -295,7 +221,7 @@ def add(folder: Path, results: Path = RESULTS, readme: Path = README) -> None:
     if suite.controls:
         write_records(place / RECORDS, records)
     atomic_write_text(place / "machine.json", json.dumps(machine, indent=1) + "\n")
-    write_tables(place, board, readme)
+    write_tables(place, board, project)
 
 
 def board_of(place: Path, rows: pa.Table) -> Leaderboard:
@@ -315,8 +241,8 @@ def suite_of(place: Path) -> str:
     return place.name.replace("-", "_")
 
 
-def write_tables(place: Path, board: Leaderboard, readme: Path) -> None:
-    """Write a leaderboard in all its forms, its learning curves, and the README's table of it."""
+def write_tables(place: Path, board: Leaderboard, project: Path) -> None:
+    """Write a leaderboard in all its forms, its learning curves, and the pages' tables of it."""
     atomic_write_text(place / "leaderboard.md", board.to_markdown())
     atomic_write_text(place / "leaderboard.csv", board.to_csv())
     atomic_write_text(place / "leaderboard.json", board.to_json())
@@ -328,7 +254,7 @@ def write_tables(place: Path, board: Leaderboard, readme: Path) -> None:
         arena_figure.draw(arena, place / "figure.png")
     elif suite.figure is None:
         curves.draw(board, place / "figure.png")
-    write_readme(place, readme)
+    write_pages(place, project)
 
 
 def arena_of(place: Path) -> Arena:
@@ -352,22 +278,7 @@ def claims(results: Path = RESULTS) -> None:
     atomic_write_text(results / CLAIMS, claims_markdown(found))
 
 
-def write_readme(place: Path, readme: Path) -> None:
-    """Write the README's table of a result, if it has one."""
-    name = place.name
-    if name not in TABLES:
-        return
-    start = f"<!-- {name} table: written by scripts/publish.py -->"
-    before, found, rest = readme.read_text().partition(start)
-    if not found:
-        raise TrimtabError(f"publish: {readme.name} lacks the line {start}")
-    _, _, after = rest.partition(END)
-    file, lines = TABLES[name]
-    content = json.loads((place / file).read_text())
-    readme.write_text(f"{before}{start}\n{markdown(lines(content))}\n{END}{after}")
-
-
-def main(words: Sequence[str], results: Path = RESULTS, readme: Path = README) -> int:
+def main(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) -> int:
     """Do what the words of the command line say; return 2, after one line, if it is refused."""
     if "--help" in words or "-h" in words:
         sys.stdout.write(str(__doc__))
@@ -375,15 +286,15 @@ def main(words: Sequence[str], results: Path = RESULTS, readme: Path = README) -
     try:
         match words:
             case ["recompute"]:
-                recompute(results, readme)
+                recompute(results, project)
             case ["claims"]:
                 claims(results)
             case ["add", folder]:
-                add(Path(folder), results, readme)
+                add(Path(folder), results, project)
             case ["replace", folder, *methods]:
-                replace(Path(folder), methods, results, readme)
+                replace(Path(folder), methods, results, project)
             case [folder]:
-                publish(Path(folder), results, readme)
+                publish(Path(folder), results, project)
             case _:
                 raise TrimtabError("publish: name one folder, or recompute; --help tells more")
     except TrimtabError as error:

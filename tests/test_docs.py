@@ -254,8 +254,8 @@ def test_a_wrong_module_is_named_in_one_line(
     assert shown.err.count("\n") == 1 and module in shown.err
 
 
-def test_the_readme_names_the_methods_that_are_adaptations(root: Path) -> None:
-    text = " ".join((root / "README.md").read_text().split())
+def test_the_page_of_online_methods_names_the_adaptations(root: Path) -> None:
+    text = " ".join((root / "docs" / "online-methods.md").read_text().split())
     named = re.search(r"settings\. ([^.]*) are adaptations: `trimtab list algorithm`", text)
     assert named is not None
     rows = LISTINGS["algorithm"]("algorithm", "")

@@ -73,8 +73,12 @@ def test_a_renamed_method_is_read_under_its_name_of_now() -> None:
 
 
 def test_what_cannot_be_published_is_one_line_and_changes_nothing(
-    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    root: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.syspath_prepend(root / "scripts")
     spec = importlib.util.spec_from_file_location("publish", root / "scripts" / "publish.py")
     assert spec is not None and spec.loader is not None
     publish = importlib.util.module_from_spec(spec)
@@ -94,7 +98,7 @@ def test_what_cannot_be_published_is_one_line_and_changes_nothing(
         ([str(tmp_path / "families")], "figure.png is missing"),
         ([str(tmp_path / "quickstart")], "no run's provenance.json says what"),
     ):
-        assert publish.main(words, tmp_path / "project", tmp_path / "README.md") == 2
+        assert publish.main(words, tmp_path / "project", tmp_path) == 2
         shown = capfd.readouterr()
         assert told in shown.err and len(shown.err.splitlines()) == 1 and not shown.out
         assert not list((tmp_path / "project").iterdir())

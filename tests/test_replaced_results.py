@@ -58,15 +58,20 @@ class Place:
 
     publish: ModuleType
     results: Path
-    readme: Path
+    project: Path
     part: Path
+
+    @property
+    def page(self) -> Path:
+        """The page with the table."""
+        return self.project / "docs" / "online-methods.md"
 
     @property
     def result(self) -> Path:
         return self.results / "online-parity"
 
     def replace(self, *methods: str) -> None:
-        self.publish.replace(self.part, methods, self.results, self.readme)
+        self.publish.replace(self.part, methods, self.results, self.project)
 
     def made_by(self, command: str) -> None:
         board = {"command": command, "versions": {"numpy": "3"}}
@@ -85,7 +90,7 @@ class Place:
         (self.part / "suite.json").write_text(json.dumps({"digest": "x", "folders": folders}))
 
     def files(self) -> Mapping[str, bytes]:
-        return {path.name: path.read_bytes() for path in [*self.result.iterdir(), self.readme]}
+        return {path.name: path.read_bytes() for path in [*self.result.iterdir(), self.page]}
 
     def documents(self) -> Any:
         return json.loads((self.result / "configurations.json").read_text())
@@ -98,7 +103,7 @@ def place(root: Path, tmp_path: Path) -> Iterator[Place]:
         found = Place(
             publish=importlib.import_module("publish"),
             results=tmp_path / "results",
-            readme=tmp_path / "README.md",
+            project=tmp_path,
             part=tmp_path / "suites" / "online_parity",
         )
         found.result.mkdir(parents=True)
@@ -111,7 +116,8 @@ def place(root: Path, tmp_path: Path) -> Iterator[Place]:
         board = {"command": "trimtab bench suite=online_parity", "versions": {"numpy": "2"},
                  "title": "Online parity"}  # fmt: skip
         (found.result / "leaderboard.json").write_text(json.dumps(board))
-        found.readme.write_text(
+        found.page.parent.mkdir()
+        found.page.write_text(
             "before\n<!-- online-parity table: written by scripts/publish.py -->\nold\n"
             "<!-- end of table -->\nafter\n"
         )
@@ -164,7 +170,7 @@ def test_tables_are_written_anew(place: Place) -> None:
     assert ppo["mean"]["value"] == pytest.approx(900.0 + 10.0 + 1.0 / 6.0 + 1.0)
     names = {"leaderboard.md", "leaderboard.csv", "index.html", "figure.png"}
     assert names <= {path.name for path in place.result.iterdir()}
-    before, table, after = place.readme.read_text().partition("| `gym/Hopper-v5` | ppo | 911 [")
+    before, table, after = place.page.read_text().partition("| `gym/Hopper-v5` | ppo | 911 [")
     assert table and before.startswith("before\n") and after.endswith("\nafter\n")
 
 
@@ -172,7 +178,7 @@ def test_what_replace_wrote_recomputes_to_the_same(place: Place) -> None:
     place.run_again(ppo_again())
     place.replace("ppo")
     written = place.files()
-    place.publish.recompute(place.results, place.readme)
+    place.publish.recompute(place.results, place.project)
     assert place.files() == written
 
 
@@ -215,7 +221,7 @@ def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
     place.run_again(rows)
     place.made_by("trimtab bench suite=online_parity only=sac*")
     for _ in range(2):  # the second time changes nothing
-        place.publish.add(place.part, place.results, place.readme)
+        place.publish.add(place.part, place.results, place.project)
         after = read_episodes(place.result / "episodes.parquet")
         assert after.equals(collect_episodes(place.result / "episodes.parquet"))
         seed_1 = pc.and_(pc.equal(before["config_hash"], "old-sac"), pc.equal(before["seed"], 1))
@@ -229,7 +235,7 @@ def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
     machine = json.loads((place.result / "machine.json").read_text())
     assert machine == {"processor": processor_kind()}
     (place.result / "machine.json").write_text(json.dumps({"processor": "another"}))
-    place.publish.add(place.part, place.results, place.readme)
+    place.publish.add(place.part, place.results, place.project)
     machine = json.loads((place.result / "machine.json").read_text())
     assert machine == {"processor": "another", "others": [processor_kind()]}
 
@@ -237,13 +243,13 @@ def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
 def test_a_part_of_no_suite_is_not_added(place: Place, tmp_path: Path) -> None:
     before = place.files()
     with pytest.raises(TrimtabError, match="is no folder of a suite"):
-        place.publish.add(tmp_path, place.results, place.readme)
+        place.publish.add(tmp_path, place.results, place.project)
     place.run_again([replace(row, suite="mine") for row in ppo_again()])
     with pytest.raises(TrimtabError, match=r"leaderboard\.json"):
-        place.publish.add(place.part, place.results, place.readme)
+        place.publish.add(place.part, place.results, place.project)
     place.made_by("trimtab bench suite=mine")
     with pytest.raises(TrimtabError, match="its rows are of mine, not of a suite"):
-        place.publish.add(place.part, place.results, place.readme)
+        place.publish.add(place.part, place.results, place.project)
     assert place.files() == before
 
 
@@ -252,7 +258,7 @@ def test_a_part_at_another_scale_is_not_added(place: Place) -> None:
     place.run_again(ppo_again())
     place.made_by("trimtab bench suite=online_parity scale=ci")
     with pytest.raises(TrimtabError, match="scale=ci; run it without scale="):
-        place.publish.add(place.part, place.results, place.readme)
+        place.publish.add(place.part, place.results, place.project)
     assert place.files() == before
 
 

@@ -270,15 +270,15 @@ def test_what_is_said_of_online_methods_beside_their_peers_is_what_is_shown() ->
 
 
 @pytest.mark.bits
-def test_the_readme_has_the_tables_of_the_results(
+def test_the_pages_have_the_tables_of_the_results(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(root / "scripts")
-    publish = importlib.import_module("publish")
-    readme = (root / "README.md").read_text()
-    for name, (file, lines) in publish.TABLES.items():
-        content = json.loads((RESULTS / name / file).read_text())
-        assert publish.markdown(lines(content)) in readme, name
+    tables = importlib.import_module("published_tables")
+    assert {table.page for table in tables.TABLES} > {"README.md"}
+    for table in tables.TABLES:
+        page = (root / table.page).read_text()
+        assert f"{table.start}\n{table.text(RESULTS)}\n{tables.END}" in page, table.name
 
 
 @pytest.mark.bits

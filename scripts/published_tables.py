@@ -1,0 +1,176 @@
+"""Tables of committed results in the README and in the pages of ``docs/``, whole or in short."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trimtab.benchmarks.board.intervals.improvement import verdict
+from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.speed.measure import Row
+from trimtab.benchmarks.speed.report import readable
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_write_text
+
+END = "<!-- end of table -->"
+ORDER = (
+    "robotics/PointMaze-TwoDoors-Open-v0",
+    "robotics/PointMaze-TwoDoors-v0",
+    "robotics/PointMaze-TwoRoutes-v0",
+    "robotics/PointMaze-TwoRoutes-Blocked-v0",
+    "metaworld/push-v3",
+)
+
+
+def interval(value: dict[str, float], digits: int = 2, *, signed: bool = False) -> str:
+    """Return ``mean [low, high]``."""
+    form = f"{'+' if signed else ''},.{digits}f"
+    return f"{value['value']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
+
+
+def gains(board: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table of success rates and gains."""
+    yield "task", "method", "success", "gain"
+    by_env = {env["env"]: env["entries"] for env in board["tables"]}
+    for env in ORDER:
+        for entry in by_env[env]:
+            gain = interval(entry["difference"], signed=True) if entry["difference"] else ""
+            yield f"`{env}`", entry["label"], interval(entry["mean"]), gain
+
+
+def parity(board: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table of returns beside those of the peers."""
+    yield "task", "method", "return", "the peer's", "P(better)", "seeds", "shown"
+    for env in board["tables"]:
+        means = {entry["label"]: entry["mean"] for entry in env["entries"]}
+        for entry in env["entries"]:
+            if entry["baseline"]:
+                yield (
+                    f"`{env['env']}`",
+                    entry["label"],
+                    interval(entry["mean"], 0),
+                    interval(means[entry["baseline"]], 0),
+                    interval(entry["improvement"]),
+                    str(len(entry["runs"])),
+                    verdict(Interval(**entry["improvement"])),
+                )
+
+
+def ratios(rows: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table of what was faster or slower than whom."""
+    yield "what", "measured against", "Trimtab", "peer", "unit", "ours / peer"
+    for row in (Row(**row) for row in rows):
+        if row.ratio_median is not None and not row.name.endswith("_generic"):  # no peer: our own
+            cells = readable(row)
+            name = f"`{row.name}`"
+            yield (
+                name, cells["measured against"], cells["ours"], cells["peer"], row.unit,
+                cells["ours / peer"],
+            )  # fmt: skip
+
+
+def only(
+    lines: Iterator[tuple[str, ...]], chosen: Sequence[tuple[str, str]]
+) -> Iterator[tuple[str, ...]]:
+    """Yield the heading of a table and those of its lines whose first two cells are chosen.
+
+    Raises:
+        TrimtabError: if a chosen line is not there.
+    """
+    yield next(lines)
+    found = {cells[:2]: cells for cells in lines}
+    for first, second in chosen:
+        if (f"`{first}`", second) not in found:
+            raise TrimtabError(f"publish: there is no row of {first}, {second}; correct the script")
+        yield found[f"`{first}`", second]
+
+
+def markdown(lines: Iterator[tuple[str, ...]]) -> str:
+    """Return lines of cells as a table; the first two columns are words, the others numbers."""
+    heading, *rest = lines
+    rule = [":--" if number < 2 else "--:" for number in range(len(heading))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heading, rule, *rest))
+
+
+_DOORS, _BLOCKED = "robotics/PointMaze-TwoDoors-v0", "robotics/PointMaze-TwoRoutes-Blocked-v0"
+_GAINS = (
+    (_DOORS, "dsrl_sac (flow)"),
+    (_DOORS, "best_of_n"),
+    (_DOORS, "golden_ticket"),
+    (_DOORS, "frozen (flow)"),
+    (_DOORS, "zero_noise (flow)"),
+    (_BLOCKED, "dsrl_sac (flow)"),
+    (_BLOCKED, "golden_ticket"),
+    (_BLOCKED, "frozen (flow)"),
+    ("metaworld/push-v3", "dsrl_sac (flow)"),
+    ("metaworld/push-v3", "frozen (flow)"),
+)
+"""Rows of the quickstart that the README shows."""
+_RATIOS = (
+    ("half_cheetah_16", "Gymnasium, sync"),
+    ("hopper_16_envpool", "EnvPool"),
+    ("sac_loop", "Stable-Baselines3"),
+    ("sac_loop_sbx", "sbx"),
+    ("ppo_loop", "Stable-Baselines3"),
+    ("diffusion_onnx_1", "diffusers, DDIM loop"),
+)
+"""Rows of `trimtab speed` that the README shows: where it is faster, and where it is not."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a result in a page, between two lines of comment.
+
+    Attributes:
+        result: folder of the result below ``benchmarks/results``.
+        file: what it is made from.
+        page: where it stands, from the root of the project.
+        lines: heading and lines from the file's content.
+        name: what the comment before it calls it.
+    """
+
+    result: str
+    file: str
+    page: str
+    lines: Callable[[Any], Iterator[tuple[str, ...]]]
+    name: str
+
+    @property
+    def start(self) -> str:
+        """The comment before the table."""
+        return f"<!-- {self.name} table: written by scripts/publish.py -->"
+
+    def text(self, results: Path) -> str:
+        """Return the table."""
+        content = json.loads((results / self.result / self.file).read_text(encoding="utf-8"))
+        return markdown(self.lines(content))
+
+
+_BOARD, _SPEED = "leaderboard.json", "speed.json"
+TABLES = (
+    Table("quickstart", _BOARD, "docs/demo.md", gains, "quickstart"),
+    Table("quickstart", _BOARD, "README.md", lambda board: only(gains(board), _GAINS), "short"),
+    Table("online-parity", _BOARD, "docs/online-methods.md", parity, "online-parity"),
+    Table("speed", _SPEED, "docs/performance.md", ratios, "speed"),
+    Table("speed", _SPEED, "README.md", lambda rows: only(ratios(rows), _RATIOS), "short speed"),
+)
+
+
+def write_pages(place: Path, project: Path) -> None:
+    """Write the tables of a result in the pages that have one.
+
+    Raises:
+        TrimtabError: if a page lacks the comment before its table.
+    """
+    for table in TABLES:
+        if table.result == place.name:
+            page = project / table.page
+            before, found, rest = page.read_text(encoding="utf-8").partition(table.start)
+            if not found:
+                raise TrimtabError(f"publish: {table.page} lacks the line {table.start}")
+            _, _, after = rest.partition(END)
+            text = f"{before}{table.start}\n{table.text(place.parent)}\n{END}{after}"
+            atomic_write_text(page, text)
