@@ -29,7 +29,7 @@ $(error EMULATE=$(EMULATE): it is avx2, nehalem or nothing)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-avx2 test-nehalem run-tests check format lock clean
+.PHONY: help install demo test test-avx2 test-nehalem run-tests check docs format lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -58,6 +58,9 @@ run-tests: install
 	$(EMULATE_$(EMULATE)) $(TEST_SETTINGS) $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup \
 		--no-loadscope-reorder --durations=50 --durations-min=1 $(PYTEST_WORDS)
 
+docs: install  ## build the documentation site into site/; a broken link ends it
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
+
 format: install  ## put the code into the project's format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
@@ -66,7 +69,7 @@ lock:  ## write requirements.lock anew, in a fresh environment (UPGRADE="ruff my
 	$(PYTHON) scripts/lock.py $(addprefix --upgrade ,$(UPGRADE))
 
 clean:  ## remove caches and build outputs; environments and runs stay
-	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -not -path '*/.venv*/*' -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:

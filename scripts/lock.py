@@ -1,4 +1,4 @@
-"""Write requirements.lock: every package that ``trimtab[all,dev]`` needs, at one version each.
+"""Write requirements.lock: every package that ``trimtab[all,dev,docs]`` needs, at one version each.
 
 Run it as ``make lock``. It makes a fresh environment in a temporary folder, installs the project
 with all its extras there while holding every package to the version that the present lock names,
@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 HEADER = """\
-# Written by `make lock` (scripts/lock.py): what `trimtab[all,dev]` needs on Python {python}, Linux.
+# Written by `make lock` (scripts/lock.py): `trimtab[all,dev,docs]` on Python {python}, Linux.
 # Change pyproject.toml and run `make lock` again rather than editing this file.
 """
 PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[A-Za-z0-9.!]+)(\+[a-z0-9.]+)?")
@@ -68,7 +68,7 @@ def main() -> None:
         environment = Path(folder, "venv")
         venv.create(environment, with_pip=True)
         pip = [str(environment / "bin" / "python"), "-m", "pip"]
-        project = f"{ROOT}[all,dev]"
+        project = f"{ROOT}[all,dev,docs]"
         subprocess.run([*pip, "install", "-c", str(constraints), "-e", project], check=True)
         subprocess.run([*pip, "check"], check=True)
         frozen = subprocess.check_output([*pip, "freeze", "--all", "--exclude-editable"], text=True)

@@ -1,0 +1,191 @@
+"""A page for every method: what it does, its settings, commands, needs, cost and results."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from site_pages.results import ROOT, entries
+from site_pages.text import Page, code, escaped, from_docstring, sections_of, table
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.settings.catalog import (
+    FAMILIES,
+    describe_algorithm,
+    family_of,
+    is_faithful,
+)
+from trimtab.benchmarks.settings.constructors import class_of, keywords
+from trimtab.benchmarks.settings.explained import meanings
+from trimtab.benchmarks.settings.groups import (
+    constructed_section,
+    group_options,
+    heading,
+    load_group,
+)
+
+_SAID = {
+    "when": "When to use it",
+    "needs": "What it needs",
+    "cost": "What it costs",
+    "paper": "What the paper claims",
+}
+_EXAMPLE = {
+    "base": "base=<a run or a bundle>",
+    "dataset": "dataset=two_routes",
+    "policy": "policy=flow",
+    "start": "base=<a run or a bundle>",
+}
+"""Words of a command, by what a method uses."""
+
+
+def families() -> dict[str, list[str]]:
+    """Return the names of the registered methods by family, in the order of the families."""
+    found: dict[str, list[str]] = {family: [] for family in FAMILIES}
+    for name in group_options("algorithm"):
+        found.setdefault(family_of(_target(name)), []).append(name)
+    return {family: names for family, names in found.items() if names}
+
+
+def pages(only: int | None = None) -> Iterator[Page]:
+    """Yield a page for each method, of each family its first ones where ``only`` limits them."""
+    for names in families().values():
+        for name in names[:only]:
+            yield Page(f"methods/{name}.md", _page(name))
+
+
+def _target(name: str) -> str:
+    return str(constructed_section("algorithm", name)["_target_"])
+
+
+@functools.cache
+def _sentences() -> Mapping[str, Mapping[str, str]]:
+    found: Mapping[str, Mapping[str, str]] = yaml.safe_load(
+        (ROOT / "docs" / "methods.yaml").read_text(encoding="utf-8")
+    )
+    return found
+
+
+def _page(name: str) -> str:
+    target = _target(name)
+    kind = class_of(target, "algorithm")
+    assert issubclass(kind, Algorithm)
+    module = importlib.import_module(target.rpartition(".")[0])
+    family = family_of(target)
+    summary, paper = describe_algorithm(target, heading("algorithm", name))
+    said = _sentences().get(name, {})
+    faith = (
+        "It follows the paper; differences are listed below."
+        if is_faithful(target)
+        else "It is an adaptation of the paper; the reasons stand below."
+    )
+    parts = [
+        f"# `{name}`",
+        escaped(said.get("idea", f"{summary}.")),
+        f"Family: **{family.replace('_', ' ')}** ({FAMILIES.get(family, 'your own')}). Paper: "
+        f"{escaped(paper)}. {faith}",
+        *_facts(said),
+        "## Commands",
+        _commands(name, kind),
+        "## Settings",
+        _settings(name, target, kind),
+        *_of_the_run(name),
+        "## Results",
+        _results(name),
+        "## What it does",
+        from_docstring(module.__doc__ or ""),
+        *_of_the_class(kind),
+        f"Source: `{_source(kind)}`. Settings: `conf/algorithm/{name}.yaml`. All methods side by "
+        "side: [methods](../methods.md).",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(said: Mapping[str, str]) -> Iterator[str]:
+    rows = [(title, escaped(said[key])) for key, title in _SAID.items() if key in said]
+    if rows:
+        yield "\n".join(f"- **{title}:** {text}" for title, text in rows)
+
+
+def _commands(name: str, kind: type[Algorithm]) -> str:
+    task = "robotics/PointMaze-TwoRoutes-v0" if kind.uses else "gym/Hopper-v5"
+    words = [_EXAMPLE[use] for use in sorted(kind.uses) if use in _EXAMPLE]
+    run = " ".join(["trimtab train", f"env={task}", f"algorithm={name}", *words])
+    return "\n".join(
+        [
+            "```sh",
+            run,
+            f"trimtab train --help algorithm={name}      # its settings, in the terminal",
+            "trimtab evaluate policy=<the run> episodes=100",
+            "trimtab export run=<the run> out=my-bundle  # for a robot",
+            "```",
+        ]
+    )
+
+
+def _settings(name: str, target: str, kind: type[Any]) -> str:
+    section: Any = OmegaConf.to_container(constructed_section("algorithm", name))
+    told = meanings(kind)
+    rows = [
+        (
+            code(f"algorithm.{key}"),
+            code(_plain(section.get(key, parameter.default))),
+            escaped(told.get(key, "")),
+        )
+        for key, parameter in keywords(target, "algorithm").items()
+    ]
+    if not rows:
+        return "It has no settings of its own."
+    return table(("Setting", "Default", "Meaning"), rows)
+
+
+def _of_the_run(name: str) -> Iterator[str]:
+    """Yield the settings of the run that the method's file gives, unless a user does."""
+    file = load_group("algorithm", name)
+    rows = [(code(key), code(_plain(value))) for key, value in file.items() if key != "algorithm"]
+    if rows and "algorithm" in file:
+        yield "These settings of the run have other defaults with this method:"
+        yield table(("Setting of the run", "Default here"), rows)
+
+
+def _results(name: str) -> str:
+    found = [one for one in entries() if one.method == name]
+    if not found:
+        return "No rows of this method are committed yet."
+    rows = [
+        (
+            code(one.env),
+            escaped(one.label),
+            escaped(one.score),
+            escaped(one.gain),
+            str(one.seeds),
+            f"[{one.title}](../results/{one.result}/index.md)",
+        )
+        for one in found
+    ]
+    heading_ = ("Task", "Row", "Score", "Gain over its base", "Seeds", "Result")
+    return table(heading_, rows) + (
+        "\n\nA score is a mean over seeds with its 95 percent interval; "
+        "[statistics](../statistics.md) says how it is computed."
+    )
+
+
+def _of_the_class(kind: type[Any]) -> Iterator[str]:
+    said = inspect.cleandoc(sections_of(kind.__doc__ or ""))
+    if said.partition("\n")[2]:  # its one line says no more than the module's
+        yield f"**`{kind.__name__}`.** {from_docstring(said)}"
+
+
+def _source(kind: type[Any]) -> str:
+    return str(Path(inspect.getfile(kind)).resolve().relative_to(ROOT))
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

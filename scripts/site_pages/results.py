@@ -1,0 +1,68 @@
+"""What committed results say of each method and each task."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+_DIGITS = {"success": 2}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One committed row of a leaderboard.
+
+    Attributes:
+        result: folder of the result.
+        title: of the result.
+        env: id of the task.
+        method: registered name of the method.
+        label: what the leaderboard calls it.
+        score: mean and interval, as text.
+        gain: difference to its own base and interval, as text; empty where there is none.
+        seeds: how many runs there are.
+    """
+
+    result: str
+    title: str
+    env: str
+    method: str
+    label: str
+    score: str
+    gain: str
+    seeds: int
+
+
+@functools.cache
+def entries() -> Sequence[Entry]:
+    """Return every row of every committed leaderboard."""
+    found = []
+    for file in sorted(RESULTS.glob("*/leaderboard.json")):
+        board = json.loads(file.read_text(encoding="utf-8"))
+        for one in board["tables"]:
+            digits = _DIGITS.get(one["metric"], 0)
+            for row in one["entries"]:
+                gain = row["difference"]
+                found.append(
+                    Entry(
+                        file.parent.name,
+                        board["title"],
+                        one["env"],
+                        row["algorithm"],
+                        row["label"],
+                        f"{one['metric']} {_interval(row['mean'], digits)}",
+                        "" if gain is None else _interval(gain, digits, "+"),
+                        len(row["runs"]),
+                    )
+                )
+    return found
+
+
+def _interval(value: Mapping[str, float], digits: int, sign: str = "") -> str:
+    form = f"{sign},.{digits}f"
+    return f"{value['value']:{form}} [{value['low']:{form}}, {value['high']:{form}}]"
