@@ -28,6 +28,7 @@ from site_pages.text import Page  # noqa: E402
 
 _FILE = re.compile(r"^```(\w+) file=(\S+)$", re.MULTILINE)
 _METHOD = re.compile(r"^### `(\w+)`$", re.MULTILINE)
+_LINKED = re.compile(r"/methods/(\w+)\.md")
 _GENERATED: dict[str, Page] = {}
 _PLACES: dict[str, str] = {}
 
@@ -37,9 +38,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Generate the pages, put them into the contents, and say where the modules' source lies."""
     first = int(os.environ["SITE_FIRST"]) if "SITE_FIRST" in os.environ else None
     _GENERATED.clear()
-    for page in (
-        *methods.pages(first), *tasks.pages(first), *interface.pages(), *repository.pages()
-    ):  # fmt: skip
+    of_tasks = list(tasks.pages(first))
+    linked = {name for page in of_tasks for name in _LINKED.findall(page.text)}
+    of_methods = methods.pages(first, also=linked)
+    for page in (*of_methods, *of_tasks, *interface.pages(), *repository.pages()):
         _GENERATED[page.uri] = page
     _PLACES.clear()
     _PLACES.update(repository.places())

@@ -6,7 +6,7 @@ import functools
 import importlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,15 @@ def families() -> dict[str, list[str]]:
     return {family: names for family, names in found.items() if names}
 
 
-def pages(only: int | None = None) -> Iterator[Page]:
-    """Yield a page for each method, of each family its first ones where ``only`` limits them."""
+def pages(only: int | None = None, also: Container[str] = ()) -> Iterator[Page]:
+    """Yield a page for each method.
+
+    Args:
+        only: where it is given, each family has its first ones alone.
+        also: methods that have a page in any case.
+    """
     for names in families().values():
-        for name in names[:only]:
+        for name in (name for name in names if name in names[:only] or name in also):
             yield Page(f"methods/{name}.md", _page(name))
 
 
