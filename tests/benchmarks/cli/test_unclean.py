@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from trimtab.benchmarks.cli.main import main
-from trimtab.policies.bundle.bundle import CONFIG, sealed
+from trimtab.policies.bundle.files import CONFIG, sealed
 
 SAC = ["train", "env=gym/Hopper-v5", "algorithm=sac"]
 
