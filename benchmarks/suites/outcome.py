@@ -89,8 +89,9 @@ def _folder(run: RunConfig) -> Path | None:
 
     What it is called by, its hash, is only known once its base and its data have been read.
     """
-    place = Path(run["out"]) / run["env"] / run.algorithm
-    for folder in sorted(place.glob(f"*/seed{run['seed']}")):
+    place: Path = Path(run["out"]) / run["env"] / run.algorithm
+    folders: list[Path] = sorted(place.glob(f"*/seed{run['seed']}"))
+    for folder in folders:
         try:
             noted = read_provenance(folder).get("command")
         except TrimtabError:

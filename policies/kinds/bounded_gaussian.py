@@ -88,6 +88,7 @@ class BoundedGaussianPolicy(Policy):
     """
 
     evaluate_deterministic = True
+    built_by_method = True
 
     def __init__(self, spec: PolicySpec, *, hidden: Sequence[int] = (256, 256, 256)) -> None:
         shape = (spec.horizon, spec.action_dim)

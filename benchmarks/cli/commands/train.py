@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from rich.console import Console
 
@@ -13,8 +14,10 @@ from trimtab.benchmarks.runs.train import train as carry_out
 from trimtab.benchmarks.settings import config, groups
 from trimtab.benchmarks.settings.explained import keywords_help
 from trimtab.benchmarks.settings.overrides import check_name
-from trimtab.benchmarks.suites.launch import WITHIN, chosen_launcher, launcher_kinds
+from trimtab.benchmarks.suites.launch import WITHIN, Chosen, chosen_launcher, launcher_kinds
 from trimtab.benchmarks.suites.outcome import Outcome
+from trimtab.benchmarks.suites.search import Search, search
+from trimtab.benchmarks.suites.study import DIRECTIONS, SAMPLERS, SCORES
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.errors import TrimtabError
 
@@ -37,7 +40,7 @@ def train(words: Sequence[str]) -> int:
     if len(overrides) < len(words):
         return _sweep(overrides)
     for word in overrides:
-        if word.partition("=")[0] in _OF_SWEEPS or word.startswith(WITHIN):
+        if word.partition("=")[0] in _OF_SWEEPS or word.startswith((WITHIN, *_SWEEPER)):
             raise TrimtabError(f"train: {word}: belongs to a sweep: add -m, such as -m seed=0,1")
     settings = config.compose_run(overrides)
 
@@ -63,24 +66,72 @@ def _refuse_repeated(words: Sequence[str]) -> None:
 
 
 def _sweep(words: Sequence[str]) -> int:
-    chosen = [word for word in words if word.partition("=")[0] in _OF_SWEEPS]
+    own = {**_OF_SWEEPS, **_SEARCH}
+    chosen = [word for word in words if word.partition("=")[0] in own]
     of_launcher = [word for word in words if word.startswith(WITHIN)]
-    settings = parse("train", _OF_SWEEPS, chosen)
-    sweep(
-        [word for word in words if word not in {*chosen, *of_launcher}],
-        _print_outcomes,
-        console=Console(stderr=True),
-        launcher=chosen_launcher(settings["launcher"], of_launcher),
-        workers=settings["workers"],
-    )
+    of_sweeper = [word for word in words if word.startswith(_SWEEPER) and word not in chosen]
+    if of_sweeper:
+        parse("train", own, of_sweeper[:1])  # there is no such setting
+    settings = parse("train", own, chosen)
+    left = [word for word in words if word not in {*chosen, *of_launcher}]
+    launcher = chosen_launcher(settings["launcher"], of_launcher)
+    _SWEEPERS[settings["hydra/sweeper"]](left, settings, launcher, chosen)
     return 0
 
 
-def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
+def _grid(
+    words: Sequence[str], settings: Mapping[str, Any], launcher: Chosen, chosen: Sequence[str]
+) -> None:
+    """Carry out a run for each combination of values."""
+    for word in chosen:
+        if word.startswith(_SWEEPER[1]):
+            raise TrimtabError(f"{word}: is a setting of a search; add hydra/sweeper=optuna")
+    sweep(
+        words,
+        _print_outcomes,
+        console=Console(stderr=True),
+        launcher=launcher,
+        workers=settings["workers"],
+    )
+
+
+def _search(
+    words: Sequence[str], settings: Mapping[str, Any], launcher: Chosen, chosen: Sequence[str]
+) -> None:
+    """Carry out trials that Optuna chooses."""
+    if settings["workers"]:
+        raise TrimtabError("workers: hydra.sweeper.n_jobs says how many trials go side by side")
+    own = {key.rpartition(".")[2]: settings[key] for key in _SEARCH if key.startswith(_SWEEPER[1])}
+    search(words, Search(**own), _print_trials, console=Console(stderr=True), launcher=launcher)
+
+
+_SWEEPER = ("hydra/sweeper", "hydra.sweeper.")
+_SEARCH = {
+    "hydra/sweeper": Setting("basic", "", ("basic", "optuna")),
+    "hydra.sweeper.n_trials": Setting(20, ""),
+    "hydra.sweeper.n_jobs": Setting(1, ""),
+    "hydra.sweeper.direction": Setting("maximize", "", DIRECTIONS),
+    "hydra.sweeper.score": Setting("auto", "", tuple(SCORES)),
+    "hydra.sweeper.sampler": Setting("tpe", "", tuple(SAMPLERS)),
+    "hydra.sweeper.sampler.seed": Setting(0, ""),
+    "hydra.sweeper.study_name": Setting("", ""),
+}
+_SWEEPERS = {"basic": _grid, "optuna": _search}
+
+
+def _print_trials(outcomes: Sequence[Outcome], best: str) -> None:
+    """Print the table at the end of a search, and how the best trial is repeated."""
+    _print_outcomes(outcomes, "trials")
+    if best:
+        plain = Console(soft_wrap=True, highlight=False)
+        plain.print(f"the best one is repeated with: {best}", markup=False)
+
+
+def _print_outcomes(outcomes: Sequence[Outcome], called: str = "runs") -> None:
     """Print the table at the end of a sweep: what became of each run."""
     states = [outcome.state for outcome in outcomes]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    print_rows(f"sweep: {len(outcomes)} runs, {counts}", [_row(one) for one in outcomes])
+    print_rows(f"sweep: {len(outcomes)} {called}, {counts}", [_row(one) for one in outcomes])
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
@@ -115,6 +166,7 @@ def explain_run(words: Sequence[str] = ()) -> list[str]:
         "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy;",
         "      trimtab train --help algorithm=dsrl_na policy=flow shows those of these two",
         "  -m: a sweep over comma-separated values, such as -m seed=0,1,2, in parallel;",
+        "      hydra/sweeper=optuna searches with Optuna (docs/runs.md);",
         "      workers=2 runs two side by side, launcher=… chooses what carries them out:",
         f"      {', '.join(launcher_kinds())}; trimtab list launcher shows their settings",
     ]

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Collection, Iterator, Sequence
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,9 +17,14 @@ import pytest
 from rich.console import Console
 
 from trimtab.benchmarks.cli.commands.train import _print_outcomes
+from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.runs import run as loop
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.launch import Chosen, Done, Kind, Launcher, Start, Work, carry_out
 from trimtab.benchmarks.suites.outcome import Outcome
+from trimtab.benchmarks.suites.search import Search, search
+from trimtab.benchmarks.suites.study import Study
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.errors import TrimtabError
 
@@ -118,3 +128,139 @@ def test_a_sweep_that_is_interrupted_shows_what_there_is(
     sweep(words, told.extend, console=quiet(), launcher=here())
     assert [one.state for one in told] == ["done"] * 3
     assert [one.note for one in told] == ["already done", "", ""]
+
+
+SPACE = [
+    "algorithm.learning_rate=tag(log, interval(1e-4,1e-2))",
+    "algorithm.batch_size=choice(8,16)",
+]
+
+
+def searched(words: Sequence[str], launcher: Chosen, **how: Any) -> tuple[list[Outcome], str]:
+    told: list[Any] = []
+    chosen = Search(n_trials=4, score="return", sampler="random", seed=3, **how)
+    search(words, chosen, lambda *said: told.extend(said), console=quiet(), launcher=launcher)
+    outcomes, best = told
+    return outcomes, best
+
+
+def killed_in(child: Callable[[], object]) -> None:
+    """Carry out something in a process of its own, which kills itself."""
+    number = os.fork()
+    if number == 0:
+        try:
+            child()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]) == -signal.SIGKILL
+
+
+def trials_in(out: Path) -> list[dict[str, Any]]:
+    (file,) = out.glob("studies/*/study.json")
+    found: list[dict[str, Any]] = json.loads(file.read_text())["trials"]
+    return found
+
+
+def test_a_search_that_is_killed_tries_what_one_that_is_not_tries(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    outcomes, best = searched([*short(tiny, whole), *SPACE], here())
+    after = loop.Run._after
+
+    def kill(run: Any, index: int, steps: int) -> None:
+        after(run, index, steps)
+        if run.position >= 10 and len(list(killed.glob("**/result.json"))) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    words = [*short(tiny, killed), *SPACE]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Run, "_after", kill)
+        killed_in(lambda: searched(words, here()))
+    assert [trial["state"] for trial in trials_in(killed)] == ["done", "running"]
+    counted: list[int] = []
+    again, _ = searched(words, here(counted.append))
+    assert counted == [0, 1, 2]  # the first one is not run again
+    assert len(list(killed.glob("**/result.json"))) == len(list(killed.glob("**/seed0"))) == 4
+    for one, other in zip(trials_in(whole), trials_in(killed), strict=True):
+        assert (one["params"], one["score"]) == (other["params"], other["score"])
+        assert one["state"] == other["state"] == "done"
+    scores = [one.return_ for one in outcomes]
+    assert scores == sorted(scores, reverse=True) == [one.return_ for one in again]  # type: ignore[type-var]
+    folder = Path(outcomes[0].folder)
+    repeated = train(compose_run(shlex.split(best)[2:]))
+    assert repeated.already_done and repeated.folder == folder
+    searched(words, here(lambda count: pytest.fail("all was done")))
+    capsys.readouterr()
+    with pytest.raises(TrimtabError, match="was begun with direction=maximize, not minimize"):
+        searched(words, here(), direction="minimize")
+    with pytest.raises(TrimtabError, match="was begun with space="):
+        searched([*words[:-1], "algorithm.batch_size=choice(8,32)"], here())
+
+
+def test_optuna_learns_from_the_scores_before(tmp_path: Path) -> None:
+    """The best of 40 trials of (x - 0.3)² is nearer than chance, and the same after a stop."""
+    about = {
+        "words": [], "direction": "minimize", "score": "auto", "sampler": "tpe", "seed": 0,
+        "space": {"x": {"kind": "float", "low": 0.0, "high": 1.0, "step": None, "log": False},
+                  "n": {"kind": "int", "low": 1, "high": 64, "step": None, "log": True}},
+    }  # fmt: skip
+
+    def tried(study: Study, count: int) -> list[Mapping[str, Any]]:
+        while len(study.trials) < count:
+            trial = study.ask()
+            trial.score, trial.state = (float(trial.params["x"]) - 0.3) ** 2, "done"
+        study.save()
+        return [trial.params for trial in study.trials]
+
+    whole = tried(Study(tmp_path / "whole", about), 40)
+    tried(Study(tmp_path / "parts", about), 15)
+    rest = Study(tmp_path / "parts", about)
+    rest.load()
+    assert tried(rest, 40) == whole
+    late = sorted(abs(float(params["x"]) - 0.3) for params in whole[25:])
+    assert late[len(late) // 2] < 0.2  # by chance the half of them would be within 0.25
+    assert all(1 <= params["n"] <= 64 and isinstance(params["n"], int) for params in whole)
+    assert rest.best_first()[0].score == min(trial.score or 0.0 for trial in rest.trials)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["hydra.sweeper.n_trials=0"], "n_trials=0: must be 1 or more"),
+        (["hydra.sweeper.n_jobs=0"], "n_jobs=0: must be 1 or more"),
+        (["hydra.sweeper.direction=up"], "direction"),
+        (["hydra.sweeper.sampler=tpx"], "sampler"),
+        (["hydra.sweeper.n_trial=3"], "n_trials"),
+        (["hydra.sweeper.study_name=../up"], "study_name='../up'"),
+        (["workers=2"], "n_jobs"),
+        (["algorithm.learning_rate=interval(1,0.1)"], "begins above its end"),
+        (["algorithm.learning_rate=tag(log, interval(0,1))"], "must be above 0"),
+        (["seed=range(5,1)"], "there is nothing in this range"),
+        (["algorithm.batch_size=choice()"], "choice()"),
+        (["algorithm.learning_rat=choice(1,2)"], "learning_rate"),
+        (["seed=3"], "no setting is to be searched"),
+    ],
+)
+def test_wrong_words_of_a_search_are_one_line(
+    words: list[str], line: str, tiny: Any, tmp_path: Path
+) -> None:
+    swept = ["seed=0,1"] if words[0].startswith(("hydra", "workers")) else []
+    with pytest.raises(TrimtabError) as error:
+        trimtab(["train", "-m", "hydra/sweeper=optuna", *short(tiny, tmp_path), *swept, *words])
+    assert line in str(error.value) and error.value.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_without_optuna_names_the_extra(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(TrimtabError, match=r"pip install 'trimtab\[optuna\]'"):
+        searched([*short(tiny, tmp_path), *SPACE], here())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_setting_of_a_search_without_one_is_refused() -> None:
+    with pytest.raises(TrimtabError, match="add hydra/sweeper=optuna"):
+        trimtab(["train", "-m", "seed=0,1", "hydra.sweeper.n_trials=3"])
