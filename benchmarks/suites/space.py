@@ -50,7 +50,7 @@ def space_of(words: Sequence[str]) -> tuple[list[str], Space]:
 def _choices(word: str, override: Override) -> dict[str, Any]:
     value = cast(Any, override.value())  # its annotation leaves out what a sweep has
     if isinstance(value, IntervalSweep):
-        low, high = value.start, value.end
+        low, high = cast(Any, (value.start, value.end))
         whole = isinstance(low, int) and isinstance(high, int)
         return _between(word, low, high, None, "log" in value.tags, whole)
     if isinstance(value, RangeSweep) and not value.shuffle:
