@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from trimtab.benchmarks.core.rundir import locked
+from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs.train import check
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.bars import Bars
@@ -84,13 +85,14 @@ def search(
     first = Study(Path(), about).ask()
     run = compose_run([*words, *first.words])
     check(run)
-    folder = Path(run["out"]) / _STUDIES / (how.study_name or study_name(own))
+    out = Path("runs" if is_address(run["out"]) else run["out"])
+    folder = out / _STUDIES / (how.study_name or study_name(own))
     study = Study(folder, about)
     study.load()  # what is wrong with it is told before anything is locked
     with locked(folder):
         study.load()
         try:
-            _carry_out(study, words, how, console, launcher, Path(run["out"]) / JOBS)
+            _carry_out(study, words, how, console, launcher, out / JOBS)
         finally:
             if study.trials:
                 tell(_outcomes(study, words), _best(study, words))
