@@ -145,7 +145,8 @@ def _read_operators_once() -> None:
     exporter = sys.modules.get("torch.onnx._internal.exporter._registration")
     if exporter is None or hasattr(exporter.ONNXRegistry.from_torchlib, "cache_info"):
         return  # nothing was exported yet, or it is kept already
-    exporter.ONNXRegistry.from_torchlib = functools.cache(exporter.ONNXRegistry.from_torchlib)
+    once = functools.cache(exporter.ONNXRegistry.from_torchlib)
+    exporter.ONNXRegistry.from_torchlib = staticmethod(once)  # it is called on an instance, too
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
