@@ -8,12 +8,15 @@ After Fu et al., "Benchmarks for Deep Off-Policy Evaluation" (arXiv 2103.16596).
 - importance:  per decision and self-normalised (Precup et al. 2000), with
                w_t = prod_{k <= t} pi(a_k | s_k) / mu(a_k | s_k):
                V = sum_t gamma^t sum_i w_it r_it / sum_i w_it
-               An episode that has ended keeps its weight, with rewards of 0
+               An episode that has ended keeps its weight, with rewards of 0; one that was cut
+               counts as long as it is known
 - model:       learned models of what comes next, of ends and of rewards, and the policy in them
 
 Networks say (1 - gamma) Q in units of the data's largest reward, and targets stay within what such
 rewards allow. Otherwise than there: no doubly robust estimate, no copies of rewards with noise, no
-resampled trajectories; models' means are rolled out, and ends weigh rows in place of being drawn.
+resampled trajectories; models' means are rolled out, and ends weigh rows in place of being drawn;
+rewards of the models are not limited to the data's, and go on as long as the longest episode, where
+fitted Q has no end; networks are narrower.
 """
 
 from __future__ import annotations
@@ -197,7 +200,7 @@ def step_log_ratios(
 
 
 def per_decision_weighted(
-    log_ratio: Tensor, reward: Tensor, taken: Tensor, discount: float
+    log_ratio: Tensor, reward: Tensor, taken: Tensor, ended: Tensor, discount: float
 ) -> tuple[Tensor, Tensor]:
     """Return the estimate, a scalar, and how many episodes carry its last weights.
 
@@ -208,11 +211,15 @@ def per_decision_weighted(
         log_ratio: ``[N, T]``, of each decision.
         reward: ``[N, T]``, of each decision.
         taken: ``[N, T]`` bool, which decisions there are; each episode's come first.
+        ended: ``[N]`` bool, which episodes came to a true end, and were not cut.
         discount: gamma of a decision.
     """
     log_weight = torch.where(taken, log_ratio, 0.0).double().cumsum(1)
-    log_share = log_weight - log_weight.logsumexp(0, keepdim=True)
+    known = taken | ended[:, None]  # what was to come where an episode was cut, nobody knows
+    log_known = log_weight.masked_fill(~known, -torch.inf)
+    log_share = log_known - log_known.logsumexp(0, keepdim=True)
+    log_share = log_share.masked_fill(~known, -torch.inf)  # also where none is known any more
     earned = (log_share.exp() * torch.where(taken, reward, 0.0)).sum(0)
     powers = discount ** torch.arange(len(earned), device=earned.device, dtype=earned.dtype)
-    last = log_share[:, -1].exp()
+    last = (log_weight[:, -1] - log_weight[:, -1].logsumexp(0)).exp()
     return (powers * earned).sum(), 1.0 / last.square().sum()

@@ -16,7 +16,8 @@ observations.
 Deviations from the authors' code: a robot that tells no rewards asks for the same return all along;
 the policy has no heads for observations and returns, whose losses the paper leaves out; with action
 chunks a token is a chunk, and R falls by the rewards of all its steps. Padding repeats a decision,
-where the code has zeros and -10; nothing looks at it. Without ``target_return`` the policy is asked
+where the code has zeros and -10; nothing looks at it. What an episode's end leaves of a last chunk
+is filled with its last action, which is imitated too. Without ``target_return`` the policy is asked
 for the best return of the data, where the paper names one for each task.
 """
 

@@ -17,8 +17,9 @@ and online, b is the mode of pi_b, and online the action is sampled.
 
 Deviations: A and V(s') are those from before V's step, and the policies' step comes after the
 critics', whose targets have then moved, as in our IQL (there: V, pi_b, T, pi_u, Q, all from V after
-its step); weights begin as torch has it (there: orthogonal); observations are normalised, as in our
-IQL (there: for ant mazes not).
+its step); online pi_u hears the balances of pi_b after its step (there: before); weights begin as
+torch has it (there: orthogonal); observations are normalised, as in
+our IQL (there: for ant mazes not).
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ y bootstraps with the Q of the rollout before, and G with V where a rollout or a
 episode. Q sees actions within their limits; Adam keeps its moments (there: afresh for each
 rollout); advantages are normalised over both parts together, which leaves out their scale, as does
 the trust region; the line search is TRPO's here. The data that is met is what the run's offline
-updates have drawn, ``batch_size`` transitions each, at most ``memory``.
+updates have drawn, ``batch_size`` transitions each, at most ``memory``; a last chunk that an
+episode's end has cut is continued by the policy as it was when the chunk was drawn.
 """
 
 from __future__ import annotations

@@ -31,6 +31,8 @@ because:
 - candidate and accepted policy are scored from the same observations (there: a candidate against
   the best of all earlier scores); the members' gradients have one bound together, as large;
 - what goes on online is chosen by its score alone (there: by episodes among the best three);
+- V, Q and models learn at ``critic_learning_rate`` (there: 1e-4, 1e-4, 1e-3) and targets move in
+  every step (there: every second); 5 models of 200x2 (there: 7 of 200x4, of which 5 are used);
 - all models are used, by their means, without elites or early stop; ends are learned, weigh rows;
 - V's loss online has no bound, rewards have no scale; Q and V have the policies' widths; hidden
   layers begin with a gain of the root of 2 (there: 1).
@@ -75,7 +77,7 @@ class UniO4(ModelledPPO):
         gate_decisions: decisions in the models.
         entropy_weight: weight of the entropy bonus online.
         minibatch_size: decisions in a minibatch online.
-        decay_steps: environment steps over which the rates fall to 0 online; None: they stay.
+        decay_steps: environment steps over which the rates fall to 0 online; None or 0: they stay.
         hidden: widths of the hidden layers of policies, V and critics.
         batch_size: transitions in an offline update.
         ppo: further settings of ``ChainPPO``.
@@ -119,7 +121,7 @@ class UniO4(ModelledPPO):
         check_range("gate_decisions", gate_decisions, 1)
         check_range("entropy_weight", entropy_weight, 0)
         check_range("minibatch_size", minibatch_size, 2)
-        check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
+        check_range("decay_steps", decay_steps or 0, 0)
         assert setup.statistics is not None
         self.shares, self.disagreement = (clone_share, value_share), disagreement
         self.expectile, self.tau, self.offline_clip = expectile, tau, offline_clip
@@ -237,7 +239,7 @@ class UniO4(ModelledPPO):
     def update(self, data: Rollout) -> Metrics:
         """Improve what is judged, and V, on one rollout; rates fall."""
         left = 1.0
-        if self.decay_steps is not None:
+        if self.decay_steps:
             left = max(1.0 - self.updates * self.steps_per_update / self.decay_steps, 0.0)
         self.actor_optimizer.learning_rate = left * self.rates[0]
         self.critic_optimizer.learning_rate = left * self.rates[1]

@@ -108,7 +108,7 @@ def rank(policies: Sequence[Judged], *, seed: int = 0) -> list[Rank]:
 def _of(values: Array, truth: Array, seed: int) -> tuple[float, float, float]:
     """Return correlation, p-value and regret of one estimator."""
     correlation = spearman(values, truth)
-    if math.isnan(correlation):
+    if math.isnan(correlation) or not np.isfinite([values, truth]).all():
         return math.nan, math.nan, math.nan
     ranks, true_ranks = _ranks(values), _ranks(truth)
     products = _orders(len(values), seed)

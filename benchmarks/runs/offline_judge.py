@@ -51,8 +51,10 @@ class _Decisions:
 
     obs: Tensor  # [N, O], where an episode's decision is taken
     action: Tensor  # [N, H, A]
+    valid: Tensor  # [N, H], what of it was executed
     reward: Tensor  # [E, T]
     taken: Tensor  # [E, T]
+    ended: Tensor  # [E], whether the task itself ended
 
 
 class OfflineJudge:
@@ -122,7 +124,8 @@ class OfflineJudge:
         )  # fmt: skip
 
         def step(batch: Batch, obs: Tensor, action: Tensor, next_obs: Tensor) -> None:
-            fitted.update(obs, action, batch.reward, next_obs, batch.discount, act)
+            chunk = _continued(batch, obs, action, act)
+            fitted.update(obs, chunk, batch.reward, next_obs, batch.discount, act)
 
         self._learn(step, tell)
         return Estimate("fitted_q", float(fitted.value(self.starts, act(self.starts)).mean()))
@@ -133,14 +136,15 @@ class OfflineJudge:
         size = self.spec.horizon * self.spec.action_dim
         unit = max(abs(reward) for reward in self.rewards) or 1.0
         model = ModelValue(self.spec.obs_dim, size, hidden=self.hidden, unit=unit)
+        act = self._act(policy, deterministic)
 
         def step(batch: Batch, obs: Tensor, action: Tensor, next_obs: Tensor) -> None:
-            model.update(obs, action, batch.reward, next_obs, batch.discount == 0)
+            chunk = _continued(batch, obs, action, act)
+            model.update(obs, chunk, batch.reward, next_obs, batch.discount == 0)
 
         self._learn(step, tell)
         value = model.value(
-            self.starts, self._act(policy, deterministic),
-            decisions=self.decisions.taken.shape[1], discount=self.discount,
+            self.starts, act, decisions=self.decisions.taken.shape[1], discount=self.discount,
         )  # fmt: skip
         return Estimate("model", float(value.mean()))
 
@@ -157,7 +161,7 @@ class OfflineJudge:
         rows = torch.zeros(self.decisions.taken.shape)
         rows[self.decisions.taken] = ratio
         value, effective = per_decision_weighted(
-            rows, self.decisions.reward, self.decisions.taken, self.discount
+            rows, self.decisions.reward, self.decisions.taken, self.decisions.ended, self.discount
         )
         episodes = len(self.decisions.taken)
         note = f"{float(effective):.1f} of {episodes} episodes carry it"
@@ -169,11 +173,13 @@ class OfflineJudge:
         """Return the log-density of every decision of the data, ``[N]``."""
         missing = policy.spec.horizon - self.spec.horizon
         found = []
-        for obs, action in zip(
-            self.decisions.obs.split(4096), self.decisions.action.split(4096), strict=True
-        ):
+        for obs, action, valid in zip(
+            *(x.split(4096) for x in (self.decisions.obs, self.decisions.action,
+                                      self.decisions.valid)), strict=True
+        ):  # fmt: skip
             whole = torch.nn.functional.pad(action, (0, 0, 0, missing))
-            found.append(policy.log_density(obs, whole)[:, : self.spec.horizon].sum(1))
+            density = policy.log_density(obs, whole)[:, : self.spec.horizon]
+            found.append((density * valid).sum(1))  # of what was executed
         return torch.cat(found)
 
     def _cloned(self, tell: Told) -> Policy:
@@ -184,7 +190,8 @@ class OfflineJudge:
         optimizer = Adam(behaviour.network.parameters(), 3e-4, weight_decay=1e-5)
 
         def step(batch: Batch, obs: Tensor, action: Tensor, next_obs: Tensor) -> None:
-            optimizer.step(-behaviour.log_density(batch.obs, batch.action).sum(1).mean())
+            density = behaviour.log_density(batch.obs, batch.action) * batch.valid
+            optimizer.step(-density.sum(1).mean())
 
         self._learn(step, tell)
         return behaviour
@@ -223,19 +230,30 @@ def _decisions_of(dataset: Dataset, act_steps: int) -> _Decisions:
     longest = max(-(-len(episode) // act_steps) for episode in dataset.episodes)
     shape = len(dataset.episodes), longest
     reward, taken = np.zeros(shape, np.float32), np.zeros(shape, bool)
-    obs, action = [], []
+    obs, action, valid = [], [], []
     for number, episode in enumerate(dataset.episodes):
         steps = len(episode)
         first = np.arange(0, steps, act_steps)
         taken[number, : len(first)] = True
         reward[number, : len(first)] = np.add.reduceat(episode.rewards, first)
         obs.append(episode.observations[first])
-        rows = np.minimum(first[:, None] + np.arange(act_steps), steps - 1)
-        action.append(episode.actions[rows])
+        rows = first[:, None] + np.arange(act_steps)
+        valid.append(rows < steps)
+        action.append(episode.actions[np.minimum(rows, steps - 1)])
+    ended = np.array([bool(episode.terminations[-1]) for episode in dataset.episodes])
     return _Decisions(
         torch.from_numpy(np.concatenate(obs)), torch.from_numpy(np.concatenate(action)),
-        torch.from_numpy(reward), torch.from_numpy(taken),
+        torch.from_numpy(np.concatenate(valid)), torch.from_numpy(reward),
+        torch.from_numpy(taken), torch.from_numpy(ended),
     )  # fmt: skip
+
+
+def _continued(batch: Batch, obs: Tensor, action: Tensor, act: Act) -> Tensor:
+    """Return chunks in which the policy goes on where the data's episode was over.
+
+    Its own chunks are whole, and would else be valued by none like them near an episode's end.
+    """
+    return torch.where(batch.valid[..., None], action, act(obs))
 
 
 ESTIMATORS: dict[str, Callable[[OfflineJudge, Policy, bool, Told], Estimate]] = {

@@ -41,7 +41,7 @@ from trimtab.policies.registry import policy_kinds
 from trimtab.types import Batch, PolicySpec, Statistics
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
-WITHOUT_CRITIC = {"bc", "consistency_distillation", "frozen", "zero_noise"}
+WITHOUT_CRITIC = {"bc", "consistency_distillation", "decision_transformer", "frozen", "zero_noise"}
 WITHOUT_CRITIC |= {"golden_ticket", "repeated_noise"}
 # What is valued here is a plan and its correction; their own tests go through the equations by row.
 WITHOUT_CRITIC |= {"expo", "pa_rl", "residual", "rfs"}

@@ -114,19 +114,32 @@ def test_importance_weights_by_a_loop() -> None:
     torch.manual_seed(1)
     ratio, reward = torch.randn(4, 3), torch.randn(4, 3)
     taken = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]], dtype=torch.bool)
-    found, effective = per_decision_weighted(ratio, reward, taken, 0.9)
+    ended = torch.tensor([True, True, False, True])
+    found, effective = per_decision_weighted(ratio, reward, taken, ended, 0.9)
     total, weights = 0.0, [1.0] * 4
     for step in range(3):
         for row in range(4):
             if taken[row, step]:
                 weights[row] *= math.exp(float(ratio[row, step]))
         earned = sum(weights[i] * float(reward[i, step]) for i in range(4) if taken[i, step])
-        total += 0.9**step * earned / sum(weights)
+        known = [i for i in range(4) if taken[i, step] or ended[i]]
+        total += 0.9**step * earned / sum(weights[i] for i in known)
     assert float(found) == pytest.approx(total, rel=1e-6)
     kish = sum(weights) ** 2 / sum(weight**2 for weight in weights)
     assert float(effective) == pytest.approx(kish, rel=1e-6)
     clipped = step_log_ratios(torch.tensor([9.0, -9.0, 0.5]), torch.zeros(3))
     assert clipped.tolist() == [2.0, -6.0, 0.5]
+
+
+def test_an_episode_that_was_cut_is_no_episode_that_ended() -> None:
+    """Rewards of 1 throughout: a second episode that was cut says nothing of what comes later."""
+    taken = torch.arange(10) < torch.tensor([[10], [2]])
+    zeros, discount = torch.zeros(2, 10), 0.99
+    whole = sum(discount**step for step in range(10))
+    early = sum(discount**step / (1 if step < 2 else 2) for step in range(10))
+    for ended, truth in (([False, False], whole), ([True, True], early)):
+        found, _ = per_decision_weighted(zeros, zeros + 1, taken, torch.tensor(ended), discount)
+        assert float(found) == pytest.approx(truth, rel=1e-6)
 
 
 def test_importance_weighting_of_all_that_may_happen_is_exact() -> None:
@@ -148,7 +161,7 @@ def test_importance_weighting_of_all_that_may_happen_is_exact() -> None:
             reward[row, step] = gained
             earned += GAMMA**step * gained
         truth += chance * earned
-    found, _ = per_decision_weighted(ratio, reward, taken, GAMMA)
+    found, _ = per_decision_weighted(ratio, reward, taken, torch.ones(2**length).bool(), GAMMA)
     assert float(found) == pytest.approx(truth, rel=1e-6)
 
 

@@ -229,6 +229,7 @@ def test_the_score_is_that_of_each_members_mean(make: Callable[..., UniO4]) -> N
 def test_online_surrogate_and_rates(
     make: Callable[..., UniO4], data_of: Callable[..., Rollout]
 ) -> None:
+    make(decay_steps=0)  # of a run that never goes online
     method = make(entropy_weight=0.2, clip=0.1, decay_steps=72, learning_rate=1e-3)
     obs, noise = torch.randn(12, 5), torch.randn(12, 1, 2, 2)
     mean, log_std = method.policy.head(obs)

@@ -69,9 +69,31 @@ def evaluate(
         )
     _refuse(data, "it is of an evaluation by data; add offline=true")
     _refuse({word.split("=")[0]: word for word in overrides}, "add offline=true")
-    policy = _one_of(policy, "")
     if deterministic not in ("", "true", "false"):
         raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
+    return _by_playing(
+        _one_of(policy, ""), env=env, episodes=episodes, seed=seed, backend=backend,
+        deterministic=deterministic, env_options=env_options, video=video,
+        video_episodes=video_episodes, format=format, out=out, shard=shard,
+    )  # fmt: skip
+
+
+def _by_playing(
+    policy: str,
+    *,
+    env: str,
+    episodes: int,
+    seed: int,
+    backend: str,
+    deterministic: str,
+    env_options: str,
+    video: str,
+    video_episodes: int,
+    format: str,
+    out: str,
+    shard: str,
+) -> int:
+    """Evaluate a policy by episodes that it plays."""
     part = _part(shard, out, video)
     bundle = base.load_base(policy)
     chosen = task_options("evaluate", env_options) if env_options else None

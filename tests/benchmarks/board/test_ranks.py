@@ -64,3 +64,9 @@ def test_many_policies_and_no_order() -> None:
     assert "| later | – | – | – | 9 |" in ranks.to_markdown([good, later])
     with pytest.raises(TrimtabError, match="2 policies have no order"):
         rank(POLICIES[:2])
+
+
+def test_an_estimator_without_a_finite_value_orders_nothing() -> None:
+    found = rank([judged(1.0, 1, a=1.0), judged(2.0, 2, a=2.0), judged(3.0, 3, a=math.nan)])
+    (own,) = [one for one in found if one.estimator == "a"]
+    assert math.isnan(own.correlation) and math.isnan(own.p_value) and math.isnan(own.regret)

@@ -7,11 +7,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trimtab.benchmarks.cli.main import run as carry_out
+from trimtab.benchmarks.runs.offline_judge import _decisions_of
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
+from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.errors import TrimtabError
 
 
@@ -46,6 +49,25 @@ def test_a_folder_of_runs_is_estimated_and_ranked(
     again = [*words(runs, tiny), "format=json"]
     assert carry_out(again) == 0
     assert json.loads(capsys.readouterr().out) == told  # the same seed, the same estimates
+
+
+def test_decisions_of_two_actions_and_what_an_episodes_end_leaves() -> None:
+    def episode(steps: int, ended: bool) -> Episode:
+        last = np.arange(steps) == steps - 1
+        rows = np.arange(steps + 1.0)[:, None]
+        return Episode(
+            rows, rows[:-1] / 10, 2 ** np.arange(steps), last & ended, last & (not ended)
+        )
+
+    episodes = [episode(3, True), episode(4, False)]
+    found = _decisions_of(Dataset("a/b-v0", "a/b", {}, episodes, (-1.0,), (1.0,)), 2)
+    assert found.obs[:, 0].tolist() == [0, 2, 0, 2]
+    assert found.action[:, :, 0].flatten().tolist() == pytest.approx(
+        [0, 0.1, 0.2, 0.2, 0, 0.1, 0.2, 0.3]
+    )
+    assert found.valid.tolist() == [[True, True], [True, False], [True, True], [True, True]]
+    assert found.reward.tolist() == [[3, 4], [3, 12]]
+    assert found.taken.all() and found.ended.tolist() == [True, False]
 
 
 def test_what_has_no_density_is_left_out_or_refused(

@@ -434,7 +434,8 @@ def test_two_sweeps_on_the_same_folders_do_each_run_once(tiny: Any, tmp_path: Pa
         words = [word for word in words if word != "seed=0"]
         command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "train", "-m", *words]
         pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+        env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
 
     def outcomes(out: Path) -> list[dict[str, Any]]:
         return [outcome(path.parent) for path in sorted(out.rglob("provenance.json"))]
