@@ -347,6 +347,25 @@ def test_an_address_without_ray_is_told_at_once(
         assert shown.count("\n") == 1, shown
 
 
+@pytest.mark.parametrize("missing", ["srun", "squeue"])
+def test_slurm_without_one_of_its_programs(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in {"sbatch", "srun", "squeue"} - {missing}:
+        (programs / name).write_text("#!/bin/sh\nexit 1\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.chdir(programs)
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "suite=quickstart", "launcher=slurm"])
+    shown = capfd.readouterr().err
+    assert ended.value.code == 2 and shown.count("\n") == 1
+    assert f"launcher=slurm: {missing} is not on the PATH" in shown
+    assert len(list(programs.iterdir())) == 2
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
