@@ -297,7 +297,7 @@ def test_a_run_draws_by_its_weights(
         (["other_task=1"], "other_task=1: must be true or false"),
         (["stream_above=-1"], "stream_above=-1: must be a whole number of at least 0"),
         (["dataset=[]"], r"dataset.runs=\[\]: must be a list of folders"),
-        (["dataset=[1]"], r"dataset.runs=\[1\]: must be a list of folders"),
+        (["dataset=[1]"], "dataset: 1 is not the folder of a run"),
     ],
 )
 def test_wrong_settings(words: list[str], message: str, tiny: Any, tmp_path: Path) -> None:

@@ -57,7 +57,10 @@ def test_a_process_that_is_nobodys_child_is_seen(stops: Any) -> None:
         [sys.executable, "-c", orphan], env={**os.environ, "STARTED_BY": word}, stdin=reading,
         check=True,
     )  # fmt: skip
-    (left,) = stops.started_by(word)
+    deadline = time.monotonic() + 30  # a process that has only begun has no environment yet
+    while not (found := stops.started_by(word)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (left,) = found
     os.close(reading)
     os.close(writing)  # and it ends
     left.wait(30)
