@@ -64,7 +64,7 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
     return {
         f"{task}-{method}": {
             **rest,
-            "overrides": [*of_task, *of_method],
+            "overrides": [*of_task, *of_method, *chosen.known(method, of_method)],
             "place": {"task": task, "method": method},
         }
         for task, of_task in chosen.side("tasks").items()
@@ -137,8 +137,8 @@ class _Grid:
                     words += [*of_task.get("data", []), *self.words("data")]
                 if described.get("budget", True):
                     words += [*of_task.get("budget", []), *self.words("budget")]
-                asked = [*of_task.get("where_known", []), *self.words("where_known")]
-                words += [*self._known(method, words, asked), *more]
+                asked = of_task.get("where_known", [])
+                words += [*self.known(method, words, asked), *more]
                 parts = [task, *([base] if base else []), method]
                 name = "-".join(parts) + (f"~{variant}" if variant else "")
                 run: dict[str, Any] = {
@@ -169,8 +169,11 @@ class _Grid:
                 )
         return [name for name in self.side("bases") if name in base]
 
-    def _known(self, method: str, words: Sequence[str], asked: Sequence[str]) -> list[str]:
+    def known(self, method: str, words: Sequence[str], of_task: Sequence[str] = ()) -> list[str]:
         """Return those words of ``where_known`` whose setting the run's method has."""
+        asked = [*of_task, *self.words("where_known")]
+        if not asked:
+            return []
         named = [word.partition("=")[2] for word in words if word.startswith("algorithm=")]
         if len(named) != 1:
             raise TrimtabError(

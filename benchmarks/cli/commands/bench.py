@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from trimtab.benchmarks.artefacts.export import export_bundle
-from trimtab.benchmarks.board import budgeted, curves, switch
+from trimtab.benchmarks.board import budgeted, curves, normalised, switch
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
@@ -35,7 +35,7 @@ from trimtab.files import check_own
 __all__ = ["bench"]
 
 FIGURE = "figure.png"
-FURTHER = {"budgeted": budgeted, "switch": switch}
+FURTHER = {"budgeted": budgeted, "normalised": normalised, "switch": switch}
 """Tables that a suite may ask for beside its leaderboard."""
 
 

@@ -41,6 +41,7 @@ def test_offline_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(found) == 4
     assert {line["candidates"] for line in found.values()} == {"2"}  # one setting, two seeds
     assert "# Budgeted scores" in (folder / "budgeted.md").read_text()
+    assert "trimtab-v0, last" in (folder / "normalised.md").read_text()
 
 
 def test_offline_to_online_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,11 +54,14 @@ def test_offline_to_online_at_toy_size(tmp_path: Path, monkeypatch: pytest.Monke
     assert 0 in steps and max(steps) == 60
 
 
-@pytest.mark.parametrize(("name", "runs"), [("offline", 192), ("offline_to_online", 54)])
+@pytest.mark.parametrize(("name", "runs"), [("offline", 216), ("offline_to_online", 54)])
 def test_the_cpu_scale_is_what_it_says(name: str, runs: int) -> None:
     suite = load_suite(name, "runs", scale="cpu")
     assert len(suite.jobs) == runs
     assert all("offline_steps=" in " ".join(job.overrides) for job in suite.jobs)
+    narrow = {job.name for job in suite.jobs if "algorithm.hidden=[128,128]" in job.overrides}
+    assert "hopper_medium_replay-iql" in narrow
+    assert "hopper_medium_replay-clone_flow" not in narrow  # cloning has no such setting
 
 
 def test_a_table_that_is_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
