@@ -5,7 +5,7 @@ python scripts/publish.py speed                    # what `trimtab speed out=spe
 python scripts/publish.py recompute                # every committed table, from its committed rows
 python scripts/publish.py replace runs/suites/online_parity ppo sb3_ppo    # these methods alone
 python scripts/publish.py add runs/suites/arena-part    # further runs, of bench with only=
-python scripts/publish.py claims                   # judge claims.yaml by the arena's rows
+python scripts/publish.py claims                   # judge claims.yaml by committed rows
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from trimtab.benchmarks.board.arena.claims import find, read_claims
 from trimtab.benchmarks.board.arena.claims import to_markdown as claims_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
+from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.replacement import replaced_rows, with_processor, with_runs
 from trimtab.benchmarks.board.report.page import render
-from trimtab.benchmarks.cli.records import RECORDS, merged_records, write_records
+from trimtab.benchmarks.cli.commands.bench import FURTHER
+from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes, read_episodes, write_episodes
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.words import nearest
@@ -77,8 +79,11 @@ def files_of(folder: Path) -> Sequence[str]:
     if name not in known:
         raise TrimtabError(f"publish: {folder}: no suite is called {name}; {nearest(name, known)}")
     files = kinds[0]
-    if name in suites and load_suite(suite_of(Path(name)), "runs").controls:
-        files = (*files, *OF_AN_ARENA)
+    if name in suites:
+        suite = load_suite(suite_of(Path(name)), "runs")
+        files = (*files, *(OF_AN_ARENA if suite.controls else ()))
+        files = (*files, *([RECORDS] if suite.tables and not suite.controls else ()))
+        files = (*files, *(file for table in suite.tables for file in FURTHER[table].FILES))
     missing = [folder / file for file in files if not (folder / file).is_file()]
     if missing:
         raise TrimtabError(f"publish: {missing[0]} is missing; run the suite again")
@@ -218,7 +223,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     place.mkdir(parents=True, exist_ok=True)
     write_episodes(place / FILE_NAME, rows)
     write_configurations(place, documents)
-    if suite.controls:
+    if suite.controls or suite.tables:
         write_records(place / RECORDS, records)
     atomic_write_text(place / "machine.json", json.dumps(machine, indent=1) + "\n")
     write_tables(place, board, project)
@@ -254,6 +259,11 @@ def write_tables(place: Path, board: Leaderboard, project: Path) -> None:
         arena_figure.draw(arena, place / "figure.png")
     elif suite.figure is None:
         curves.draw(board, place / "figure.png")
+    if suite.tables:
+        names = methods_of(read_json(place / RECORDS, "runs"))
+        rows = collect_episodes(place / FILE_NAME)
+        for name in suite.tables:
+            FURTHER[name].write(rows, place, names)
     write_pages(place, project)
 
 
@@ -266,7 +276,7 @@ def arena_of(place: Path) -> Arena:
 
 
 def claims(results: Path = RESULTS) -> None:
-    """Judge the claims of ``claims.yaml`` by the committed rows of the arena.
+    """Judge the claims of ``claims.yaml`` by the committed rows of the arena and suites of data.
 
     Raises:
         TrimtabError: if no arena is committed.
@@ -274,7 +284,15 @@ def claims(results: Path = RESULTS) -> None:
     place = results / "arena"
     if not (place / RECORDS).is_file():
         raise TrimtabError(f"publish: {place} has no {RECORDS}; publish the suite arena first")
-    found = find(read_claims(results / "claims.yaml"), arena_of(place))
+    data = {
+        suite: contests_of(
+            collect_episodes(results / folder / FILE_NAME),
+            read_json(results / folder / RECORDS, "runs"),
+        )
+        for suite, folder in (("offline", "offline"), ("offline_to_online", "offline-to-online"))
+        if (results / folder / RECORDS).is_file()
+    }
+    found = find(read_claims(results / "claims.yaml"), arena_of(place), data)
     atomic_write_text(results / CLAIMS, claims_markdown(found))
 
 

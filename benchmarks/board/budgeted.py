@@ -215,8 +215,10 @@ def _lines(found: Sequence[Budgeted]) -> list[Mapping[str, object]]:
     ]
 
 
-def write(table: pa.Table, folder: Path) -> dict[str, Path]:
+def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None) -> dict[str, Path]:
     """Write ``budgeted.md`` and ``budgeted.csv`` of episode rows; return their paths by name.
+
+    ``names`` is what other tables call configurations by; here those of one method are candidates.
 
     Raises:
         TrimtabError: if there is no row; nothing is written then.

@@ -60,11 +60,12 @@ def normalised(value: float, minimum: float, maximum: float) -> float:
     return 100.0 * (value - minimum) / (maximum - minimum)
 
 
-def build(table: pa.Table) -> list[Normalised]:
+def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Normalised]:
     """Return the scores of every configuration whose task has references, by task and data.
 
     Args:
         table: episode rows.
+        names: what a suite calls configurations, by their hashes; others have a leaderboard's name.
 
     Raises:
         TrimtabError: if rows of one environment have different physics, or a score is not finite.
@@ -80,11 +81,12 @@ def build(table: pa.Table) -> list[Normalised]:
         runs = group.evaluations()
         returns = mean_interval([points[-1][1] for points in runs.values()])
         best = np.mean([max(scores.mean() for _, scores in points) for points in runs.values()])
+        label = (names or {}).get(group.config_hash, group.label)
         for name, (minimum, maximum) in task.score_references.items():
             last = Interval(*(normalised(end, minimum, maximum) for end in returns))
             found.append(
                 Normalised(
-                    env=group.env, dataset=group.dataset, label=group.label, references=name,
+                    env=group.env, dataset=group.dataset, label=label, references=name,
                     minimum=minimum, maximum=maximum, seeds=len(runs), returns=returns, last=last,
                     best=normalised(float(best), minimum, maximum),
                 )
@@ -114,9 +116,9 @@ def _cells(scores: Sequence[Normalised]) -> dict[str, str]:
     return cells | {"Seeds": str(scores[0].seeds)}
 
 
-def write(table: pa.Table, folder: Path) -> dict[str, Path]:
+def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None) -> dict[str, Path]:
     """Write ``normalised.md`` and ``.csv``, if any task has references; return paths by name."""
-    found = build(table)
+    found = build(table, names)
     if not found:
         return {}
     lines: list[Mapping[str, object]] = []

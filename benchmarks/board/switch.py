@@ -64,11 +64,12 @@ def steps_to_recover(curve: Sequence[tuple[int, float]], level: float) -> int | 
     return curve[below[-1] + 1][0] if below[-1] + 1 < len(curve) else None
 
 
-def build(table: pa.Table) -> list[Switch]:
+def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Switch]:
     """Return every configuration that went from data to interaction, the best final score first.
 
     Args:
         table: episode rows.
+        names: what a suite calls configurations, by their hashes; others have a leaderboard's name.
 
     Raises:
         TrimtabError: if rows of one environment have different physics, or a score is not finite.
@@ -98,7 +99,7 @@ def build(table: pa.Table) -> list[Switch]:
             Switch(
                 env=group.env,
                 metric=metrics[group.env],
-                label=group.label,
+                label=(names or {}).get(group.config_hash, group.label),
                 seeds=len(runs),
                 at_switch=mean_interval([start for start, _ in runs], rate=rate),
                 drop=float(np.mean(drops)),
@@ -135,9 +136,9 @@ def _cells(one: Switch) -> dict[str, str]:
     }
 
 
-def write(table: pa.Table, folder: Path) -> dict[str, Path]:
+def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None) -> dict[str, Path]:
     """Write ``switch.md`` and ``switch.csv``, if any run made the switch; return paths by name."""
-    found = build(table)
+    found = build(table, names)
     if not found:
         return {}
     lines: list[Mapping[str, object]] = []

@@ -21,7 +21,7 @@ from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.files import atomic_write_text, read_json
 from trimtab.policies.agent import ArrayObs
 
-__all__ = ["RECORDS", "merged_records", "records_of", "write_records"]
+__all__ = ["RECORDS", "merged_records", "methods_of", "records_of", "write_records"]
 
 RECORDS = "runs.json"
 _KEPT = (
@@ -70,6 +70,15 @@ def merged_records(files: Sequence[Path], order: Sequence[str]) -> list[Record]:
     places = {name: number for number, name in enumerate(order)}
     runs = sorted(found, key=lambda run: (places.get(run[0], len(places)), run[1]))
     return [found[run] for run in runs]
+
+
+def methods_of(records: Sequence[Record]) -> dict[str, str]:
+    """Return what a suite's grid calls each configuration, by the configuration's hash."""
+    return {
+        record["config_hash"]: record["place"]["method"]
+        for record in records
+        if record.get("place", {}).get("method")
+    }
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:

@@ -1,8 +1,9 @@
-"""Claims of papers, held against the arena's rows: holds, does not hold, or cannot be told.
+"""Claims of papers, held against committed rows: holds, does not hold, or cannot be told.
 
 ``claims.yaml`` lists the claims; each is judged in every contest that has what it speaks of, and
 over all of them together. A claim holds where the whole interval of P(better) lies above one half,
-does not hold where all of it lies below, and cannot be told otherwise.
+does not hold where all of it lies below, and cannot be told otherwise. Most are of the arena; a
+claim with ``suite`` is of one of the suites of data.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import numpy as np
 import yaml
 
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
+from trimtab.benchmarks.board.data_contests import DataContest
 from trimtab.benchmarks.board.intervals.improvement import improvement_interval
-from trimtab.benchmarks.board.stats import Array, number_text
+from trimtab.benchmarks.board.intervals.means import mean_interval
+from trimtab.benchmarks.board.stats import Array, Interval, number_text
 from trimtab.errors import TrimtabError
 
 __all__ = ["Claim", "Finding", "find", "read_claims", "to_markdown"]
@@ -39,14 +42,16 @@ class Claim:
         text: the claim in a sentence.
         source: who makes it.
         tier: how sure its numbers are known: paper, abstract, or ours.
-        kind: how it is judged: ``higher``, ``control``, ``sooner`` or ``missing``.
+        kind: how it is judged: ``higher``, ``control``, ``sooner``, ``keeps`` or ``missing``.
         method: of whom it is claimed.
         than: the method that it is compared with, where there is one.
         tasks: the tasks that it speaks of; empty for all.
         bases: the kinds of base that it speaks of; empty for all.
-        measure: ``score`` at the end, or the ``area`` under the curve.
+        measure: ``score`` at the end, or the ``area`` under the curve; in a suite of data also the
+            ``drop`` at the switch.
         factor: for ``sooner``: how many times fewer environment steps.
         why: for ``missing``: why it cannot be judged yet.
+        suite: a suite of data; empty for the arena.
     """
 
     text: str
@@ -60,6 +65,7 @@ class Claim:
     measure: str = "score"
     factor: float = 1.0
     why: str = ""
+    suite: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,19 +99,36 @@ def read_claims(path: Path) -> list[Claim]:
             claim = Claim(**values)
         except TypeError as error:
             raise TrimtabError(f"{path}: claim {number + 1}: {error}") from error
-        if claim.measure not in ("score", "area"):
-            raise TrimtabError(f"{path}: claim {number + 1}: measure: use score or area")
-        if claim.kind not in _JUDGES:
+        judges, measures = (
+            (_DATA_JUDGES, ("score", "drop")) if claim.suite else (_JUDGES, ("score", "area"))
+        )
+        if claim.measure not in measures:
+            raise TrimtabError(f"{path}: claim {number + 1}: measure: use {' or '.join(measures)}")
+        if claim.kind not in judges:
             raise TrimtabError(
-                f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(_JUDGES)}"
+                f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(judges)}"
             )
         claims.append(claim)
     return claims
 
 
-def find(claims: Sequence[Claim], arena: Arena) -> list[Finding]:
-    """Return what an arena's rows say of each claim."""
-    return [_JUDGES[claim.kind](claim, arena) for claim in claims]
+def find(
+    claims: Sequence[Claim], arena: Arena, data: Mapping[str, Sequence[DataContest]] | None = None
+) -> list[Finding]:
+    """Return what committed rows say of each claim.
+
+    Args:
+        claims: the claims.
+        arena: the arena's tables.
+        data: the contests of each suite of data that has rows, by its name.
+    """
+    known = data or {}
+    return [
+        _DATA_JUDGES[claim.kind](claim, known.get(claim.suite, ()))
+        if claim.suite
+        else _JUDGES[claim.kind](claim, arena)
+        for claim in claims
+    ]
 
 
 def _pairs(claim: Claim, arena: Arena, other: Callable[[Contest, ArenaRow], str | None]) -> Any:
@@ -125,23 +148,34 @@ def _pairs(claim: Claim, arena: Arena, other: Callable[[Contest, ArenaRow], str 
 
 
 def _compared(claim: Claim, pairs: Sequence[tuple[Contest, ArenaRow, ArenaRow]]) -> Finding:
-    if not pairs:
-        return Finding(claim, "cannot be told", "no contest has both", 0)
-    better = improvement_interval(
+    return _judged(
+        claim,
         [_per_seed(claim, ours) for _, ours, _ in pairs],
         [_per_seed(claim, theirs) for _, _, theirs in pairs],
+        [
+            f"{contest.task} ({contest.base}) {_number(contest, getattr(ours, claim.measure))} "
+            f"against {_number(contest, getattr(theirs, claim.measure))}"
+            for contest, ours, theirs in pairs
+        ],
     )
-    told: Verdict = "cannot be told"
-    if better.low > 0.5:
-        told = "holds"
-    elif better.high < 0.5:
-        told = "does not hold"
-    shown = "; ".join(
-        f"{contest.task} ({contest.base}) {_number(contest, getattr(ours, claim.measure))} against "
-        f"{_number(contest, getattr(theirs, claim.measure))}"
-        for contest, ours, theirs in pairs
-    )
-    return Finding(claim, told, f"P(better) {better.text()}: {shown}", len(pairs))
+
+
+def _judged(
+    claim: Claim, ours: Sequence[Array], theirs: Sequence[Array], shown: Sequence[str]
+) -> Finding:
+    """Return what the seeds of two methods say, in all contests that have both."""
+    if not shown:
+        return Finding(claim, "cannot be told", "no contest has both", 0)
+    better = improvement_interval(ours, theirs)
+    told = _verdict(better, 0.5)
+    return Finding(claim, told, f"P(better) {better.text()}: {'; '.join(shown)}", len(shown))
+
+
+def _verdict(found: Interval, limit: float) -> Verdict:
+    """Return whether all of an interval lies above a limit."""
+    if found.low > limit:
+        return "holds"
+    return "does not hold" if found.high < limit else "cannot be told"
 
 
 def _per_seed(claim: Claim, row: ArenaRow) -> Array:
@@ -202,7 +236,7 @@ def steps_to(row: ArenaRow, start: float, target: float) -> float | None:
     return None
 
 
-def _missing(claim: Claim, arena: Arena) -> Finding:
+def _missing(claim: Claim, _: object) -> Finding:
     return Finding(claim, "cannot be told", claim.why, 0)
 
 
@@ -210,6 +244,63 @@ _JUDGES: Mapping[str, Callable[[Claim, Arena], Finding]] = {
     "higher": _higher,
     "control": _control,
     "sooner": _sooner,
+    "missing": _missing,
+}
+
+
+def _of_data(claim: Claim, contests: Sequence[DataContest]) -> list[DataContest]:
+    """Return the contests of data that a claim speaks of and that have its methods."""
+    needed = {claim.method, claim.than or claim.method}
+    return [
+        contest
+        for contest in contests
+        if needed <= contest.methods.keys() and (not claim.tasks or contest.task in claim.tasks)
+    ]
+
+
+def _data_higher(claim: Claim, contests: Sequence[DataContest]) -> Finding:
+    found = _of_data(claim, contests)
+    ours, theirs = (
+        [np.array(contest.methods[name].values(claim.measure)) for contest in found]
+        for name in (claim.method, claim.than)
+    )
+    shown = [
+        f"{contest.task} "
+        + " against ".join(
+            number_text(float(side[number].mean()), 2 if contest.metric == "success" else 0)
+            for side in (ours, theirs)
+        )
+        for number, contest in enumerate(found)
+    ]
+    return _judged(claim, ours, theirs, shown)
+
+
+def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
+    """Whether the score after the switch is, on average, less than a tenth below that at it."""
+    found = _of_data(claim, contests)
+    shares = [
+        np.array([kept / max(abs(level), 1e-12) for kept, level in zip(*sides, strict=True)])
+        for sides in ((one.methods[claim.method].kept, one.methods[claim.method].switch)
+                      for one in found)
+        if len(sides[0])
+    ]  # fmt: skip
+    if not shares:
+        return Finding(claim, "cannot be told", "no run made the switch", 0)
+    seeds = [np.array([share]) for share in np.concatenate(shares)]
+    if len(seeds) < 2:
+        return Finding(claim, "cannot be told", "only one run made the switch", len(found))
+    change = mean_interval(seeds)
+    shown = "; ".join(
+        f"{contest.task} {float(share.mean()):+.0%}"
+        for contest, share in zip(found, shares, strict=True)
+    )
+    numbers = f"{change.value:+.0%} [{change.low:+.0%}, {change.high:+.0%}] of the score: {shown}"
+    return Finding(claim, _verdict(change, -0.1), numbers, len(found))
+
+
+_DATA_JUDGES: Mapping[str, Callable[[Claim, Sequence[DataContest]], Finding]] = {
+    "higher": _data_higher,
+    "keeps": _data_keeps,
     "missing": _missing,
 }
 

@@ -17,7 +17,7 @@ from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
-from trimtab.benchmarks.cli.records import RECORDS, records_of
+from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs import provenance
@@ -141,11 +141,13 @@ def _publish(
     figure, bundle = folder / FIGURE, folder / "bundle"
     paths = {"page": written["index.html"], "figure": figure}
     arena = None
+    needed = suite.controls or suite.tables
+    records = records_of(suite, outcome, folder, console) if needed else []
     if suite.controls:
-        arena = arena_table(table, records_of(suite, outcome, folder, console), suite.controls)
+        arena = arena_table(table, records, suite.controls)
         paths |= arena_writing.write(arena, folder)
     for name in suite.tables:
-        paths |= FURTHER[name].write(table, folder)
+        paths |= FURTHER[name].write(table, folder, methods_of(records))
     if not (outcome.already_done and figure.is_file()):
         console.print("drawing the figure", highlight=False)
         if arena is not None:

@@ -8,7 +8,9 @@ import pytest
 
 from trimtab.benchmarks.board.arena.claims import find, read_claims, steps_to, to_markdown
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest, CurvePoint
+from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
 from trimtab.types import TrimtabError
 
 
@@ -85,3 +87,71 @@ def test_a_wrong_claim_is_one_line(tmp_path: Path, text: str, message: str) -> N
     assert "\n" not in str(caught.value)
     with pytest.raises(TrimtabError, match="cannot be read"):
         read_claims(tmp_path / "none.yaml")
+
+
+DATA = """
+- {text: iql is higher, source: us, tier: ours, suite: offline, kind: higher, method: iql, than: bc}
+- {text: only mixed, source: us, tier: ours, suite: offline, kind: higher, method: iql, than: bc,
+   tasks: [mixed]}
+- {text: less drop, source: us, tier: ours, suite: switch, kind: higher, method: b, than: a,
+   measure: drop}
+- {text: b keeps, source: us, tier: ours, suite: switch, kind: keeps, method: b}
+- {text: a keeps, source: us, tier: ours, suite: switch, kind: keeps, method: a}
+- {text: stayed, source: us, tier: ours, suite: offline, kind: keeps, method: iql}
+- {text: no rows, source: us, tier: ours, suite: nowhere, kind: higher, method: a, than: b}
+"""
+
+
+def test_claims_of_the_suites_of_data(arena: Arena, tmp_path: Path) -> None:
+    def rows(env: str, method: str, seed: int, points: list[tuple[int, float]]) -> list[EpisodeRow]:
+        return [
+            EpisodeRow(
+                env=env, algorithm=method, seed=seed, env_steps=steps, updates=50 + steps,
+                eval_episode=0, eval_seed=0, return_=score, length=5, config_hash=env + method,
+                policy=None, base=None, fingerprint="f", success=None,
+            )
+            for steps, score in points
+        ]  # fmt: skip
+
+    def records(task: str, env: str, *methods: str) -> list[dict[str, object]]:
+        return [
+            {"config_hash": env + name, "place": {"task": task, "method": name}} for name in methods
+        ]
+
+    seeds = range(5)
+    learnt = [
+        one
+        for seed in seeds
+        for one in (*rows("mine/M-v0", "iql", seed, [(0, 10.0 + seed)]),
+                    *rows("mine/M-v0", "bc", seed, [(0, 5.0 + seed / 10)]),
+                    *rows("mine/N-v0", "iql", seed, [(0, 3.0)]))
+    ]  # fmt: skip
+    named = [*records("mixed", "mine/M-v0", "iql", "bc"), *records("other", "mine/N-v0", "iql")]
+    went = [
+        one
+        for seed in seeds
+        for one in (*rows("mine/S-v0", "a", seed, [(0, 10.0), (100, 2.0 + seed), (200, 12.0)]),
+                    *rows("mine/S-v0", "b", seed, [(0, 10.0), (100, 10.0), (200, 11.0 + seed)]))
+    ]  # fmt: skip
+    data = {
+        "offline": contests_of(episodes_table(learnt), named),
+        "switch": contests_of(episodes_table(went), records("s", "mine/S-v0", "a", "b")),
+    }
+    scores = data["switch"][0].methods["a"]
+    assert scores.switch == (10.0,) * 5 and scores.drop == (-8.0, -7.0, -6.0, -5.0, -4.0)
+    # Half of the way from 10 to 2 and on to 12, less 10: 6.5 and so on.
+    assert scores.kept[0] == pytest.approx((10 + 2) / 4 + (2 + 12) / 4 - 10)
+    (tmp_path / "claims.yaml").write_text(DATA)
+    found = find(read_claims(tmp_path / "claims.yaml"), arena, data)
+    assert [one.verdict for one in found] == [
+        "holds", "holds", "holds", "holds", "does not hold", "cannot be told", "cannot be told",
+    ]  # fmt: skip
+    assert found[0].contests == 1 and "mixed 12 against 5" in found[0].numbers
+    assert "s 0 against -6" in found[2].numbers
+
+
+def test_a_claim_of_data_by_a_measure_that_is_not_there(tmp_path: Path) -> None:
+    text = "- {text: a, source: b, tier: c, suite: offline, kind: higher, measure: area}"
+    (tmp_path / "claims.yaml").write_text(text)
+    with pytest.raises(TrimtabError, match="measure: use score or drop"):
+        read_claims(tmp_path / "claims.yaml")

@@ -1,0 +1,92 @@
+"""What claims on methods of data are judged by: each method's runs on each task of a suite.
+
+A suite's ``runs.json`` says which task and which name in its grid a configuration has. Rows alone
+do not tell: two tasks may share an environment and differ in their data.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trimtab.benchmarks.board.arena.table import area_under, worst_drop
+from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions, one_physics
+from trimtab.benchmarks.board.model import Metric
+
+__all__ = ["DataContest", "DataScores", "contests_of"]
+
+
+@dataclass(frozen=True)
+class DataScores:
+    """One method's runs on one task; each tuple has a value a seed.
+
+    Attributes:
+        score: at the last evaluation.
+        drop: how far the score fell below that at the switch at the worst, at most 0; empty for
+            runs that stayed offline.
+        kept: the mean score over the environment steps less that at the switch; empty likewise.
+        switch: the score at the switch; empty likewise.
+    """
+
+    score: tuple[float, ...]
+    drop: tuple[float, ...] = ()
+    kept: tuple[float, ...] = ()
+    switch: tuple[float, ...] = ()
+
+    def values(self, measure: str) -> tuple[float, ...]:
+        """Return a measure by its name."""
+        found: tuple[float, ...] = getattr(self, measure)
+        return found
+
+
+@dataclass(frozen=True)
+class DataContest:
+    """Every method on one task."""
+
+    task: str
+    metric: Metric
+    methods: Mapping[str, DataScores]
+
+
+def contests_of(table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[DataContest]:
+    """Return the contests of a suite without frozen bases, in the order of its records.
+
+    Args:
+        table: episode rows.
+        records: what its ``runs.json`` says.
+
+    Raises:
+        TrimtabError: if rows of one environment have different physics, or a score is not finite.
+    """
+    table = newest_revisions(table, [])
+    metrics = {env: metric_of(table, env, None) for env in one_physics(table)}
+    groups = {group.config_hash: group for group in grouped(table, metrics)}
+    found: dict[str, dict[str, DataScores]] = defaultdict(dict)
+    scored_by: dict[str, Metric] = {}
+    for record in records:
+        place, group = record["place"], groups.get(record["config_hash"])
+        if group is not None and place["method"] not in found[place["task"]]:
+            found[place["task"]][place["method"]] = _scores(group)
+            scored_by[place["task"]] = metrics[group.env]
+    return [
+        DataContest(task, scored_by[task], methods) for task, methods in found.items() if methods
+    ]
+
+
+def _scores(group: Group) -> DataScores:
+    last, drops, kept, switch = [], [], [], []
+    for points in group.evaluations().values():
+        last.append(float(points[-1][1].mean()))
+        before = [scores for (steps, updates), scores in points if not steps and updates]
+        after = [(steps, float(scores.mean())) for (steps, _), scores in points if steps]
+        if before and after:
+            level = float(np.mean(before[-1]))
+            switch.append(level)
+            drops.append(worst_drop(after, level))
+            kept.append(area_under(after, after[-1][0], level) - level)
+    return DataScores(tuple(last), tuple(drops), tuple(kept), tuple(switch))
