@@ -133,11 +133,9 @@ class CQL(SAC):
         temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
         self.temperature_optimizer.step(temperature_loss)
 
-        # Critics: one pass for the data's actions and all others.
-        many = len(sampled)
-        asked = torch.cat([action[None], sampled]).flatten(0, 1)
-        values = self.critic(obs.repeat(many + 1, 1), asked).unflatten(1, (many + 1, len(obs)))
-        taken, least = values[:, 0], self.least_values(data, many)
+        # Critics: the data's actions and all others at once.
+        values = self.critic.of_actions(obs, torch.cat([action[None], sampled]))
+        taken, least = values[:, 0], self.least_values(data, len(sampled))
         gap = importance_gap(values[:, 1:], log_density, taken, least)
         if self.least_gap is not None:
             gap = gap.clamp(min=self.least_gap)

@@ -33,6 +33,7 @@ GROUPS: Mapping[str, str] = {
     "replay": "trimtab.benchmarks.speed.cases.replay",
     "updates": "trimtab.benchmarks.speed.cases.updates",
     "improvement": "trimtab.benchmarks.speed.cases.improvement",
+    "offline": "trimtab.benchmarks.speed.cases.offline",
     "training": "trimtab.benchmarks.speed.cases.training",
     "latency": "trimtab.benchmarks.speed.cases.latency",
 }

@@ -19,8 +19,8 @@ from trimtab.benchmarks.speed import report as speed_report
 from trimtab.benchmarks.speed.measure import Pair, Row, Side, Stage, Work
 from trimtab.types import TrimtabError
 
-WITHOUT_PEERS = {"improvement"}
-"""Groups of rows that no library beside the lock has."""
+WITHOUT_PEERS = {"improvement", "offline"}
+"""Groups of rows that no library beside the lock has; d3rlpy has an environment of its own."""
 COLUMNS = (
     "name", "group", "unit", "ours", "peer", "peer_name", "ratio_median", "ratio_min", "ratio_max",
     "rounds", "ours_threads", "peer_threads",
@@ -249,6 +249,17 @@ def test_the_processor_has_a_name(tmp_path: Path) -> None:
     info.write_text("processor : 0\nmodel name\t: A Fast One\n")
     assert speed_report.processor(info) == "A Fast One"
     assert speed_report.processor(tmp_path / "none")
+
+
+def test_a_peer_of_another_environment_says_what_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "cores", lambda: 1)
+    (pair,) = [one for one in speed.all_pairs() if one.name == "td3_bc_update"]
+    monkeypatch.delenv("TRIMTAB_D3RLPY", raising=False)
+    assert speed.measure(pair, rounds=1, scale=1e-4).peer_name == "d3rlpy: not installed"
+    monkeypatch.setenv("TRIMTAB_D3RLPY", sys.executable)  # a Python without d3rlpy
+    row = speed.measure(pair, rounds=1, scale=1e-4)
+    assert row.peer is None and row.ours > 0
+    assert (row.peer_name or "").startswith("d3rlpy: does not run (RuntimeError: d3rlpy's process")
 
 
 def test_every_row_runs(monkeypatch: pytest.MonkeyPatch) -> None:
