@@ -104,6 +104,7 @@ class Phase:
         update: called with each batch, rollout or outcome; None for a phase that only gathers.
         eval_every: its units between two evaluations; None for the run's ``eval_every``, which
             counts through all phases.
+        batch_size: rows of its batches; None for the method's own.
     """
 
     name: str
@@ -112,6 +113,7 @@ class Phase:
     feed: Feed | Source | Trials
     update: Callable[[Any], Metrics] | None
     eval_every: int | None = None
+    batch_size: int | None = None
 
     @property
     def gathers(self) -> bool:

@@ -122,12 +122,33 @@ def _families() -> Iterator[str]:
                 ),
             ]
             yield "\n\n".join(lines)
+    yield _sources(said)
     yield _elsewhere(said, ours)
+
+
+def _sources(said: Mapping[str, Mapping[str, str]]) -> str:
+    """Return what makes data for any offline method."""
+    lines = ["## Sources: make the data that an offline method learns from (`source=`)"]
+    for name in group_options("source"):
+        target, what = str(registered_target("source", name)), said[name]
+        _, paper = describe_algorithm(target, heading("source", name))
+        facts = "\n".join(
+            f"- {label}: {what[key]}"
+            for label, key in (
+                ("when", "when"),
+                ("needs", "needs"),
+                ("cost", "cost"),
+                ("the paper's claim", "paper"),
+            )
+        )
+        lines.append(f"### `{name}`\n\n{what['idea']} Paper: {paper}.\n\n{facts}")
+    return "\n\n".join(lines)
 
 
 def _elsewhere(said: Mapping[str, Mapping[str, str]], ours: Mapping[str, str]) -> str:
     """Return the methods that start from no base and stand in the arena beside the others."""
     known = {name for names in described().values() for name in names}
+    known |= {*group_options("source")}
     lines = ["## Beside them: from the data, and from nothing"]
     for name, what in said.items():
         if name not in known:

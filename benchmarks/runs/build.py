@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.generator import Generator
 from trimtab.benchmarks.core.memory import want_of_memory
 from trimtab.benchmarks.runs.base import (
     base_identity,
@@ -48,6 +50,7 @@ class Components:
     base_label: str | None
     policy_label: str | None
     make_algorithm: Callable[[], Algorithm]
+    make_generator: Callable[[Algorithm], Generator] | None
     identify: Callable[[Policy], Mapping[str, Any]]
 
     @functools.cached_property
@@ -84,11 +87,10 @@ def components(
     env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
     method = method_of(config)
     _check_uses(config, method)
+    if config["dataset"] is None:
+        _check_nothing_is_of_data(config)
     dataset = None if config["dataset"] is None else fitting_dataset(config, env, progress)
     base = None if config["base"] is None else load_base(config["base"])
-    for given in ("offline_steps", "offline_share", "dataset_weighting"):
-        if config[given] and dataset is None:
-            raise TrimtabError(f"{given}={config[given]}: {_missing(config, 'dataset')}")
     bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
     act_steps = config["act_steps"] or bases_steps
     reading = Reading() if base is None else base.policy.reading
@@ -108,8 +110,8 @@ def components(
         found = dataset.statistics(transitions_only=method.statistics_of_transitions)
         return found.of_parts(env.obs_parts) if spec.parts else found
 
-    def make_algorithm() -> Algorithm:
-        setup = Setup(
+    def setup() -> Setup:
+        return Setup(
             spec=spec,
             policy=policy,
             base=base.policy if base is not None else None,
@@ -118,7 +120,6 @@ def components(
             discount=config["discount"],
             device=config["device"],
         )
-        return _made(config, method, setup)
 
     base_policy = training(base).get("policy") if base is not None else None
     return Components(
@@ -129,7 +130,8 @@ def components(
         base=base,
         base_label=base_label(base) if base is not None else None,
         policy_label=config.policy or base_policy,
-        make_algorithm=make_algorithm,
+        make_algorithm=lambda: _made(config, method, setup()),
+        make_generator=_generator_maker(config, setup),
         identify=lambda policy: document_of(
             config,
             env,
@@ -169,6 +171,14 @@ def _check_uses(config: RunConfig, method: type[Algorithm]) -> None:
             raise TrimtabError(_missing(config, given))
         if given not in used and config[given] is not None:
             raise TrimtabError(f"{given}=…: {config.algorithm} makes no use of it; leave it out")
+
+
+def _check_nothing_is_of_data(config: RunConfig) -> None:
+    """Check that a run without a dataset has no setting that is about one."""
+    asked = {key: config[key] for key in ("offline_steps", "offline_share", "dataset_weighting")}
+    for name, value in {**asked, "source": config.source}.items():
+        if value:
+            raise TrimtabError(f"{name}={value}: {_missing(config, 'dataset')}")
 
 
 def _start_of(config: RunConfig) -> set[str]:
@@ -212,17 +222,40 @@ def _policy_maker(config: RunConfig) -> Callable[..., Policy] | None:
 
 def _made(config: RunConfig, method: type[Algorithm], setup: Setup) -> Algorithm:
     """Make a method; a size or a rate that it cannot have is one line."""
-    keywords = {key: value for key, value in config["algorithm"].items() if key != "_target_"}
     construct: Callable[..., Algorithm] = method
+    with _one_line(f"{config.algorithm} cannot be made", "algorithm.* and policy.*"):
+        return construct(setup, **_keywords(config["algorithm"]))
+
+
+def _generator_maker(
+    config: RunConfig, setup: Callable[[], Setup]
+) -> Callable[[Algorithm], Generator] | None:
+    """Return what makes the generator that is chosen, given the method; None where none is."""
+    section = config["source"]
+    if section is None:
+        return None
+    construct: Callable[..., Generator] = class_of(section["_target_"], "source._target_")
+
+    def make(learner: Algorithm) -> Generator:
+        with _one_line(f"source={config.source} cannot be made", "source.*"):
+            return construct(setup(), learner, **_keywords(section))
+
+    return make
+
+
+def _keywords(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "_target_"}
+
+
+@contextmanager
+def _one_line(what: str, where: str) -> Iterator[None]:
+    """Say in one line what a constructor does not take."""
     try:
-        return construct(setup, **keywords)
+        yield
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         if isinstance(error, TrimtabError) or want_of_memory(error):
             raise
-        raise TrimtabError(
-            f"{config.algorithm} cannot be made with these settings: {error}; "
-            "check algorithm.* and policy.*"
-        ) from error
+        raise TrimtabError(f"{what} with these settings: {error}; check {where}") from error
 
 
 def _missing(config: RunConfig, need: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.data.offline_data import open_source
 from trimtab.benchmarks.runs.build import Components
+from trimtab.benchmarks.runs.generated import GeneratedData
 from trimtab.benchmarks.runs.goals import RelabelledData, goals_of
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.benchmarks.settings.config import RunConfig
@@ -146,7 +148,7 @@ def make_dataset_source(
     parts: Components,
     algorithm: Algorithm,
     progress: Callable[[float], None] = lambda share: None,
-) -> ReplayBuffer | RelabelledData | None:
+) -> ReplayBuffer | RelabelledData | GeneratedData | None:
     """Return where a run's offline batches come from, or None where it has no dataset.
 
     Args:
@@ -158,19 +160,23 @@ def make_dataset_source(
     dataset = parts.dataset
     if dataset is None:
         return None
-    source = open_source(
+    opened = functools.partial(
+        open_source,
         dataset,
         progress,
         window=parts.act_steps,
         discount=config["discount"],
         chunked=True,
-        seed=config["seed"],
         device=config["device"],
         weights=_weights(config, dataset),
-        successors=algorithm.bootstraps,
-        wants=wants_of(algorithm),
         parts=parts.env.obs_parts if parts.observations != "flat" else None,
     )
+    wants = wants_of(algorithm)
+    source = opened(seed=config["seed"], successors=algorithm.bootstraps, wants=wants)
+    if parts.make_generator is not None:
+        generator = parts.make_generator(algorithm)
+        learned = opened(seed=_seed(config, 4), successors=True, wants=generator.wants)
+        return GeneratedData(generator, learned, source)
     share = algorithm.wants.goal
     if share is None:
         return source

@@ -111,6 +111,8 @@ def document_of(
         if config["dataset_weighting"] is not None:
             temperature = float(config["weighting_temperature"])
             document["weighting"] = {"by": config["dataset_weighting"], "temperature": temperature}
+    if config["source"] is not None:
+        document["source"] = constructed("source", str(config.source), config["source"])
     if config["online_steps"]:
         document["online"] = {
             "steps": config["online_steps"],
@@ -131,7 +133,7 @@ def constructed(group: str, name: str, section: Mapping[str, Any]) -> dict[str, 
     """Return what a constructed part of a run is known by: name, revision, all its keywords.
 
     Args:
-        group: ``algorithm`` or ``policy``.
+        group: ``algorithm``, ``policy`` or ``source``.
         name: name of the chosen file of the group.
         section: ``_target_`` and the keywords that are set.
 

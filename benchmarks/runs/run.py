@@ -34,6 +34,7 @@ from trimtab.benchmarks.runs.experience import (
     make_dataset_source,
     make_experience,
 )
+from trimtab.benchmarks.runs.generated import with_generator
 from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
@@ -92,19 +93,18 @@ class Run:
         )
         self.experience: Experience | None = None
         self.collector: Collector | None = None
-        self.phases = self.algorithm.phases(budget_of(config))
+        phases = self.algorithm.phases(budget_of(config))
+        self.phases = with_generator(phases, self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(config, parts)
         gathered = sum(phase.length for phase in self.phases if phase.gathers)
         if gathered:
             envs = training_envs(config, parts)
-            self.experience = make_experience(
-                config, parts, self.algorithm, self.dataset_source, gathered
-            )
-            self.collector = Collector(
-                envs, self.algorithm, self.experience.buffer, config["device"]
-            )
+            data = self.dataset_source
+            self.experience = make_experience(config, parts, self.algorithm, data, gathered)
+            ring = self.experience.buffer
+            self.collector = Collector(envs, self.algorithm, ring, config["device"])
         self.evaluator = Evaluator(
             env.id,
             episodes=config["eval_episodes"],
@@ -165,7 +165,8 @@ class Run:
         if isinstance(phase.feed, Trials):
             self._after(index, self._try(phase, phase.feed))
         elif phase.unit == "updates":
-            self._update(phase, self._source(phase).sample(self.algorithm.batch_size))
+            rows = phase.batch_size or self.algorithm.batch_size
+            self._update(phase, self._source(phase).sample(rows))
             self._after(index, 1)
         else:
             self._after(index, self._gather(phase))

@@ -22,6 +22,7 @@ _WORDS = {
     "task.observations": "observations",
     "task.history": "history",
     "method.name": "algorithm",
+    "source.name": "source",
     "policy.name": "policy",
     "base": "base",
     "decision.act_steps": "act_steps",
@@ -46,6 +47,7 @@ _GROUPS = {
     "policy.settings.": "policy.",
     "task.options.": "env_options.",
     "offline.dataset.": "dataset.",
+    "source.settings.": "source.",
 }
 _OWN = ("out", "suite_name")
 """Settings that say where a run lies and who asked for it, not what it is."""

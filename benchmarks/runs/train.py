@@ -28,6 +28,7 @@ from trimtab.benchmarks.runs.folder import (
     look,
     read_result,
 )
+from trimtab.benchmarks.runs.generated import check_feeds
 from trimtab.benchmarks.runs.goals import goals_of
 from trimtab.benchmarks.runs.provenance import (
     check_same_base,
@@ -101,6 +102,10 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
     chosen_trackers(config["tracker"])
     algorithm = parts.make_algorithm()
     _check_phases(config, parts, algorithm)
+    if parts.make_generator is not None:
+        phases = algorithm.phases(budget_of(config))
+        check_feeds(phases, config.algorithm, mixed=bool(config["offline_share"]))
+        parts.make_generator(algorithm)
     read, chosen = wants_of(algorithm).history, config["history"]
     if chosen not in (None, read):
         raise TrimtabError(

@@ -45,6 +45,7 @@ class RunConfig:
             configuration start from as many bases as there are seeds.
         words: what the settings were asked for with, as the command line takes it.
         asked: settings as they were asked for, where ``settings`` has this machine's own paths.
+        source: name of what makes the data that the method learns from, or None.
     """
 
     settings: Mapping[str, Any]
@@ -54,6 +55,7 @@ class RunConfig:
     base_follows_seed: bool
     words: tuple[str, ...] = ()
     asked: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -122,6 +124,7 @@ def from_composed(composed: DictConfig) -> RunConfig:
         policy=choices.get("policy"),
         dataset=choices.get("dataset"),
         base_follows_seed="${seed}" in str(base.get("base")),
+        source=choices.get("source"),
     )
     check_values(config.settings)
     return config

@@ -29,9 +29,9 @@ __all__ = [
     "top_level",
 ]
 
-GROUPS = ("algorithm", "policy", "dataset", "experiment")
+GROUPS = ("algorithm", "policy", "dataset", "source", "experiment")
 """Settings that name a file of ``conf/<group>/``."""
-CONSTRUCTED = ("algorithm", "policy")
+CONSTRUCTED = ("algorithm", "policy", "source")
 """Groups whose keys are the keywords of a constructor."""
 
 

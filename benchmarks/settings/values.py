@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.generator import Generator
 from trimtab.benchmarks.settings.constructors import check_keywords, class_of, fits, keywords
 from trimtab.benchmarks.settings.groups import CONSTRUCTED
 from trimtab.benchmarks.settings.words import nearest
@@ -149,7 +150,9 @@ _KEYWORD_RULES: Mapping[str, Rule] = MappingProxyType(
     }
 )
 """Rules of keywords that many methods share, by name."""
-_PARENTS: Mapping[str, type[Any]] = MappingProxyType({"algorithm": Algorithm, "policy": Policy})
+_PARENTS: Mapping[str, type[Any]] = MappingProxyType(
+    {"algorithm": Algorithm, "policy": Policy, "source": Generator}
+)
 """What the classes that settings name have to be children of."""
 _DATASET_RULES: Mapping[str, Rule] = MappingProxyType(
     {

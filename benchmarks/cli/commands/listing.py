@@ -133,6 +133,7 @@ LISTINGS: dict[str, Callable[[str, str], list[dict[str, Any]]]] = {
     "algorithm": _methods,
     "policy": _files("_target_"),
     "dataset": _files("id", "env", "episodes"),
+    "source": _files("_target_"),
     "suite": _files("title"),
     "launcher": _launchers,
 }

@@ -160,7 +160,7 @@ def explain_run(words: Sequence[str] = ()) -> list[str]:
         TrimtabError: if a word names a method or a policy that does not exist.
     """
     lines = [f"  {line}" for line in groups.settings_help()]
-    for group in ("algorithm", "policy", "dataset"):
+    for group in ("algorithm", "policy", "dataset", "source"):
         lines.append(f"  {group}: {', '.join(groups.group_options(group))}")
     lines += [
         "  algorithm.<keyword>, policy.<keyword>: settings of the chosen method and policy;",

@@ -1,0 +1,84 @@
+"""Data that a generator makes, in the place of a run's dataset (``source=``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trimtab.algorithms.generator import Generator
+from trimtab.algorithms.phases import Feed, Phase
+from trimtab.datasets.sources.mixture import Mixture
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.types import Batch, Source, TrimtabError
+
+__all__ = ["GeneratedData", "check_feeds", "with_generator"]
+
+
+class GeneratedData:
+    """What a generator makes, with a share of the dataset's own batches; meets ``Source``.
+
+    Args:
+        generator: has learned nothing yet, or is to be restored.
+        learned_from: the batches of the dataset that it learns from.
+        own: the batches of the dataset as the run's method wants them.
+    """
+
+    def __init__(self, generator: Generator, learned_from: ReplayBuffer, own: ReplayBuffer) -> None:
+        self.generator, self.learned_from, self.own = generator, learned_from, own
+        generator.begin(learned_from)
+        share = generator.real_share
+        self.mixed = Mixture([own, generator], [share, 1 - share])
+
+    def sample(self, batch_size: int) -> Batch:
+        """Return a batch of both."""
+        return self.mixed.sample(batch_size)
+
+    def phase(self) -> Phase:
+        """Return the part of a run in which the generator learns; its policy is not judged yet."""
+        updates = self.generator.fit_updates
+        return Phase(
+            "generator",
+            updates,
+            "updates",
+            self.learned_from,
+            self.generator.update,
+            eval_every=updates + 1,
+            batch_size=self.generator.batch_size,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the states of the generator and of what draws of the dataset."""
+        return {
+            "generator": self.generator.state_dict(),
+            "learned_from": self.learned_from.state_dict(),
+            "own": self.own.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        self.generator.load_state_dict(state["generator"])
+        self.learned_from.load_state_dict(state["learned_from"])
+        self.own.load_state_dict(state["own"])
+
+
+def with_generator(phases: Sequence[Phase], data: Source | None) -> tuple[Phase, ...]:
+    """Return a method's phases, after that of the generator where its data has one."""
+    return (data.phase(), *phases) if isinstance(data, GeneratedData) else tuple(phases)
+
+
+def check_feeds(phases: Sequence[Phase], method: str, *, mixed: bool) -> None:
+    """Check that a method draws anything of a dataset, in whose place a generator would be.
+
+    Args:
+        phases: of the method.
+        method: its name.
+        mixed: whether batches of what is gathered have a share of the dataset's.
+
+    Raises:
+        TrimtabError: if it does not.
+    """
+    if not mixed and not any(phase.feed is Feed.DATASET and phase.length for phase in phases):
+        raise TrimtabError(
+            f"source=…: {method} draws nothing of a dataset in this run; set offline_steps, or "
+            "leave source out"
+        )
