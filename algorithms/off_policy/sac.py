@@ -111,9 +111,7 @@ class SAC(Algorithm):
         self.actor = TanhGaussianPolicy(
             spec, hidden=hidden, layer_norm=actor_norm, log_std_min=log_std_min
         )
-        self.critic = EnsembleCritic(
-            spec.obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm
-        )
+        self.critic = self.made_critic(spec.obs_dim, size, hidden, critics, layer_norm)
         self.initialize_weights()
         self.actor.to(setup.device)
         self.critic.to(setup.device)
@@ -128,6 +126,12 @@ class SAC(Algorithm):
     def actor_spec(self, setup: Setup) -> PolicySpec:
         """Return the shapes and limits of the actor: those of the task."""
         return setup.spec
+
+    def made_critic(
+        self, obs_dim: int, size: int, hidden: Sequence[int], critics: int, layer_norm: bool
+    ) -> EnsembleCritic:
+        """Return the Q functions with fresh weights."""
+        return EnsembleCritic(obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm)
 
     def initialize_weights(self) -> None:
         """Change the weights that actor and critics begin with; here they stay."""
@@ -193,6 +197,7 @@ class SAC(Algorithm):
         value = self.critic(obs, action)
         value = value.amin(0) if self.pessimistic_actor else value.mean(0)
         actor_loss = (alpha * log_prob - value).mean()
+        actor_loss = self.penalized(actor_loss, action)
         self.actor_optimizer.step(actor_loss)
 
         # Temperature: raise alpha while the entropy is below its target.
@@ -200,6 +205,10 @@ class SAC(Algorithm):
         temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
         self.temperature_optimizer.step(temperature_loss)
         return actor_loss, log_prob
+
+    def penalized(self, loss: Tensor, action: Tensor) -> Tensor:
+        """Return the actor's loss with what its scaled actions ``[B, H, A]`` cost; here nothing."""
+        return loss
 
     def actor_action(self, data: Batch) -> Tensor:
         """Return the actions ``[B, H, A]`` that the critics are about, in raw units."""

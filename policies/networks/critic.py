@@ -62,6 +62,7 @@ class EnsembleCritic(nn.Module):
         members: number E of Q functions.
         layer_norm: normalise after each hidden linear layer, before its activation.
         norm_last: normalise after the activation in place of before it (ReBRAC's order).
+        dropout: chance that an output of a hidden linear layer is 0 (DroQ's order).
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class EnsembleCritic(nn.Module):
         members: int = 2,
         layer_norm: bool = False,
         norm_last: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         check_widths(hidden)
@@ -81,6 +83,8 @@ class EnsembleCritic(nn.Module):
         inputs = obs_dim + action_size
         for width in hidden:
             layers.append(EnsembleLinear(members, inputs, width))
+            if dropout:
+                layers.append(nn.Dropout(dropout))
             after: list[nn.Module] = [nn.ReLU(inplace=True)]
             if layer_norm:
                 after.insert(1 if norm_last else 0, EnsembleLayerNorm(members, width))
@@ -139,5 +143,5 @@ class EnsembleCritic(nn.Module):
     def of_rows(self, x: Tensor, members: Members = None) -> Tensor:
         """Return values ``[E, B]`` of each member's own rows ``[E, B, inputs]``."""
         for layer in self.network:
-            x = layer(x) if isinstance(layer, nn.ReLU) else layer(x, members)
+            x = layer(x) if isinstance(layer, nn.ReLU | nn.Dropout) else layer(x, members)
         return x.squeeze(-1)
