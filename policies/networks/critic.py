@@ -120,7 +120,7 @@ class EnsembleCritic(nn.Module):
         """
         flat = actions.flatten(2)
         layers = [layer for layer in self.network if isinstance(layer, EnsembleLinear)]
-        if any(isinstance(layer, EnsembleLayerNorm) for layer in self.network):
+        if not all(isinstance(layer, EnsembleLinear | nn.ReLU) for layer in self.network):
             rows = torch.cat([obs.expand(len(flat), -1, -1), flat], 2).flatten(0, 1)
             found = self.of_rows(rows.expand(self.members, -1, -1))
             return found.view(self.members, *flat.shape[:2])
