@@ -322,7 +322,7 @@ def quadratic(count: int, latents: bool, generator: torch.Generator) -> Batch:
     )
 
 
-HELD = ("sb3", "td3_bc", "guided_td3_bc", "mdpo", "best_of_n", "diffusion_ql", "qc", "awac")
+HELD = ("sb3", "td3_bc", "guided_td3_bc", "oap", "mdpo", "best_of_n", "diffusion_ql", "qc", "awac")
 
 
 @pytest.mark.parametrize("name", [n for n in with_critics() if not n.startswith(HELD)])

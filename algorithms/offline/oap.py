@@ -1,0 +1,189 @@
+"""OAP: offline reinforcement learning that asks which of two actions is the better one.
+
+Yang et al., "Boosting Offline Reinforcement Learning with Action Preference Query" (arXiv
+2306.03362), on TD3+BC (arXiv 2106.06860). Nobody interacts: now and then an oracle is shown an
+action of the data and the actor's own in the same state, and says which it prefers. Where it is the
+data's, imitation is encouraged; where it is the actor's, it is suppressed:
+
+- query:  every k updates, for n rows of the batch:  p(s) = a of the data, or mu(s) as it is then
+- actor:  L_mu = -lambda mean Q_1(s, mu(s)) + (1 - w) mean (mu(s) - a)^2
+                 + w mean over asked rows (mu(s) - p(s))^2
+          with lambda = alpha / mean |Q_1(s, mu(s))|, which gets no gradient
+
+The oracle is ``base``, a policy that is good at the task: it prefers the action that is nearer to
+its own, and the data's where both are as near. It is asked about states of the data alone, and how
+often is counted (``queries_asked``).
+
+An adaptation (``faithful`` is False): the paper's code, the number and schedule of its queries and
+its coefficients were not found, and its simulated oracle, the value function of an agent trained
+online, is not part of a bundle. Its labels stay with the rows of the data; here those asked last
+are kept beside the data, ``kept`` of them, and w = ``asked_share`` says how much they count. Until
+something was asked, w is 0, which is TD3+BC.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.offline.td3_bc import TD3BC
+from trimtab.types import Batch, Metrics, TrimtabError
+
+
+class OAP(TD3BC):
+    """TD3+BC whose imitation follows the preferences of an oracle.
+
+    Args:
+        setup: needs ``base``, the oracle, and ``dataset``.
+        queries: rows n that are asked about at a time; never more than a batch has.
+        query_every: updates k from one time to the next.
+        most_queries: rows that are asked about in all.
+        kept: answers that are kept, the newest.
+        asked_share: weight w of kept answers against the data.
+        td3_bc: settings of TD3+BC.
+
+    Raises:
+        TrimtabError: if a setting is out of its range, or the base plans fewer actions than a
+            decision here has.
+    """
+
+    uses = frozenset({"base", "dataset"})
+    faithful = False
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        queries: int = 32,
+        query_every: int = 100,
+        most_queries: int = 100_000,
+        kept: int = 10_000,
+        asked_share: float = 0.5,
+        **td3_bc: Any,
+    ) -> None:
+        check_range("query_every", query_every, 1)
+        check_range("kept", kept, 1)
+        check_range("most_queries", most_queries, 0)
+        check_range("asked_share", asked_share, 0, 1)
+        super().__init__(setup, **td3_bc)
+        assert setup.base is not None
+        check_range("queries", queries, 1, kept)
+        spec = setup.spec
+        if setup.base.spec.horizon < spec.horizon:
+            raise TrimtabError(
+                f"algorithm=oap: the base plans {setup.base.spec.horizon} action(s), a decision "
+                f"here has {spec.horizon}; use act_steps={setup.base.spec.horizon}"
+            )
+        self.teacher = copy.deepcopy(setup.base).to(setup.device).requires_grad_(False).eval()
+        self.queries, self.query_every = queries, query_every
+        self.most_queries, self.asked_share = most_queries, asked_share
+        self.answers = Answers(kept, spec.obs_dim, (spec.horizon, spec.action_dim)).to(setup.device)
+
+    def update(self, data: Batch) -> Metrics:
+        """Ask the oracle when it is time, and take one step of TD3+BC."""
+        asks = self.updates % self.query_every == 0
+        if asks and self.answers.asked + self.queries <= self.most_queries:
+            self.ask(data)
+        return {
+            **super().update(data),
+            "queries_asked": self.answers.own.new_tensor(float(self.answers.asked)),
+            "own_action_preferred": self.answers.own.clone(),
+        }
+
+    @torch.no_grad()
+    def ask(self, data: Batch) -> None:
+        """Keep the oracle's preferences in the first rows of a batch.
+
+        Rows of a batch are drawn at random, so that these are, too. Actions of a chunk that its
+        episode cut short count for neither side.
+        """
+        asked = slice(0, min(self.queries, len(data)))
+        normalizer = self.policy.normalizer
+        theirs = normalizer.normalize_action(data.action)[asked]
+        own, valid = self.policy.squashed(data.obs)[asked], data.valid[asked]
+        plan = self.teacher.act(data.obs)[asked, : own.shape[1]]
+        prefers_own = prefers_first(own, theirs, normalizer.normalize_action(plan), valid)
+        preferred = torch.where(prefers_own[:, None, None], own, theirs)
+        obs = normalizer.obs(data.obs)[asked]
+        self.answers.add(obs, preferred, valid, prefers_own.float().mean())
+
+    def policy_loss(self, data: Batch, value: Tensor, squashed: Tensor) -> Tensor:
+        """Return the value's loss at its own scale, and the imitation of data and answers."""
+        scale = self.alpha / value.abs().mean().detach()
+        climb = -scale * value.mean()
+        target = self.policy.normalizer.normalize_action(data.action)
+        imitation = self.policy.masked_mean((squashed - target).square(), data.valid)
+        if not self.answers.asked:
+            return climb + imitation
+        obs, preferred, valid = self.answers.draw(len(data))
+        own = torch.tanh(self.policy.network(obs)).unflatten(1, preferred.shape[1:])
+        answered = self.policy.masked_mean((own - preferred).square(), valid)
+        return climb + (1 - self.asked_share) * imitation + self.asked_share * answered
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return networks, their targets, optimisers, and the answers."""
+        return {**super().state(), "answers": self.answers}
+
+
+def prefers_first(first: Tensor, second: Tensor, best: Tensor, valid: Tensor) -> Tensor:
+    """Return whether chunks ``[B, H, A]`` are nearer to the best than others are, ``[B]`` bool.
+
+    Args:
+        first: scaled actions.
+        second: scaled actions; preferred where both are as near.
+        best: what the oracle would do.
+        valid: which actions of a chunk count, ``[B, H]``.
+    """
+    near, far = (((side - best).square().sum(2) * valid).sum(1) for side in (first, second))
+    return near < far
+
+
+class Answers(nn.Module):
+    """A ring of answered rows: normalised observation, preferred action, which actions count.
+
+    Args:
+        size: rows at most.
+        obs_dim: length of an observation.
+        shape: of a chunk of actions, ``(H, A)``.
+    """
+
+    obs: Tensor
+    preferred: Tensor
+    valid: Tensor
+    own: Tensor
+    counts: Tensor
+
+    def __init__(self, size: int, obs_dim: int, shape: tuple[int, int]) -> None:
+        super().__init__()
+        self.size, self.asked = size, 0
+        self.register_buffer("obs", torch.zeros(size, obs_dim))
+        self.register_buffer("preferred", torch.zeros(size, *shape))
+        self.register_buffer("valid", torch.zeros(size, shape[0], dtype=torch.bool))
+        self.register_buffer("own", torch.zeros(()))
+
+    def add(self, obs: Tensor, preferred: Tensor, valid: Tensor, own: Tensor) -> None:
+        """Keep rows, over the oldest where the ring is full; ``own`` is their share of own."""
+        places = (self.asked + torch.arange(len(obs), device=obs.device)) % self.size
+        self.obs[places], self.preferred[places] = obs, preferred
+        self.valid[places] = valid
+        self.own.copy_(own)
+        self.asked += len(obs)
+
+    def draw(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ``count`` kept rows, drawn with replacement."""
+        held = min(self.asked, self.size)
+        rows = torch.randint(held, (count,), device=self.obs.device)
+        return self.obs[rows], self.preferred[rows], self.valid[rows]
+
+    def get_extra_state(self) -> int:
+        """Return how many rows were asked about, as buffers do not tell."""
+        return self.asked
+
+    def set_extra_state(self, state: int) -> None:
+        """Take up what :meth:`get_extra_state` returned."""
+        self.asked = state
