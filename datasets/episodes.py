@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from trimtab.types import Statistics, Tensor
 
 __all__ = [
-    "ContentHash", "Dataset", "Episode", "EpisodesOnAccess", "check_episode", "check_limits",
-    "validate",
+    "COST", "ContentHash", "Dataset", "Episode", "EpisodesOnAccess", "check_episode",
+    "check_limits", "validate",
 ]  # fmt: skip
 
+COST = "cost"
+"""Name among an episode's infos of what each step cost, where its task has costs."""
 _SUCCESS_KEYS = ("success", "is_success")
 _ADVICE = "make the dataset again or repair the file"
 

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.datasets.episodes import Episode
+from trimtab.datasets.episodes import COST, Episode
 from trimtab.types import TrimtabError
 
 __all__ = [
@@ -118,6 +118,7 @@ def play(
     if isinstance(controller, Watcher):
         controller.watch(env)
     observations, actions, rewards, successes = [obs], [], [], []
+    costly, costs = bool(getattr(env, "costly", False)), []
     terminated = truncated = False
     while not (terminated or truncated):
         action = np.clip(controller.act(obs), space.low, space.high).astype(np.float32)
@@ -126,6 +127,8 @@ def play(
         actions.append(action)
         rewards.append(float(reward))
         successes.append(bool(info[success_key]) if success_key is not None else False)
+        if costly:
+            costs.append(float(info[COST]))
     ends = np.arange(len(actions)) == len(actions) - 1
     return Episode(
         observations=np.stack(observations),
@@ -133,7 +136,10 @@ def play(
         rewards=np.array(rewards, np.float32),
         terminations=ends & terminated,
         truncations=ends & truncated,
-        infos={"success": np.array(successes)} if success_key is not None else {},
+        infos={
+            **({"success": np.array(successes)} if success_key is not None else {}),
+            **({COST: np.array(costs, np.float32)} if costly else {}),
+        },
         seed=env_seed,
     )
 

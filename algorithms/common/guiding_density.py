@@ -42,6 +42,7 @@ def check_served(learner: Algorithm) -> None:
             ("returns of whole episodes", wants.mc_return),
             ("sequences", wants.sequence > 0),
             ("goals", wants.goal is not None),
+            ("costs", wants.cost),
             ("a history", max(wants.history, spec.history) > 1),
             ("observations in parts", bool(spec.parts)),
         )

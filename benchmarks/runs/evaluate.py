@@ -33,7 +33,8 @@ MOST_ENVS = 10
 class EpisodeScore:
     """One evaluation episode; ``success`` is None where the task has no such notion.
 
-    ``success`` is that of any step; ``metrics`` has ``success_at_end``, that of the last chunk.
+    ``success`` is that of any step; ``metrics`` has ``success_at_end``, that of the last chunk, and
+    ``cost``, that of all steps, where the task has costs.
     """
 
     eval_episode: int
@@ -63,11 +64,18 @@ class Scores:
         return float(np.mean(flags)) if flags else None
 
     @property
+    def mean_cost(self) -> float | None:
+        """Mean undiscounted cost, or None where the task has none."""
+        costs = [one.metrics["cost"] for one in self.episodes if "cost" in one.metrics]
+        return float(np.mean(costs)) if costs else None
+
+    @property
     def words(self) -> str:
         """What a line about a run says of them."""
+        cost = "" if self.mean_cost is None else f", cost {self.mean_cost:.2f}"
         if self.success_rate is None:
-            return f"return {self.mean_return:.2f}"
-        return f"success {self.success_rate:.2f}"
+            return f"return {self.mean_return:.2f}{cost}"
+        return f"success {self.success_rate:.2f}{cost}"
 
 
 class Evaluator:
@@ -152,7 +160,7 @@ class Evaluator:
             watch: called with an episode's number and each chunk [act_steps, A] that it plays.
         """
         n, act_steps = self.envs.num_envs, self.envs.act_steps
-        returns, lengths = np.zeros(n), np.zeros(n, dtype=np.int64)
+        returns, costs, lengths = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
         success = np.zeros(n, dtype=bool)
         done_rounds = np.zeros(n, dtype=np.int64)
         agent = Agent(act, n, reading, act_steps=act_steps, deterministic=deterministic)
@@ -171,11 +179,14 @@ class Evaluator:
             agent.rewarded(reward)
             returns += reward
             lengths += info["steps"]
+            costs += info.get("cost", 0.0)
             if "success" in info:
                 success |= info["success"]
             for i in np.flatnonzero((terminated | truncated) & self.envs.active):
                 episode = self._number(int(i), int(done_rounds[i]))
                 now = time.perf_counter()
+                further = {"success_at_end": info["success"]} if "success" in info else {}
+                further |= {"cost": costs} if "cost" in info else {}
                 scores[episode] = EpisodeScore(
                     episode,
                     self.seed + episode,
@@ -183,9 +194,10 @@ class Evaluator:
                     bool(success[i]) if "success" in info else None,
                     int(lengths[i]),
                     now - started[i],
-                    {"success_at_end": float(info["success"][i])} if "success" in info else {},
+                    {name: float(value[i]) for name, value in further.items()},
                 )
-                returns[i], lengths[i], success[i], started[i] = 0.0, 0, False, now
+                returns[i], costs[i], lengths[i] = 0.0, 0.0, 0
+                success[i], started[i] = False, now
                 done_rounds[i] += 1
                 if done_rounds[i] == len(self.chosen):
                     self.envs.active[i] = False

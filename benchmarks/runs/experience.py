@@ -217,6 +217,11 @@ def make_experience(
         dataset: offline data that may share the batches, or None.
         steps: environment steps that the run gathers.
     """
+    if algorithm.wants.cost:
+        raise TrimtabError(
+            f"online_steps: {config.algorithm} learns from costs, which are not gathered; set "
+            "online_steps=0"
+        )
     action_shape = (parts.act_steps, parts.env.action_dim)
     observed = spec_of(parts.env, parts.act_steps, parts.observations)
     if algorithm.rollout_steps:

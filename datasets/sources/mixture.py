@@ -80,6 +80,7 @@ class Mixture:
             next_action=_joined_if_all(parts, "next_action"),
             mc_return=_joined_if_all(parts, "mc_return"),
             goal=_joined_if_all(parts, "goal"),
+            cost=_joined_if_all(parts, "cost"),
             goal_steps=_joined_if_all(parts, "goal_steps"),
             sequence=_joined_sequences([part.sequence for part in parts]),
             aux={name: torch.cat([part.aux[name] for part in parts]) for name in common},

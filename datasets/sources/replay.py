@@ -160,14 +160,10 @@ class ReplayBuffer:
             device=device,
             wants=wants,
             held=rows_in_memory(
-                dataset,
-                discount,
-                window if chunked else 1,
-                weights=weights,
-                successors=successors,
-                parts=parts,
+                dataset, discount, window if chunked else 1,
+                weights=weights, successors=successors, parts=parts, costs=wants.cost,
             ),
-        )
+        )  # fmt: skip
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> ReplayBuffer:

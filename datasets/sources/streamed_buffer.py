@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trimtab.datasets.episodes import Episode
-from trimtab.datasets.sources.dataset_rows import DatasetRows
+from trimtab.datasets.episodes import COST, Episode
+from trimtab.datasets.sources.dataset_rows import DatasetRows, no_costs
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.spans import EpisodeOf
 from trimtab.datasets.sources.starts import Starts
@@ -28,9 +28,15 @@ class _StoredRows:
     Args:
         episodes: whose steps.
         returns: ``[T]`` Monte-Carlo return of each step.
+        costs: ``[T]`` of each step; None: they have none.
     """
 
-    def __init__(self, episodes: StoredEpisodes, returns: npt.NDArray[np.float32]) -> None:
+    def __init__(
+        self,
+        episodes: StoredEpisodes,
+        returns: npt.NDArray[np.float32],
+        costs: npt.NDArray[Any] | None = None,
+    ) -> None:
         self._observations = episodes.columns["observations"]
         self._columns = {
             "action": episodes.columns["actions"][:, None],
@@ -51,6 +57,8 @@ class _StoredRows:
             "taken": (),
             "mc_return": (),
         }
+        if costs is not None:
+            self._columns["cost"], self.shapes["cost"] = costs, ()
 
     @property
     def nbytes(self) -> int:
@@ -111,6 +119,11 @@ class StreamedBuffer(ReplayBuffer):
     ) -> None:
         self._episodes = dataset.stored
         whole = dataset.stored.last_observed | (not successors)
+        costs = None
+        if wants is not None and wants.cost:
+            costs = dataset.stored.columns.get(f"infos/{COST}")
+            if costs is None or costs.ndim != 1 or not np.isfinite(costs).all():
+                raise no_costs(dataset)
         returns = dataset.returns(discount, window if chunked else 1, progress)
         super().__init__(
             dataset.num_steps,
@@ -123,7 +136,7 @@ class StreamedBuffer(ReplayBuffer):
             device=device,
             wants=wants or BatchSpec(),
             held=DatasetRows(
-                _StoredRows(dataset.stored, returns),
+                _StoredRows(dataset.stored, returns, costs),
                 Starts.of_episodes(dataset.stored.lengths, whole, weights, dataset.id),
                 dataset.content_hash,
                 parts,

@@ -199,8 +199,16 @@ class View:
             next_action=None if following is None else tensor(self._actions(following)),
             mc_return=tensor(take("mc_return", first)) if "mc_return" in storage.shapes else None,
             sequence=self._sequences(first, age, tensor) if self.sequence else None,
+            cost=tensor(self._cost(index, real)) if "cost" in storage.shapes else None,
             aux={name: tensor(take(AUX + name, first)) for name in aux},
         )
+
+    def _cost(
+        self, index: npt.NDArray[np.int64], real: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.float32]:
+        """Return the costs ``[B]`` of windows, summed as their rewards are."""
+        summed = (self.storage.take("cost", index) * real) @ self.rule.weights
+        return np.asarray(summed, np.float32)
 
     def earlier(
         self, first: npt.NDArray[np.int64], age: npt.NDArray[np.int64]

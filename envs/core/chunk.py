@@ -20,7 +20,8 @@ class ChunkWrapper(gymnasium.Env[FloatArray, FloatArray]):
     The reward is ``sum_i discount**i * r_i`` over the steps that were really taken. With discount
     1.0 it is their plain sum, the convention of DPPO (Ren et al., 2024) and DSRL (Wagenmaker et
     al., 2025). ``info`` is that of the last step taken, with ``steps`` (how many were taken) and,
-    where the task has success, its key true if any of the steps had success.
+    where the task has success, its key true if any of the steps had success; ``cost`` of a
+    task that has costs is their sum.
 
     Args:
         env: environment of single actions [A].
@@ -57,8 +58,8 @@ class ChunkWrapper(gymnasium.Env[FloatArray, FloatArray]):
 
     def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
         """Apply ``action`` [act_steps, A]; return obs [O], reward, terminated, truncated, info."""
-        step, key = self.env.step, self.env.success_key
-        total, weight, steps, success = 0.0, 1.0, 0, False
+        step, key, costly = self.env.step, self.env.success_key, self.env.costly
+        total, weight, steps, success, cost = 0.0, 1.0, 0, False, 0.0
         for single in action:
             obs, reward, terminated, truncated, info = step(single)
             total += weight * reward
@@ -66,11 +67,14 @@ class ChunkWrapper(gymnasium.Env[FloatArray, FloatArray]):
             steps += 1
             if key is not None and info[key]:
                 success = True
+            cost += info["cost"] if costly else 0.0
             if terminated or truncated:
                 break
         info["steps"] = steps
         if key is not None:
             info[key] = success
+        if costly:
+            info["cost"] = cost
         return obs, total, terminated, truncated, info
 
     def close(self) -> None:

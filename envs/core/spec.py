@@ -97,7 +97,8 @@ class Family:
             decides the whole episode. An attribute
             ``obs_parts`` names entries of the observation (see :class:`EnvSpec`), and one
             ``goal_reward(achieved, desired)`` returns the rewards [...] of goals [..., G], where a
-            reward follows from the two alone. Made with
+            reward follows from the two alone. One ``costly`` that is true says that ``info`` of
+            every step has ``cost``, what the step costs beside its reward. Made with
             ``render=True``, its ``render()`` returns a picture [H, W, 3] uint8.
         frames: (time step in seconds, steps of physics per action, integrator's name) of a bare
             environment; None in place of a time step where the task has no clock.

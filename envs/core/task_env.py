@@ -98,6 +98,8 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         own_reward = None if sparse else getattr(raw, "goal_reward", None)
         self.goal_reward: Callable[[Any, Any], Any] | None = own_reward
         """Rewards [...] of achieved and desired goals [..., G]; None where others decide it."""
+        self.costly: bool = getattr(raw, "costly", False)
+        """Whether ``info`` of each step says what it costs."""
         self._elapsed = 0
         self._reset_seen = self._step_seen = False
         observation, action = raw.observation_space, raw.action_space

@@ -46,6 +46,7 @@ class Played(NamedTuple):
         truncated: whether the episode reached its horizon, [N].
         steps: environment steps really taken, [N].
         success: success at any step of the chunk, [N]; false where the task has no success.
+        cost: sum of the steps' costs over the chunk, [N] float64; None where the task has none.
     """
 
     obs: FloatArray
@@ -54,6 +55,7 @@ class Played(NamedTuple):
     truncated: Bools
     steps: NDArray[np.int64]
     success: Bools
+    cost: NDArray[np.float64] | None = None
 
 
 class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArray[Any]], ABC):
@@ -78,7 +80,8 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
           steps) and, where the task has success, ``success`` (at any step of the episode) and
           ``success_at_end`` (within the last chunk);
         - ``steps`` [N]: environment steps really taken;
-        - ``success`` [N] bool, where the task has success: at any step of this chunk.
+        - ``success`` [N] bool, where the task has success: at any step of this chunk;
+        - ``cost`` [N], where the task has costs: their sum over the steps of this chunk.
 
     A child simulates: :meth:`_begin` starts episodes and :meth:`_play` plays a chunk.
     """
@@ -253,6 +256,8 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         }
         if self.success_key is not None:
             infos["success"] = played.success
+        if played.cost is not None:
+            infos["cost"] = played.cost
         return self._obs.copy(), played.reward, played.terminated, played.truncated, infos
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

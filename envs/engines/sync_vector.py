@@ -60,6 +60,7 @@ class SyncVectorEnv(EpisodeVectorEnv):
             truncated=np.zeros(count, np.bool_),
             steps=np.zeros(count, np.int64),
             success=np.zeros(count, np.bool_),
+            cost=np.zeros(count) if self._first.env.costly else None,
         )
         for index in np.flatnonzero(rows).tolist():
             obs, reward, terminated, truncated, info = self.envs[index].step(actions[index])
@@ -70,6 +71,8 @@ class SyncVectorEnv(EpisodeVectorEnv):
             played.steps[index] = info["steps"]
             if key is not None:
                 played.success[index] = info[key]
+            if played.cost is not None:
+                played.cost[index] = info["cost"]
         return played
 
     def close_extras(self, **kwargs: Any) -> None:

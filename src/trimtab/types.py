@@ -62,6 +62,7 @@ class Batch:
     goal: Tensor | None = None  # [B, G], where BatchSpec.goal asks for it; it is in obs, too
     goal_steps: Tensor | None = None  # [B] int64, beside goal: steps to it; 0: it is the task's own
     sequence: Sequences | None = None  # from obs on, where BatchSpec.sequence asks for it
+    cost: Tensor | None = None  # [B], summed as reward is, where BatchSpec.cost asks for it
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
     """What ``Algorithm.explore`` asked to have back, by name, each ``[B, ...]``."""
     whole: bool = False
@@ -140,6 +141,8 @@ class BatchSpec:
             is that of the new goal (Andrychowicz et al., "Hindsight Experience Replay", arXiv
             1707.01495, strategy "future"); 0 leaves all goals as they were. It is for single steps:
             ``n_step`` 1, chunks of one action.
+        cost: fill ``Batch.cost`` with what each step cost, beside its reward. Only a dataset whose
+            episodes have a cost, as an info ``cost``, can give it.
     """
 
     n_step: int = 1
@@ -148,6 +151,7 @@ class BatchSpec:
     history: int = 1
     sequence: int = 0
     goal: float | None = None
+    cost: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("n_step", 1), ("history", 1), ("sequence", 0)):

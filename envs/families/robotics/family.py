@@ -112,8 +112,8 @@ _BUILDERS: dict[str, Callable[..., RawEnv]] = {
 }
 
 
-def _build(task: str, *, render: bool) -> RawEnv:
-    return _BUILDERS[task](task, render=render)
+def _build(task: str, *, render: bool, **options: Any) -> RawEnv:
+    return _BUILDERS[task](task, render=render, **options)
 
 
 FAMILY = Family(

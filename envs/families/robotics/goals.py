@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -36,12 +37,19 @@ class FlatGoalEnv(gymnasium.Env[Any, Any]):
             None where it is not in there.
         frame_skip: steps of physics for each step of ``env``.
         repeat: steps of ``env`` for each action, fewer where it ends before.
+        cost: what an action costs by the observation [O] after it; None: there are no costs.
     """
 
     def __init__(
-        self, env: Any, *, achieved_at: int | None, frame_skip: int, repeat: int = 1
+        self,
+        env: Any,
+        *,
+        achieved_at: int | None,
+        frame_skip: int,
+        repeat: int = 1,
+        cost: Callable[[Any], float] | None = None,
     ) -> None:
-        self._env = env
+        self._env, self._cost, self.costly = env, cost, cost is not None
         self._repeat = repeat
         first = ("achieved_goal",) if achieved_at is None else ()
         self._order = (*first, "observation", "desired_goal")
@@ -75,6 +83,8 @@ class FlatGoalEnv(gymnasium.Env[Any, Any]):
             obs, reward, terminated, truncated, info = self._env.step(action)
             if terminated or truncated:
                 break
+        if self._cost is not None:
+            info["cost"] = self._cost(self._flat(obs))
         return self._flat(obs), reward, terminated, truncated, info
 
     def goal_reward(self, achieved: Any, desired: Any) -> Any:

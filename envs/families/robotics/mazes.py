@@ -15,7 +15,8 @@ In ``PointMaze-TwoRoutes-v0`` a block stands between starts and goal, and the wa
 is as long as the other; an action holds for 0.04 s, so that a chunk of eight commits to a side. In
 ``PointMaze-TwoRoutes-Blocked-v0`` the upper corridor is walled up at its far end: who knows only
 that way has to be steered to the other. ``two_doors.py`` draws the closed corridor anew in each
-episode.
+episode. With ``cost=upper`` both have a cost, beside the reward: 1 for each action that ends above
+the block, so that the upper way is the dearer one.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ _OWN_MAPS = {
 }
 _OWN_NOISE = 0.3  # of a cell: starts and goals vary, and stay clear of the walls
 
+_COSTS = ("none", "upper")
+
 OWN_REPEAT = 4
 """Steps of the 100 Hz maze for each action in our own mazes: control at 25 Hz."""
 
@@ -111,7 +114,10 @@ _POINT_TAGS = ("navigation", "goal")
 _ANT_TAGS = ("navigation", "locomotion", "goal")
 
 OWN_MAZES: Mapping[str, Task] = {
-    name: Task(100, "success", tags=(*_POINT_TAGS, "sparse", "two-routes")) for name in _OWN_MAPS
+    name: Task(
+        100, "success", tags=(*_POINT_TAGS, "sparse", "two-routes"), options={"cost": _COSTS}
+    )
+    for name in _OWN_MAPS
 }
 POINT_MAZES: Mapping[str, Task] = {
     f"PointMaze_{name}{suffix}-v3": Task(horizon, "success", tags=(*_POINT_TAGS, *tags))
@@ -175,13 +181,30 @@ def cell_to_xy(
     return x, y
 
 
-def build_own_maze(task: str, *, render: bool) -> RawEnv:
-    """Build one of our own point mazes."""
+def build_own_maze(task: str, *, render: bool, cost: str = _COSTS[0]) -> RawEnv:
+    """Build one of our own point mazes.
+
+    Args:
+        task: its name.
+        render: whether pictures are wanted.
+        cost: ``upper``: an action costs 1 where it ends in the corridor above the block.
+    """
     with quiet():
         env = point_maze_of(_OWN_MAPS[task], render=render)
         return FlatGoalEnv(
-            env, achieved_at=0, frame_skip=env.point_env.frame_skip, repeat=OWN_REPEAT
+            env,
+            achieved_at=0,
+            frame_skip=env.point_env.frame_skip,
+            repeat=OWN_REPEAT,
+            cost=_in_upper_corridor if cost in _COSTS[1:] else None,
         )
+
+
+def _in_upper_corridor(obs: Any) -> float:
+    """Return 1 for an observation of our own mazes in the corridor above the block, else 0."""
+    left, _ = cell_to_xy(TWO_ROUTES_MAP, 1, 2.5)
+    right, middle = cell_to_xy(TWO_ROUTES_MAP, 1, 4.5)
+    return float(left < obs[0] < right and obs[1] > middle - CELL_SIZE / 2)
 
 
 def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
