@@ -140,6 +140,7 @@ def batch_of() -> Callable[..., Batch]:
             ),
             goal=uniform(count, 2) if algorithm.wants.goal is not None else None,
             goal_steps=(torch.arange(count) if algorithm.wants.goal is not None else None),
+            cost=uniform(count) if algorithm.wants.cost else None,
             aux={k: 2 * uniform(count, *v) - 1 for k, v in algorithm.aux_shapes.items()},
             sequence=sequences(uniform, count, algorithm.wants.sequence),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ def recorded(horizon: int, wants: BatchSpec, generator: np.random.Generator) -> 
                 rewards=np.array(rewards, dtype=np.float32),
                 terminations=last & (following is None),
                 truncations=last & (following is not None),
+                infos={"cost": np.zeros(len(signs), np.float32)},
             )
         )
     dataset = Dataset(
@@ -156,7 +158,8 @@ def evaluated(algorithm: Algorithm, plan: tuple[int, ...], updates: int) -> Sour
         source = Mixture([recorded(len(plan), wants, generator), source], [1, 1])
     held = chain.HeldPlan(algorithm, plan)
     for _ in range(updates):
-        algorithm.update(source.sample(64))
+        data = source.sample(64)
+        algorithm.update(replace(data, cost=torch.zeros_like(data.reward)))  # nothing costs
         held.restore()
     return source
 
@@ -319,10 +322,22 @@ def quadratic(count: int, latents: bool, generator: torch.Generator) -> Batch:
         aux={"latent": action, "moment": torch.zeros(count)} if latents else {},
         next_action=torch.zeros_like(action),
         mc_return=torch.zeros(count),
+        cost=torch.zeros(count),
     )
 
 
-HELD = ("sb3", "td3_bc", "guided_td3_bc", "oap", "mdpo", "best_of_n", "diffusion_ql", "qc", "awac")
+HELD = (
+    "sb3",
+    "td3_bc",
+    "guided_td3_bc",
+    "oap",
+    "mdpo",
+    "best_of_n",
+    "diffusion_ql",
+    "qc",
+    "awac",
+    "ogsrl",
+)
 
 
 @pytest.mark.parametrize("name", [n for n in with_critics() if not n.startswith(HELD)])

@@ -210,6 +210,10 @@ class Tiny:
         words += [f"algorithm.{key}={value}" for key, value in small.items() if key in known]
         if "dataset" in kind.uses or group.get("offline_share"):
             words += [f"dataset={self.dataset}", "offline_steps=60"]
+        if kind.wants.cost:  # the demonstrations have none
+            words = [word for word in words if not word.startswith("dataset=")]
+            words += ["env_options.cost=upper", "dataset=two_routes", "dataset.episodes=4"]
+            words += ["dataset.env_options.cost=upper"]
         if kind.explore is Algorithm.explore:
             return [*words, "eval_every=25", "checkpoint_every=10"]
         return [*words, "num_envs=2", "online_steps=320", "eval_every=150", "checkpoint_every=60"]

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from trimtab.benchmarks.runs.evaluate import evaluate
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.minari.writer import save
 from trimtab.datasets.recipes.waypoints import WaypointController
@@ -140,3 +142,19 @@ def test_the_judge_and_chunks_add_costs_up() -> None:
             expected, over = expected + info["cost"], ended or cut
         assert one.metrics["cost"] == expected > 0
     env.close()
+
+
+def test_a_method_that_wants_costs_refuses_other_data_and_interaction(tmp_path: Path) -> None:
+    words = [
+        f"env={TASK}", "env_options.cost=upper", "algorithm=ogsrl", "algorithm.hidden=[8]",
+        "dataset=two_routes", "dataset.episodes=2", f"out={tmp_path}",
+    ]  # fmt: skip
+    for more, said in (
+        (["offline_steps=9", "other_task=true"], "have no costs of finite numbers"),
+        (["offline_steps=9"], "is of robotics/PointMaze-TwoRoutes-v0 with env_options"),
+        (["offline_steps=9", "online_steps=9", "other_task=true"], "does not learn from interact"),
+        (["source=policy_guided_diffusion", "other_task=true"], "learns from costs"),
+    ):
+        with pytest.raises(TrimtabError, match=said) as caught:
+            train(compose_run([*words, *more]))
+        assert "\n" not in str(caught.value)

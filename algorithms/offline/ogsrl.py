@@ -1,0 +1,223 @@
+"""OGSRL: better than the data, within it, and within a limit of costs.
+
+Yan et al., "Offline Guarded Safe Reinforcement Learning for Medical Treatment Optimization
+Strategies" (arXiv 2505.16242). A guardian tells decisions that the data knows from those that it
+does not; a policy is improved where the guardian lets it, with its cost below a limit:
+
+- guardian: G(s, a) says whether a kernel density of the data's (s, a), each number scaled to
+            [-1, 1], is at least the 5th percentile of the data's own densities
+- outside:  as in the authors' model, whoever leaves the data stays there for T decisions, each with
+            reward -p and cost k:  V_out = -p (1 - gamma^T) / (1 - gamma),  C_out = k of that
+- critics:  y = r + gamma (1 - d) (min_i Q'_i(s', a') if G(s', mu'(s')) else V_out)
+            z = c + gamma (1 - d) (max_i C'_i(s', a') if G(s', mu'(s')) else C_out)
+            L_Q = sum_i mean (Q_i(s, a) - y)^2 + sum_i mean 1[not G(s, mu)] (Q_i(s, mu) - V_out)^2
+            L_C likewise, of z and C_out; a' = mu'(s') with noise, as TD3's
+- actor:    L_mu = -alpha mean g / mean |g| + mean (mu(s) - a)^2,  where
+            g = Q_1(s, mu(s)) - lambda C_1(s, mu(s)), and mean |g| gets no gradient
+- limit:    lambda <- max(0, lambda + eta (mean C_1(s, mu(s)) - l)), after each step of the actor
+
+An adaptation (``faithful`` is False): the paper is about treatments of patients, and its data
+cannot be had; here, costs are those of a control task. It optimises in a model of nearest
+neighbours by constrained policy optimisation; here the same guarded decision process is what
+critics are fitted to, on the data's own transitions, with TD3's actor and a multiplier in the place
+of the trust region. A density as wide as theirs calls many actions known that no row has, about
+which critics err where a model of neighbours cannot; so the actor is also held to the data's
+actions, as in TD3+BC, where their variant with critics adds CQL's penalty. The limit is on the
+discounted cost over the data's observations; there it is on episodes' cost from their starts. The
+guardian is the authors' code's density; the paper also describes polynomial sublevel sets. Where
+their code is at fault it is not followed: costs there are -1 for a violation, so that their limit
+never binds, and the constraint compares a normalised surrogate with the limit. Here costs are
+positive. The guardian keeps some thousands of pairs of the data, whose own densities leave each
+itself out, as with few of them it would decide them; it has no second density of states alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.guardian import Guardian
+from trimtab.algorithms.common.targets import polyak
+from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.types import Batch, BatchSpec, Metrics
+
+
+class OGSRL(TD3):
+    """TD3 in the data's guarded decision process, with a limit on costs.
+
+    Args:
+        setup: needs ``dataset``, with costs.
+        alpha: weight of values and costs against imitation, as in TD3+BC.
+        cost_limit: limit l of the discounted cost.
+        multiplier_rate: eta, the step of the multiplier.
+        most_multiplier: bound of the multiplier.
+        guard_penalty: p, what each decision outside of the data takes off the reward.
+        guard_cost: k, what each decision outside of the data costs.
+        guard_decisions: T, how long who leaves the data stays outside.
+        references: pairs of the data that the guardian keeps.
+        bandwidth: of the guardian's density.
+        percentile: share of the data, in percent, that the guardian takes for outside.
+        hidden: widths of the hidden layers of actor and critics.
+        td3: settings of TD3.
+    """
+
+    faithful = False
+    uses = frozenset({"dataset"})
+    wants = BatchSpec(cost=True)
+    without = frozenset({"exploration_noise", "warmup_steps", "updates_per_decision"})
+    statistics_of_transitions = True
+    explore = Algorithm.explore  # offline alone: costs are not gathered
+
+    def __init__(
+        self,
+        setup: Setup,
+        *,
+        alpha: float = 2.5,
+        cost_limit: float = 0.5,
+        multiplier_rate: float = 0.01,
+        most_multiplier: float = 100.0,
+        guard_penalty: float = 25.0,
+        guard_cost: float = 1.0,
+        guard_decisions: int = 20,
+        references: int = 2048,
+        bandwidth: float = 0.535,
+        percentile: float = 5.0,
+        hidden: Sequence[int] = (256, 256),
+        **td3: Any,
+    ) -> None:
+        check_range("alpha", alpha, 0)
+        check_range("cost_limit", cost_limit, 0)
+        check_range("multiplier_rate", multiplier_rate, 0)
+        check_range("most_multiplier", most_multiplier, 0)
+        check_range("guard_penalty", guard_penalty, 0)
+        check_range("guard_cost", guard_cost, 0)
+        check_range("guard_decisions", guard_decisions, 0)
+        check_range("references", references, 2)
+        check_range("bandwidth", bandwidth, 1e-3)
+        check_range("percentile", percentile, 0, 100)
+        super().__init__(setup, hidden=hidden, **td3)
+        assert setup.statistics is not None
+        self.updates_per_decision, self.warmup_steps = 0.0, 0
+        self.alpha, self.cost_limit, self.multiplier_rate = alpha, cost_limit, multiplier_rate
+        self.most_multiplier = most_multiplier
+        decisions = sum(setup.discount**number for number in range(guard_decisions))
+        self.value_outside = -guard_penalty * decisions
+        self.cost_outside = guard_cost * decisions
+        for policy in (self.policy, self.policy_target):
+            policy.normalizer.standardize(setup.statistics)
+        flat = setup.spec.horizon * setup.spec.action_dim
+        self.cost_critic = self.made_critic(setup.spec.obs_dim, flat, hidden).to(setup.device)
+        self.cost_target = copy.deepcopy(self.cost_critic).requires_grad_(False)
+        rate = self.critic_optimizer.learning_rate
+        self.cost_optimizer = Adam(self.cost_critic.parameters(), rate)
+        guardian = Guardian(setup.spec.obs_dim + flat, references, bandwidth, percentile)
+        self.guardian = guardian.to(setup.device)
+        self.dual = nn.Module()
+        self.dual.register_buffer("multiplier", torch.zeros((), device=setup.device))
+        self.kept_metrics = {"actor_loss": 0.0, "cost_mean": 0.0, "multiplier": 0.0}
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Show the data to the guardian, then learn."""
+        usual = super().phases(budget)
+        if not budget.offline_steps:
+            return usual
+        looks = math.ceil(len(self.guardian.points) / self.batch_size)
+        return (Phase("guardian", looks, "updates", Feed.DATASET, self.watch), *usual)
+
+    @torch.no_grad()
+    def continued_action(self, data: Batch) -> Tensor:
+        """Return a batch's action chunks, continued by the actor where their episode cut them."""
+        return torch.where(data.valid[..., None], data.action, self.policy.act(data.obs))
+
+    def watch(self, data: Batch) -> Metrics:
+        """Show a batch to the guardian."""
+        normalizer = self.policy.normalizer
+        action = normalizer.normalize_action(data.action).flatten(1)
+        self.guardian.take(torch.cat([normalizer.obs(data.obs), action], dim=1))
+        return {"threshold": self.guardian.threshold.clone()}
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of both kinds of critics and, every few times, of actor and multiplier."""
+        assert data.cost is not None
+        normalizer = self.policy.normalizer
+        obs = normalizer.obs(data.obs)
+        action = normalizer.normalize_action(self.continued_action(data))
+        with torch.no_grad():
+            following = self.smoothed_action(data.next_obs)
+            next_obs = normalizer.obs(data.next_obs)
+            planned = self.policy_target.squashed(data.next_obs)
+            inside = self.guardian.inside(next_obs, planned)
+            value = torch.where(
+                inside, self.critic_target(next_obs, following).amin(0), self.value_outside
+            )
+            cost = torch.where(
+                inside, self.cost_target(next_obs, following).amax(0), self.cost_outside
+            )
+            own = self.policy.squashed(data.obs)
+            outside = (~self.guardian.inside(obs, own)).float()
+
+        # Critics: the data's decisions one step ahead, and the actor's own where it left the data.
+        pairs = torch.cat([obs, obs]), torch.cat([action, own])
+        losses = []
+        for critic, optimizer, backup, left in (
+            (self.critic, self.critic_optimizer, data.reward + data.discount * value,
+             self.value_outside),
+            (self.cost_critic, self.cost_optimizer, data.cost + data.discount * cost,
+             self.cost_outside),
+        ):  # fmt: skip
+            known, asked = critic(*pairs).chunk(2, dim=1)
+            penalty = outside * (asked - left).square()
+            loss = self.critic_loss(known, backup) + penalty.mean(1).sum()
+            optimizer.step(loss)
+            losses.append(loss.detach())
+
+        self.updates += 1
+        if self.updates % self.actor_every == 0:
+            self.kept_metrics = self.improve(data, obs)
+        return {
+            "critic_loss": losses[0],
+            "cost_loss": losses[1],
+            "outside": outside.mean(),
+            **self.kept_metrics,
+        }
+
+    def improve(self, data: Batch, obs: Tensor) -> Metrics:
+        """Take one step of the actor, of the multiplier and of the targets."""
+        multiplier: Tensor = self.dual.multiplier  # type: ignore[assignment]
+        squashed = self.policy.squashed(data.obs)
+        cost = self.cost_critic(obs, squashed, slice(1))[0]
+        gain = self.actor_value(obs, squashed) - multiplier * cost
+        target = self.policy.normalizer.normalize_action(data.action)
+        imitation = self.policy.masked_mean((squashed - target).square(), data.valid)
+        loss = imitation - self.alpha / gain.abs().mean().detach() * gain.mean()
+        self.policy_optimizer.step(loss)
+        expected = cost.detach().mean()
+        moved = multiplier + self.multiplier_rate * (expected - self.cost_limit)
+        multiplier.copy_(moved.clamp(0.0, self.most_multiplier))
+        polyak(self.critic_target, self.critic, self.tau)
+        polyak(self.cost_target, self.cost_critic, self.tau)
+        polyak(self.policy_target, self.policy, self.tau)
+        return {
+            "actor_loss": loss.detach(),
+            "cost_mean": expected,
+            "multiplier": multiplier.clone(),
+        }
+
+    def state(self) -> Mapping[str, Stateful]:
+        """Return what TD3 has, the costs' critics, the guardian and the multiplier."""
+        return {
+            **super().state(),
+            "cost_critic": self.cost_critic,
+            "cost_target": self.cost_target,
+            "cost_optimizer": self.cost_optimizer,
+            "guardian": self.guardian,
+            "dual": self.dual,
+        }
