@@ -61,7 +61,7 @@ class PolicyGuidedDiffusion(Generator):
         cosine_weight: c, how much more the middle of sampling is guided.
         normalized: whether the guidance of a trajectory has norm 1 before it is weighted.
         guide_denoised: whether the policy is asked about the rows as the model cleans them, and not
-            about the noisy ones; costs a third more.
+            about the noisy ones; costs half as much again.
         length: decisions L of a trajectory.
         rollouts: trajectories that are made each time.
         refresh_every: batches until they are made anew.

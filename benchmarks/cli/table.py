@@ -228,7 +228,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "list": Command(
         "trimtab.benchmarks.cli.commands.listing:list_things",
-        "show what there is: env, family, algorithm, policy, dataset, suite or launcher",
+        "show what there is: env, family, algorithm, policy, dataset, source, suite or launcher",
         (
             "trimtab list algorithm",
             "trimtab list env tag=goal,sparse",
@@ -237,9 +237,9 @@ COMMANDS: dict[str, Command] = {
         {
             "what": Setting(
                 ...,
-                "what to list: env, algorithm, policy, dataset, suite, launcher; family: "
-                "simulators of tasks",
-                ("env", "family", "algorithm", "policy", "dataset", "suite", "launcher"),
+                "what to list: env, algorithm, policy, dataset, source, suite, launcher; "
+                "family: simulators of tasks",
+                ("env", "family", "algorithm", "policy", "dataset", "source", "suite", "launcher"),
             ),
             "tag": Setting(
                 "", "only tasks with all of these tags, such as goal,sparse or metaworld"

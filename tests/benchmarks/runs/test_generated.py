@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from trimtab.benchmarks.cli.commands.listing import LISTINGS
 from trimtab.benchmarks.cli.commands.train import explain_run
+from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.runs import build
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.train import check, train
@@ -87,6 +89,10 @@ def test_help_and_refusals_are_one_line(tiny: Any, tmp_path: Path) -> None:
     assert any(
         "source.guidance: 1.0 #" in one for one in explain_run(["source=policy_guided_diffusion"])
     )
+    listed = {row["source"] for row in LISTINGS["source"]("source", "")}
+    assert listed == {"policy_guided_diffusion"}
+    settings = COMMANDS["list"].settings
+    assert settings is not None and {*LISTINGS} == {*settings["what"].choices}
     given = words(tiny, tmp_path)
     offline = [word for word in given if not word.startswith(("dataset", "offline"))]
     for wrong, said in (
