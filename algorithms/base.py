@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -50,6 +50,7 @@ class Setup:
         spec: shapes and limits of the task at the chosen chunk length.
         policy: builds the policy that the run configured, or None where ``policy=`` was not given.
         base: the policy that the run starts from or steers, or None where ``base=`` was not given.
+        oracles: policies of the same task that a method may imitate, or none.
         statistics: those of the run's dataset, or None where ``dataset=`` was not given.
         num_envs: environments that gather data side by side.
         discount: gamma of each decision; it is already in what a learner is given.
@@ -59,6 +60,7 @@ class Setup:
     spec: PolicySpec
     policy: PolicyFactory | None = None
     base: Policy | None = None
+    oracles: tuple[Policy, ...] = ()
     statistics: Statistics | None = None
     num_envs: int = 1
     discount: float = 0.99
@@ -85,9 +87,10 @@ class Algorithm(ABC):
             change in; results of different revisions never share a table or a run's folder.
         neutral: keywords that a class got after results were published, with the values that leave
             its results unchanged; runs with these values keep their names.
-        uses: which of ``policy``, ``dataset`` and ``base`` it needs; the harness says in one line
-            which is missing. ``start`` stands for a base, or for a policy with a dataset, whichever
-            is given: ``Setup.start`` then returns what the method learns on from.
+        uses: which of ``policy``, ``dataset``, ``base`` and ``oracles`` it needs; the harness says
+            in one line which is missing. ``start`` stands for a base, or for a policy with a
+            dataset, whichever is given: ``Setup.start`` then returns what the method learns on
+            from.
         starts_from: the one kind of policy that it can start from; empty: any kind.
         without: settings of a parent that have no effect on it; the harness refuses them.
         bootstraps: whether it looks at next observations. A method that does not is also given
@@ -156,6 +159,16 @@ class Algorithm(ABC):
             return data.action
         planned, _ = self.explore(data.obs, warmup=False)
         return torch.where(data.valid[..., None], data.action, planned)
+
+    def ended(self, rows: Sequence[int]) -> None:
+        """Hear in which of the environments that gather an episode has just ended; here nothing.
+
+        The observations that these rows of :meth:`explore` see next begin new episodes.
+
+        Args:
+            rows: numbers of the environments, below ``setup.num_envs``.
+        """
+        return None
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Return what a run of this method goes through, one after another.

@@ -48,6 +48,7 @@ def minimal(algorithm: str) -> list[str]:
     uses = get_class(section("algorithm", algorithm)["_target_"]).uses  # type: ignore[attr-defined]
     needs = {"policy": "policy=flow", "dataset": "dataset=two_routes", "base": "base=a/folder"}
     needs["start"] = needs["base"]
+    needs["oracles"] = "oracles=[a/folder]"
     return [ENV, f"algorithm={algorithm}", *(needs[use] for use in sorted(uses))]
 
 

@@ -137,8 +137,8 @@ class PPO(Algorithm):
             normalize_observations=normalize_observations,
         ).to(setup.device)
         self.policy: DiagonalGaussianPolicy = self.actor
-        critic = mlp(setup.spec.obs_dim, hidden, 1, activation=activation)
-        self.critic: nn.Module = orthogonal_(critic, last_gain=1.0).to(setup.device)
+        critic = self.made_critic(setup.spec.obs_dim, hidden, activation)
+        self.critic: nn.Module = critic.to(setup.device)
         self.reward_scale = (
             ReturnScale(setup.num_envs, setup.discount).to(setup.device)
             if normalize_rewards
@@ -149,6 +149,10 @@ class PPO(Algorithm):
         self.optimizer = Adam(
             self.learned(), learning_rate, epsilon=1e-5, max_gradient_norm=max_gradient_norm
         )
+
+    def made_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
+        """Return V with fresh weights."""
+        return orthogonal_(mlp(obs_dim, hidden, 1, activation=activation), last_gain=1.0)
 
     def learned(self) -> list[nn.Parameter]:
         """Return the weights that Adam moves."""

@@ -23,6 +23,7 @@ __all__ = [
     "check_has_weights",
     "load_base",
     "policy_folder",
+    "oracles_of",
     "training",
 ]
 
@@ -82,6 +83,31 @@ def policy_folder(path: str) -> Path:
     return folder
 
 
+def oracles_of(config: RunConfig, spec: PolicySpec, env: EnvSpec) -> tuple[Bundle, ...]:
+    """Open the policies that a run may imitate, and check that they are of its task.
+
+    Args:
+        config: settings of the run.
+        spec: what the task asks of them.
+        env: the task; with ``other_task`` they may be of one with the same spaces.
+
+    Raises:
+        TrimtabError: if one is missing, damaged, named twice, or does not fit.
+    """
+    found = tuple(load_base(path) for path in config.settings.get("oracles") or ())
+    for number, oracle in enumerate(found):
+        check_base_fits(oracle, spec, env, called="oracle")
+        trained = oracle.config["env"]["id"]
+        if trained != env.id and not config["other_task"]:
+            raise TrimtabError(
+                f"oracle {oracle.folder} was trained on {trained}, this run is on {env.id}; give "
+                "one of this task, or other_task=true"
+            )
+        if any(bundle_hash(one.folder) == bundle_hash(oracle.folder) for one in found[:number]):
+            raise TrimtabError(f"oracle {oracle.folder} is given twice; leave one out")
+    return found
+
+
 def training(base: Bundle) -> Mapping[str, Any]:
     """Return what a bundle says of how it was trained."""
     return dict(base.config.get("training") or {})
@@ -111,22 +137,23 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
         base: the policy.
         spec: what the task asks of it.
         env: the task.
-        called: what its user named it as: a run its ``base``, a judge its ``policy``.
+        called: what its user named it as: a run its ``base`` or an ``oracle``, a judge its
+            ``policy``.
 
     Raises:
         TrimtabError: naming what differs.
     """
     have = base.policy.spec
-    if called == "base" and way_of(base.policy.reading) != way_of(Reading(parts=spec.parts)):
+    if called != "policy" and way_of(base.policy.reading) != way_of(Reading(parts=spec.parts)):
         raise TrimtabError(
             f"{called} {base.folder} reads {read_by(have)}, and observations are given as "
             f"{read_by(spec)}; leave observations= out"
         )
     remembered = [name for name, part in have.parts.items() if part.remembered]
-    if called == "base" and remembered:
+    if called != "policy" and remembered:
         raise TrimtabError(
-            f"base {base.folder} reads {', '.join(remembered)} of its episode, which methods that "
-            "improve a base do not keep; judge it by trimtab evaluate, or start from another base"
+            f"{called} {base.folder} reads {', '.join(remembered)} of its episode, which methods "
+            f"that learn do not keep; judge it by trimtab evaluate, or give another {called}"
         )
     if spec.history != have.history:
         raise TrimtabError(

@@ -18,6 +18,7 @@ from trimtab.benchmarks.runs.base import (
     check_base_fits,
     check_has_weights,
     load_base,
+    oracles_of,
     training,
 )
 from trimtab.benchmarks.runs.dataset import data_identity, fitting_dataset
@@ -101,6 +102,7 @@ def components(
         _check_base(base, spec, env)
         if "start" in method.uses:
             check_has_weights(base, str(config.algorithm))
+    oracles = oracles_of(config, spec, env)
     policy = _policy_maker(config)
 
     @functools.cache  # the method is made more than once: for its identity, and to learn
@@ -115,6 +117,7 @@ def components(
             spec=spec,
             policy=policy,
             base=base.policy if base is not None else None,
+            oracles=tuple(oracle.policy for oracle in oracles),
             statistics=statistics(),
             num_envs=config["num_envs"],
             discount=config["discount"],
@@ -141,6 +144,7 @@ def components(
             history=history,
             dataset=data_identity(config, dataset) if dataset is not None else None,
             base=base_identity(config, base) if base is not None else None,
+            oracles=[bundle_hash(oracle.folder) for oracle in oracles],
         ),
     )
 
@@ -166,11 +170,15 @@ def _check_uses(config: RunConfig, method: type[Algorithm]) -> None:
     from_data = config["offline_steps"] or config["offline_share"]
     needed = method.uses - {"start"} | (_start_of(config) if "start" in method.uses else set())
     used = needed | ({"dataset"} if from_data else set())
-    for given in ("base", "dataset", "policy"):
-        if given in needed and config[given] is None:
+    for given in ("base", "dataset", "policy", "oracles"):
+        value = config.settings.get(given)  # settings of an earlier version lack the later ones
+        if given in needed and value is None:
             raise TrimtabError(_missing(config, given))
-        if given not in used and config[given] is not None:
+        if given not in used and value is not None:
             raise TrimtabError(f"{given}=…: {config.algorithm} makes no use of it; leave it out")
+    for given in ("offline_steps", "offline_share", "dataset_weighting"):
+        if config[given] and config["dataset"] is None:
+            raise TrimtabError(f"{given}={config[given]}: {_missing(config, 'dataset')}")
 
 
 def _check_nothing_is_of_data(config: RunConfig) -> None:
@@ -259,6 +267,8 @@ def _one_line(what: str, where: str) -> Iterator[None]:
 
 
 def _missing(config: RunConfig, need: str) -> str:
+    if need == "oracles":
+        return f"{config.algorithm} imitates others: add oracles=[<a run or a bundle>,…]"
     if need == "base":
         return f"{config.algorithm} starts from a base policy: add base=<a run or a bundle>"
     return f"{config.algorithm} needs {need}=…; trimtab list {need} shows what there is"

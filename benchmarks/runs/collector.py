@@ -110,7 +110,9 @@ class Collector:
         self.obs = next_obs
         ended = _array(terminated | truncated)
         if ended.any():
-            self.agent.reset(np.flatnonzero(ended).tolist())
+            rows = np.flatnonzero(ended).tolist()
+            self.agent.reset(rows)
+            self.algorithm.ended(rows)
             final = {name: _array(values) for name, values in info["final_info"].items()}
             self.episodes += int(ended.sum())
             self.last_return = float(final["return"][ended].mean())

@@ -62,6 +62,7 @@ def document_of(
     history: int = 1,
     dataset: Mapping[str, str] | None,
     base: str | None,
+    oracles: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return all that decides a run's numbers, but for its seed, as JSON values.
 
@@ -74,6 +75,7 @@ def document_of(
         history: observations that the policy reads.
         dataset: what the data is known by: ``{"recipe": …}`` or ``{"content": …}``.
         base: what the base is known by: a configuration hash, or a hash of its files.
+        oracles: hashes of the files of the policies that it may imitate, in their order.
 
     Raises:
         TrimtabError: if a class that the settings name cannot be imported.
@@ -102,6 +104,8 @@ def document_of(
         document["task"]["observations"] = observations
     if history > 1:
         document["task"]["history"] = history
+    if oracles:
+        document["oracles"] = list(oracles)
     if config["stop_at_success"] is not None:
         document["evaluation"]["stop_at_success"] = float(config["stop_at_success"])
     if config["policy"] is not None:

@@ -64,6 +64,8 @@ def spell_out(overrides: Sequence[str], *, several: bool = False) -> list[str]:
             spelt += ["dataset=folder", f"dataset.path={value}"]
         elif key == "dataset" and value.startswith("["):
             spelt += ["dataset=runs", f"dataset.runs={_paths_in_quotes(value)}"]
+        elif key == "oracles" and value not in ("", "null"):
+            spelt.append(f"{key}={_paths_in_quotes(value if value[0] == '[' else f'[{value}]')}")
         else:
             spelt.append(override)
     return [_lexable(word, several) for word in spelt]

@@ -110,6 +110,12 @@ def optional(rule: Rule) -> Rule:
     return lambda value: None if value is None else rule(value)
 
 
+def folders(value: Any) -> str | None:
+    """Return what is wrong with a list of folders."""
+    right = isinstance(value, list) and value and all(isinstance(x, str) and x for x in value)
+    return None if right else "must be a list of runs or bundles, such as [runs/a,runs/b]"
+
+
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "env": task,
@@ -131,6 +137,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "dataset_weighting": optional(name_of(SCORES, "weighting")),
         "weighting_temperature": positive,
         "base": optional(text),
+        "oracles": optional(folders),
         "device": text,
         "history": optional(whole(1, _MOST_HISTORY)),
         "observations": optional(name_of({"flat": 0, "dict": 0}, "way to give observations")),

@@ -40,6 +40,7 @@ _SAID = {
 _EXAMPLE = {
     "base": "base=<a run or a bundle>",
     "dataset": "dataset=two_routes",
+    "oracles": "oracles=[<a run or a bundle>,<another>]",
     "policy": "policy=flow",
     "start": "base=<a run or a bundle>",
 }

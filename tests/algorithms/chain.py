@@ -171,6 +171,7 @@ def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algo
         spec=spec,
         policy=lambda spec: GaussianPolicy(spec, hidden=(8,)),
         base=base_of("flow" if name in CLONED else class_of(target, "_target_").starts_from, spec),
+        oracles=(Plain(spec),),
         statistics=Statistics(zero, zero + 1, zero - 1, zero + 1, *ranges),
         num_envs=num_envs,
         discount=GAMMA,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 
@@ -39,7 +40,7 @@ def setup_of(statistics: Statistics) -> Callable[..., Setup]:
     """
 
     def make(uses: frozenset[str] | set[str], *, plan: int = 4, start: str = "") -> Setup:
-        known = {"policy", "dataset", "base", "start"}
+        known = {"policy", "dataset", "base", "start", "oracles"}
         assert uses <= known, f"say in {__file__} how to supply {uses}"
         with torch.random.fork_rng():
             torch.manual_seed(11)
@@ -56,6 +57,7 @@ def setup_of(statistics: Statistics) -> Callable[..., Setup]:
             if "policy" in uses
             else None,
             base=base if uses & {"base", "start"} else None,
+            oracles=(base, copy.deepcopy(base)) if "oracles" in uses else (),
             statistics=statistics if "dataset" in uses else None,
             num_envs=NUM_ENVS,
         )

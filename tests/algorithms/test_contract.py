@@ -25,6 +25,10 @@ BatchOf = Callable[..., Batch]
 DataOf = Callable[..., Batch | Rollout]
 SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2} | {
     "embedding": 16,
+    "value_hidden": [16],
+    "value_steps": 2,
+    "value_rows": 64,
+    "pretraining_updates": 0,
     "context": 4,
 }
 

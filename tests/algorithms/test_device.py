@@ -25,6 +25,10 @@ from trimtab.types import Batch, PolicySpec, Rollout
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
 SMALL = {"hidden": [16, 16], "rollout_steps": 8, "batch_size": 8, "epochs": 2} | {
     "embedding": 16,
+    "value_hidden": [16],
+    "value_steps": 2,
+    "value_rows": 64,
+    "pretraining_updates": 0,
     "context": 4,
 }
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
@@ -48,6 +52,7 @@ def made(file: Path, setup_of: Callable[..., Setup], device: str) -> Algorithm:
         setup,
         device=device,
         base=None if setup.base is None else setup.base.to(device),
+        oracles=tuple(oracle.to(device) for oracle in setup.oracles),
     )
     algorithm: Algorithm = kind(moved, **keywords)
     return algorithm

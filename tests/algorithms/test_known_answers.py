@@ -237,6 +237,10 @@ ON_POLICY: dict[str, Any] = {
     "decay_steps": None,
     "value_clip": None,
     "gae_decay": 1.0,
+    "pretraining_updates": 0,
+    "rollin_share": 0.0,
+    "value_hidden": [32],
+    "value_rows": 4096,
 }
 
 

@@ -200,11 +200,16 @@ class Tiny:
             "gate_every": "5",
             "gate_decisions": "4",
             "samples": "2",
+            "value_hidden": "[16]",
+            "value_steps": "2",
+            "pretraining_updates": "1",
+            "rollin_decisions": "5",
         }
         words = [
             *self.task(out),
             f"algorithm={algorithm}",
             *([f"base={self.start(kind)}"] if kind.uses & {"base", "start"} else []),
+            *([f"oracles=[{self.base}]"] if "oracles" in kind.uses else []),
         ]
         known = keywords_of(kind)
         words += [f"algorithm.{key}={value}" for key, value in small.items() if key in known]
