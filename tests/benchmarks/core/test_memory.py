@@ -59,7 +59,7 @@ def test_a_containers_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     "words",
-    [["algorithm.hidden=[1000000,1000000]"], ["algorithm.critics=1000000000"]],
+    [["algorithm.hidden=[1000000,1000000]"]],
 )
 def test_networks_that_no_machine_holds(words: list[str], tmp_path: Path) -> None:
     config: Any = compose_run([*HOPPER, *words, f"out={tmp_path / 'out'}"])

@@ -114,6 +114,14 @@ WRONG = {
         ["policy.sampling_steps=1000000000"],
         "policy.sampling_steps=1000000000: must be at most 10000",
     ),
+    "a million candidates": (
+        ["algorithm=best_of_n", "algorithm.candidates=1000000"],
+        "algorithm.candidates=1000000: must be at most 10000",
+    ),
+    "three thousand critics": (
+        ["algorithm=sac", "algorithm.critics=3000"],
+        "algorithm.critics=3000: must be at most 256",
+    ),
     "a million copies": (["num_envs=1000000"], "num_envs=1000000: must be at most 65536"),
     "a chunk without end": (["act_steps=100000"], "act_steps=100000: must be at most 1000"),
     "a class that is no method": (
