@@ -20,6 +20,7 @@ from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.claims import find, read_claims, to_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
+from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
 from trimtab.benchmarks.board.stats import Interval
@@ -211,7 +212,15 @@ def test_the_arena_s_scores_are_those_of_its_rows(arena: Arena) -> None:
 
 
 def test_claims_are_judged_by_the_rows(arena: Arena) -> None:
-    found = find(read_claims(RESULTS / "claims.yaml"), arena)
+    data = {
+        suite: contests_of(
+            collect_episodes(RESULTS / folder / "episodes.parquet"),
+            json.loads((RESULTS / folder / "runs.json").read_text()),
+        )
+        for suite, folder in (("offline", "offline"), ("offline_to_online", "offline-to-online"))
+        if (RESULTS / folder).is_dir()
+    }
+    found = find(read_claims(RESULTS / "claims.yaml"), arena, data)
     assert alike(to_markdown(found), (RESULTS / "claims.md").read_text())
     assert len(found) >= 8
 

@@ -157,7 +157,7 @@ def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
 def print_table(leaderboard: Leaderboard, console: Console) -> None:
     """Print the tables to a terminal, with fewer columns than the files have."""
     shown = ("Method", "Mean [95%]", "Best", "Gain [95%]", "Trained for", "Seeds")
-    console.print(f"[bold]{leaderboard.title}[/bold]", highlight=False)
+    console.print(leaderboard.title, style="bold", markup=False, highlight=False)
     for table in leaderboard.tables:
         view = RichTable(
             title=f"{table.env} · {METRIC_NAMES[table.metric]}",

@@ -99,9 +99,7 @@ def components(
     history = config["history"] or reading.history
     spec = spec_of(env, act_steps, observations).with_history(history)
     if base is not None:
-        _check_base(base, spec, env)
-        if "start" in method.uses:
-            check_has_weights(base, str(config.algorithm))
+        _check_base(base, spec, env, config.algorithm if "start" in method.uses else None)
     oracles = oracles_of(config, spec, env)
     policy = _policy_maker(config)
 
@@ -124,7 +122,6 @@ def components(
             device=config["device"],
         )
 
-    base_policy = training(base).get("policy") if base is not None else None
     return Components(
         env=env,
         act_steps=act_steps,
@@ -132,7 +129,7 @@ def components(
         dataset=dataset,
         base=base,
         base_label=base_label(base) if base is not None else None,
-        policy_label=config.policy or base_policy,
+        policy_label=config.policy or (training(base).get("policy") if base else None),
         make_algorithm=lambda: _made(config, method, setup()),
         make_generator=_generator_maker(config, setup),
         identify=lambda policy: document_of(
@@ -203,8 +200,11 @@ def _start_of(config: RunConfig) -> set[str]:
     return {"base"} if config["base"] is not None else {"policy", "dataset"}
 
 
-def _check_base(base: Bundle, spec: PolicySpec, env: EnvSpec) -> None:
+def _check_base(base: Bundle, spec: PolicySpec, env: EnvSpec, starting: str | None) -> None:
+    """Check that a base fits; ``starting`` is a method that goes on from its weights, or None."""
     check_base_fits(base, spec, env)
+    if starting is not None:
+        check_has_weights(base, starting)
     said = training(base)
     if said.get("reached") is False:
         raise TrimtabError(

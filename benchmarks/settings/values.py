@@ -28,7 +28,7 @@ _MOST_ENVS = 1 << 16  # side by side; simulators of one episode at a time take f
 _MOST_ACT_STEPS = 1000  # of a chunk; longer ones are whole episodes, and networks as wide
 _MOST_BATCH = 1 << 20  # rows that one update holds in memory
 _MOST_SAMPLING_STEPS = 10_000  # of one action; published policies take 1 to 1,000
-_MOST_NETWORKS = 256  # side by side, or layers one after another; published methods have 10
+_MOST_NETWORKS = 1000  # side by side, or layers one after another; published methods have up to 500
 _MOST_WIDTH = 1 << 16  # of a layer
 _MOST_DRAWN = 10_000  # times that one decision, or one row of a batch, is thought over
 _MOST_THREADS = 256  # more torch threads than this exhaust a machine rather than speed it up
@@ -165,13 +165,15 @@ _KEYWORD_RULES: Mapping[str, Rule] = MappingProxyType(
         **dict.fromkeys(
             ("critics", "target_critics", "members", "heads", "layers"), most(_MOST_NETWORKS)
         ),
+        "kept": most(_MOST_BATCH),
         **dict.fromkeys(("bins", "embedding", "states", "time_dim"), most(_MOST_WIDTH)),
         **dict.fromkeys(
             (
-                *("candidates", "target_candidates", "backup_candidates", "kept", "group"),
+                *("candidates", "target_candidates", "backup_candidates", "group"),
                 *("samples", "backup_samples", "value_samples", "components", "context"),
                 *("ascent_steps", "conjugate_steps", "line_search_steps", "policy_steps"),
                 *("train_steps", "levels", "epochs", "n_step", "most_steps"),
+                *("critic_updates", "tickets", "finalists"),
             ),
             most(_MOST_DRAWN),
         ),

@@ -281,8 +281,12 @@ class ReplayBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether there is anything that can be drawn."""
-        return self._size > 0 and (self._returns is None or self._returns.known > 0)
+        """Whether there is anything that can be drawn, and enough of what batches want."""
+        if self._size == 0 or (self._returns is not None and self._returns.known == 0):
+            return False
+        # Next actions come with the next decisions: of a ring's newest rows nobody knows them yet.
+        waits = self._wants.next_action and self._dataset_hash is None
+        return self._size > (2 * self._rule.window if waits else 0)
 
     def sample(self, batch_size: int) -> Batch:
         """Return ``batch_size`` windows as tensors on the buffer's device.

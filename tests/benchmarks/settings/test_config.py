@@ -120,7 +120,7 @@ WRONG = {
     ),
     "three thousand critics": (
         ["algorithm=sac", "algorithm.critics=3000"],
-        "algorithm.critics=3000: must be at most 256",
+        "algorithm.critics=3000: must be at most 1000",
     ),
     "a million copies": (["num_envs=1000000"], "num_envs=1000000: must be at most 65536"),
     "a chunk without end": (["act_steps=100000"], "act_steps=100000: must be at most 1000"),

@@ -167,8 +167,9 @@ def test_nothing_is_drawn_before_it_is_known() -> None:
     buffer.add(*row, np.zeros(1, np.bool_), np.ones(1, np.bool_))
     assert buffer.ready and len(buffer.sample(3)) == 3
     alone = ReplayBuffer(50, 2, (1, 1), wants=BatchSpec(next_action=True))
-    alone.add(*row, np.zeros(1, np.bool_), np.ones(1, np.bool_))
-    with pytest.raises(TrimtabError, match="hardly any of its 1 transitions has a next action"):
+    for _ in range(3):  # episodes of one step, which the clock ended: nothing ever follows
+        alone.add(*row, np.zeros(1, np.bool_), np.ones(1, np.bool_))
+    with pytest.raises(TrimtabError, match="hardly any of its 3 transitions has a next action"):
         alone.sample(2)
     for wrong, told in (
         ({"n_step": 0}, "n_step=0"),
@@ -181,3 +182,22 @@ def test_nothing_is_drawn_before_it_is_known() -> None:
     ):
         with pytest.raises(TrimtabError, match=told):
             BatchSpec(**wrong)
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_a_young_ring_waits_until_next_actions_are_known(window: int) -> None:
+    ring = ReplayBuffer(50, 2, (1, 1), window=window, wants=BatchSpec(next_action=True))
+    plain = ReplayBuffer(50, 2, (1, 1), window=window)
+    for step in range(2 * window + 1):
+        assert not ring.ready
+        for buffer in (ring, plain):
+            row = np.full((1, 2), step, np.float32)
+            buffer.add(
+                obs=row, action=row[:, None, :1], reward=row[:, 0], next_obs=row + 1,
+                terminated=np.zeros(1, bool), truncated=np.zeros(1, bool),
+            )  # fmt: skip
+        assert plain.ready
+    assert ring.ready
+    for _ in range(20):
+        batch = ring.sample(64)  # never refused from here on
+        assert batch.next_action is not None and len(batch) == 64
