@@ -90,8 +90,9 @@ def components(
     _check_uses(config, method)
     if config["dataset"] is None:
         _check_nothing_is_of_data(config)
-    dataset = None if config["dataset"] is None else fitting_dataset(config, env, progress)
+    # The base comes first: a dataset that is not there yet takes a while to be recorded.
     base = None if config["base"] is None else load_base(config["base"])
+    dataset = None if config["dataset"] is None else fitting_dataset(config, env, progress)
     bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
     act_steps = config["act_steps"] or bases_steps
     reading = Reading() if base is None else base.policy.reading

@@ -45,6 +45,7 @@ _EXAMPLE = {
     "start": "base=<a run or a bundle>",
 }
 """Words of a command, by what a method uses."""
+_WITH_COSTS = "dataset=two_routes dataset.env_options.cost=upper"
 
 
 def families() -> dict[str, list[str]]:
@@ -99,7 +100,7 @@ def _page(name: str) -> str:
         f"{escaped(paper)}. {faith}",
         *_facts(said),
         "## Commands",
-        _commands(name, kind),
+        _commands(name),
         "## Settings",
         _settings(name, target, kind),
         *_of_the_run(name),
@@ -120,14 +121,26 @@ def _facts(said: Mapping[str, str]) -> Iterator[str]:
         yield "\n".join(f"- **{title}:** {text}" for title, text in rows)
 
 
-def _commands(name: str, kind: type[Algorithm]) -> str:
-    task = "robotics/PointMaze-TwoRoutes-v0" if kind.uses else "gym/Hopper-v5"
-    words = [_EXAMPLE[use] for use in sorted(kind.uses) if use in _EXAMPLE]
-    run = " ".join(["trimtab train", f"env={task}", f"algorithm={name}", *words])
+def example(name: str) -> list[str]:
+    """Return the words of a run that shows a method: a task and data that it can learn from."""
+    kind = class_of(_target(name), "algorithm")
+    given = {use: _EXAMPLE[use] for use in sorted(kind.uses) if use in _EXAMPLE}
+    task = ["env=robotics/PointMaze-TwoRoutes-v0" if kind.uses else "env=gym/Hopper-v5"]
+    if kind.wants.cost:
+        task, given["dataset"] = [*task, "env_options.cost=upper"], _WITH_COSTS
+    elif kind.wants.goal is not None:
+        task = ["env=robotics/PointMaze_Medium-v3", "env_options.terminate_on_success=true"]
+        given["dataset"] = "dataset=maze_medium"
+    elif family_of(_target(name)) == "offline" and "dataset" in given:
+        task, given["dataset"] = ["env=gym/Hopper-v5"], "dataset=hopper_medium_replay"
+    return [*task, f"algorithm={name}", *given.values()]
+
+
+def _commands(name: str) -> str:
     return "\n".join(
         [
             "```sh",
-            run,
+            " ".join(["trimtab train", *example(name)]),
             f"trimtab train --help algorithm={name}      # its settings, in the terminal",
             "trimtab evaluate policy=<the run> episodes=100",
             "trimtab export run=<the run> out=my-bundle  # for a robot",

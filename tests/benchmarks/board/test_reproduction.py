@@ -80,7 +80,7 @@ def test_what_cannot_be_compared_is_one_line(
         (["one", "two"], "name one folder"),
         ([str(tmp_path / "nowhere")], "does not exist"),
         ([str(tmp_path / "quickstart")], "is damaged or not a Parquet file"),
-        ([str(tmp_path / "mine")], "mine are not published; compared can be: arena, quickstart"),
+        ([str(tmp_path / "mine")], "mine are not published; compared can be: arena, offline, "),
         ([str(tmp_path / "families")], "does not say which processor made them"),
     ):
         assert script.main(words) == 2
