@@ -51,6 +51,8 @@ class Setup:
         policy: builds the policy that the run configured, or None where ``policy=`` was not given.
         base: the policy that the run starts from or steers, or None where ``base=`` was not given.
         oracles: policies of the same task that a method may imitate, or none.
+        expert: every decision of a few good episodes that guide a method, chunks of ``act_steps``
+            actions on the device, or None where ``expert=`` was not given.
         statistics: those of the run's dataset, or None where ``dataset=`` was not given.
         num_envs: environments that gather data side by side.
         discount: gamma of each decision; it is already in what a learner is given.
@@ -61,6 +63,7 @@ class Setup:
     policy: PolicyFactory | None = None
     base: Policy | None = None
     oracles: tuple[Policy, ...] = ()
+    expert: Batch | None = None
     statistics: Statistics | None = None
     num_envs: int = 1
     discount: float = 0.99
@@ -91,10 +94,17 @@ class Algorithm(ABC):
             in one line which is missing. ``start`` stands for a base, or for a policy with a
             dataset, whichever is given: ``Setup.start`` then returns what the method learns on
             from.
+        takes: what of these, or of ``expert``, it makes use of where it is given.
         starts_from: the one kind of policy that it can start from; empty: any kind.
         without: settings of a parent that have no effect on it; the harness refuses them.
         bootstraps: whether it looks at next observations. A method that does not is also given
             the steps of a dataset whose next observation was not recorded.
+        looks_at_rewards: whether it learns from the rewards of a dataset; a run of such a method
+            that only has a dataset is refused where its rewards tell nothing.
+        success_reward: least reward of a decision that it takes for a success; where it is a
+            number, a dataset has to have successes and others. None where it takes none for one.
+        rewards_differ: whether equal rewards tell it nothing, although they tell how long an
+            episode went on.
         statistics_of_transitions: whether ``setup.statistics`` counts the observations of
             transitions alone, as loaders of transitions do, and not the last one of each episode.
         wants: extra fields of its batches; a keyword of its constructor may decide it.
@@ -114,10 +124,14 @@ class Algorithm(ABC):
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     uses: ClassVar[frozenset[str]] = frozenset()
+    takes: ClassVar[frozenset[str]] = frozenset()
     starts_from: ClassVar[str] = ""
     without: ClassVar[frozenset[str]] = frozenset()
     faithful: ClassVar[bool] = True
     bootstraps: ClassVar[bool] = True
+    looks_at_rewards: ClassVar[bool] = True
+    rewards_differ: ClassVar[bool] = False
+    success_reward: float | None = None
     statistics_of_transitions: ClassVar[bool] = False
     wants: BatchSpec = BatchSpec()
     batch_size: int

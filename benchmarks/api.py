@@ -56,7 +56,8 @@ class TrainedRun:
     """A finished run.
 
     Attributes:
-        folder: where it lies; ``evaluate``, ``leaderboard`` and ``base=`` take it.
+        folder: where it lies; ``evaluate``, ``leaderboard`` and ``base=`` take it, as they take the
+            run itself.
         summary: what ``result.json`` in it says.
         already_done: whether it was finished before it was asked for.
     """
@@ -64,6 +65,9 @@ class TrainedRun:
     folder: Path
     summary: Mapping[str, Any]
     already_done: bool
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.folder)
 
     @property
     def mean_return(self) -> float:
@@ -109,6 +113,12 @@ def train(
         >>> run = trimtab.train(env="gym/Hopper-v5", algorithm="sac", online_steps=100_000)
         >>> run.mean_return
     """
+    if not isinstance(settings, Mapping | None):
+        raise TrimtabError(
+            f"train: settings is of type {type(settings).__name__}; give a mapping of names to "
+            "values, or names as keywords, such as seed=1"
+        )
+    _check_callbacks(callbacks)
     chosen = {**(settings or {}), **more}
     if len(chosen) < len(settings or {}) + len(more):
         twice = sorted(set(settings or {}) & set(more))
@@ -143,7 +153,12 @@ def evaluate(
     Raises:
         TrimtabError: if there is no such policy or task, or they do not fit each other.
     """
-    bundle = base.load_base(os.fspath(policy))
+    if not isinstance(env, str | None) or not isinstance(env_options, Mapping | None):
+        raise TrimtabError("evaluate: env is a task's id, and env_options a mapping of its options")
+    for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0)):
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise TrimtabError(f"evaluate: {name}={value!r}: must be a whole number from {least}")
+    bundle = base.load_base(_path("evaluate", "policy", policy))
     judge = BundleJudge(bundle, *task_of(bundle, env, env_options))
     if deterministic is None:
         deterministic = bool(bundle.config["evaluate_deterministic"])
@@ -172,21 +187,54 @@ def leaderboard(
     Raises:
         TrimtabError: if there are no rows, or they do not belong in one table.
     """
-    with visible(os.fspath(runs), "runs") as place:
+    folder = _path("leaderboard", "runs", runs)
+    target = None if out is None else _path("leaderboard", "out", out)
+    with visible(folder, "runs") as place:
         table, sources = collect(place)
         board = boards.build(
             table,
             metric=metric,
             baselines=baseline,
             intervals=intervals,
-            command=f"trimtab leaderboard runs={os.fspath(runs)}",
+            command=f"trimtab leaderboard runs={folder}",
             versions=versions(),
             sources=sources,
             physics=physics,
         )
-    if out is not None:
-        boards.write(board, os.fspath(out))
+    if target is not None:
+        boards.write(board, target)
     return board
+
+
+def _path(function: str, name: str, value: Any) -> str:
+    """Return a path as text.
+
+    Raises:
+        TrimtabError: if it is no path.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise TrimtabError(
+            f"{function}: {name} is of type {type(value).__name__}; give one path, as text, as a "
+            "pathlib.Path, or as what train() returned"
+        )
+    return os.fspath(value)
+
+
+def _check_callbacks(callbacks: Any) -> None:
+    """Check that callbacks are objects of :class:`Callback`.
+
+    Raises:
+        TrimtabError: if one is something else, such as a function, or a class.
+    """
+    several = isinstance(callbacks, Sequence) and not isinstance(callbacks, str)
+    for one in callbacks if several else [callbacks]:
+        if not several or not isinstance(one, Callback):
+            kind = one.__name__ if isinstance(one, type) else type(one).__name__
+            what = f"the class {kind}" if isinstance(one, type) else f"of type {kind}"
+            raise TrimtabError(
+                f"train: callbacks={'[…]' if several else '…'} holds {what}; give a list of "
+                "objects of classes that inherit trimtab.Callback, such as [MyCallback()]"
+            )
 
 
 def _words(name: str, value: Any) -> Iterator[str]:

@@ -22,14 +22,18 @@ from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.envs.registry import bare, declared, get_spec
 from trimtab.errors import TrimtabError
 
-__all__ = ["Episode", "episode_in_process", "faults_of", "is_unseeded", "play"]
+__all__ = ["REPEATED", "Episode", "episode_in_process", "faults_of", "is_unseeded", "play"]
 
 STEPS = 2000
 """Environment steps of the longest episode that is played."""
 SECONDS = 20.0
 """Seconds after which no further step is played."""
-_REPEATED = 20
+REPEATED = 20
 """Steps of an episode that is played again."""
+_CHANGED = (
+    "step() changes the array of the action that it is given, which is the policy's; work on a "
+    "copy, action = np.array(action)"
+)
 _SEED, _OTHER_SEED = 11, 12
 _SEEDED = f"reset(seed={_SEED}) "
 """How a line begins on an episode that its seed does not decide."""
@@ -82,7 +86,10 @@ def play(id: str, env: RawEnv, success_key: str | None, *, seed: int, steps: int
     while obs and not found.faults and found.steps < steps and time.monotonic() < until:
         action: FloatArray = generator.uniform(space.low, space.high).astype(np.float32)
         with _raised_in(id, found, "step()"):
-            result = env.step(action)
+            given = action.copy()
+            result = env.step(given)
+            if not np.array_equal(given, action):
+                found.faults.append(_CHANGED)
             found.faults += faults_of_step(result, shape, success_key)
         if found.faults:
             break
@@ -110,36 +117,43 @@ def _raised_in(id: str, found: Episode, where: str) -> Iterator[None]:
         found.faults.append(OLD_RESET if old else f"{where} raises {where_raised(error)}")
 
 
-def faults_of(id: str, options: Mapping[str, Any]) -> tuple[list[str], Episode]:
+def faults_of(
+    id: str, options: Mapping[str, Any], *, playing: bool = True
+) -> tuple[list[str], Episode | None]:
     """Return what is wrong with a task, and the episode that was played in this process.
 
     Args:
         id: as :func:`trimtab.envs.registry.make` takes it.
         options: its options.
+        playing: False to look only at what can be seen without a step.
 
     Returns:
         Lines without the task's id, and the first steps of an episode, which are to come out the
-        same in any other process (:func:`episode_in_process`).
+        same in any other process (:func:`episode_in_process`); None if the task cannot be played.
 
     Raises:
         TrimtabError: if there is no such task, or an option is wrong.
     """
     horizon, success_key = declared(id, options)
     lines: list[str] = []
-    episode = Episode()
+    episode = None
     with contextlib.ExitStack() as closing, _told(id, lines):
         raw = closing.enter_context(contextlib.closing(bare(id, options)))
         with _told(id, lines):
             check_limit(id, raw, horizon)
         lines += faults_of_spaces(raw) if isinstance(raw, gymnasium.Env) else ()
-        if not any("_space" in line for line in lines):
+        playable = not any("_space" in line for line in lines)
+        if playable and not playing:
+            episode = Episode()
+        elif playable:
             other = closing.enter_context(contextlib.closing(bare(id, options)))
             envs = with_flat_spaces(id, raw), with_flat_spaces(id, other)
             episode = _look_at(id, *envs, success_key, lines)
             if not lines:
                 lines += _whole(id, envs[0], success_key, horizon, episode)
-    with _told(id, lines):
-        get_spec(id, **options)
+    if playing or episode is None:  # a step may be played for it
+        with _told(id, lines):
+            get_spec(id, **options)
     return list(dict.fromkeys(lines)), episode
 
 
@@ -152,7 +166,7 @@ def _look_at(
     id: str, env: RawEnv, other: RawEnv, success_key: str | None, lines: list[str]
 ) -> Episode:
     """Play a task in two environments, and add what is wrong to ``lines``."""
-    first = play(id, env, success_key, seed=_SEED, steps=_REPEATED)
+    first = play(id, env, success_key, seed=_SEED, steps=REPEATED)
     lines += first.faults
     if not len(first.obs):
         return first
@@ -162,7 +176,7 @@ def _look_at(
     )
     lines += play(id, env, success_key, seed=_OTHER_SEED, steps=3).faults
     for played, where in ((env, "a second time"), (other, "in a second copy of it")):
-        again = play(id, played, success_key, seed=_SEED, steps=_REPEATED)
+        again = play(id, played, success_key, seed=_SEED, steps=REPEATED)
         lines += again.faults
         apart = difference(first, again)
         if apart:
@@ -222,7 +236,7 @@ def episode_in_process(id: str, options: Mapping[str, Any]) -> tuple[Episode, st
         _, success_key = declared(id, options)
         with contextlib.closing(bare(id, options)) as raw:
             env = with_flat_spaces(id, raw)
-            return play(id, env, success_key, seed=_SEED, steps=_REPEATED), ""
+            return play(id, env, success_key, seed=_SEED, steps=REPEATED), ""
     except Exception as error:  # whatever it is, the process that asked has to be told in words
         line = str(error) if isinstance(error, TrimtabError) else where_raised(error)
         return Episode(), line.removeprefix(f"{id}: ")

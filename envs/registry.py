@@ -133,13 +133,14 @@ def _unknown(id: str) -> str:
     lower = {name.lower(): name for name in known}
     by_task = {name.lower().split("/", 1)[1]: name for name in known}
     near = difflib.get_close_matches(id.lower(), [*lower, *by_task], 1, 0.3)
-    hint = (lower | by_task)[near[0]] if near else known[0]
+    hint = (lower | by_task)[near[0]] if near else ""
     elsewhere = [found for family in opened if (found := family.nearest(id)) is not None]
     if elsewhere and id.lower() not in by_task:
         hint = elsewhere[0]
+    nearest = f"the nearest is {hint!r}" if hint else "trimtab list env shows all"
     ways = [*(family.how for family in opened), f"<family>/<task> with {OUTSIDE}=<your module>"]
     return (
-        f"unknown environment {id!r}; the nearest is {hint!r}; a task of your own is named "
+        f"unknown environment {id!r}; {nearest}; a task of your own is named "
         f"{', or '.join(ways)} (docs/environments.md)"
     )
 

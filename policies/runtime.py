@@ -284,6 +284,7 @@ def _parts_of(
 
 def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.InferenceSession:
     """Return an onnxruntime session of one thread whose inputs and output fit the contract."""
+    onnxruntime.disable_telemetry_events()  # a robot reports to nobody
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

@@ -2,12 +2,13 @@
 
 ``python scripts/methods.py`` reads the registry (family, paper, whether faithful), the sentences of
 ``docs/methods.yaml``, the commands of ``docs/cross_product.yaml``, and the committed rows of the
-arena where there are some.
+arena and of the suites of data.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import yaml
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build
+from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.stats import number_text
 from trimtab.benchmarks.cli.records import RECORDS
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes
@@ -34,7 +36,10 @@ from trimtab.files import atomic_write_text, read_json
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGE = DOCS / "methods.md"
-ARENA = ROOT / "benchmarks" / "results" / "arena"
+RESULTS = ROOT / "benchmarks" / "results"
+ARENA = RESULTS / "arena"
+OF_DATA = ("offline", "offline-to-online")
+"""Folders of results without frozen bases."""
 IMPROVING = ("steering", "selection", "editing", "finetuning", "offline_to_online")
 DESCRIBED = (*IMPROVING, "offline")
 _SENTENCES = ("idea", "when", "needs", "cost", "paper")
@@ -48,7 +53,9 @@ start from the same frozen policy: `base=` names a run or a bundle. `trimtab ben
 compares them, beside the controls that an honest answer needs. The offline methods learn from
 `dataset=` alone, and most can go on in the environment (`online_steps`); `trimtab bench
 suite=offline` and `suite=offline_to_online` compare them. "Our result" is the mean success with
-one setting over the contests of the committed arena rows; a dash says that there are none yet."""
+one setting over the contests of the committed arena rows. For methods of data it is the mean score
+of the last evaluations on each dataset, a success or a return, after a hundredth of the papers'
+updates (`benchmarks/results/offline`). A dash says that there are no rows yet."""
 CROSS = """\
 ## The classical learners on each kind of policy
 
@@ -79,9 +86,23 @@ def described() -> dict[str, list[str]]:
 
 
 def results() -> Mapping[str, str]:
-    """Return each method's result over the committed contests of the arena."""
-    if not (ARENA / RECORDS).is_file():
-        return {}
+    """Return each method's results: over the arena's contests, and on each dataset."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for method, said in _of_the_arena().items():
+        found[method].append(said)
+    for name in OF_DATA:
+        folder = RESULTS / name
+        table, records = collect_episodes(folder / FILE_NAME), read_json(folder / RECORDS, "runs")
+        scores: dict[str, list[str]] = defaultdict(list)
+        for contest in contests_of(table, records):
+            for method, one in contest.methods.items():
+                scores[method].append(f"`{contest.task}` {contest.mean_text(one.score)}")
+        for method, several in scores.items():
+            found[method].append(f"{name.replace('-', ' ')}: {', '.join(several)}")
+    return {method: "; ".join(several) for method, several in found.items()}
+
+
+def _of_the_arena() -> Mapping[str, str]:
     arena: Arena = build(
         collect_episodes(ARENA / FILE_NAME),
         read_json(ARENA / RECORDS, "runs"),

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from published_bases import keep_bases
 from published_tables import write_pages
 
 from trimtab.benchmarks.board import curves, leaderboard
@@ -103,6 +104,8 @@ def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None
         atomic_write_text(place / "machine.json", machine + "\n")
     for file in files:
         shutil.copyfile(folder / file, place / file)
+    if RECORDS in files:
+        keep_bases(folder, place, load_suite(suite_of(place), "runs"))
     write_pages(place, project)
 
 
@@ -226,6 +229,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     if suite.controls or suite.tables:
         write_records(place / RECORDS, records)
     atomic_write_text(place / "machine.json", json.dumps(machine, indent=1) + "\n")
+    keep_bases(folder, place, suite)
     write_tables(place, board, project)
 
 
@@ -253,14 +257,14 @@ def write_tables(place: Path, board: Leaderboard, project: Path) -> None:
     atomic_write_text(place / "leaderboard.json", board.to_json())
     atomic_write_text(place / "index.html", render(board))
     suite = load_suite(suite_of(place), "runs")
+    names = methods_of(read_json(place / RECORDS, "runs")) if suite.tables else {}
     if suite.controls:
         arena = arena_of(place)
         arena_writing.write(arena, place)
         arena_figure.draw(arena, place / "figure.png")
     elif suite.figure is None:
-        curves.draw(board, place / "figure.png")
+        curves.draw(board, place / "figure.png", names)
     if suite.tables:
-        names = methods_of(read_json(place / RECORDS, "runs"))
         rows = collect_episodes(place / FILE_NAME)
         for name in suite.tables:
             FURTHER[name].write(rows, place, names)

@@ -14,6 +14,7 @@ import contextlib
 import functools
 import gc
 import json
+import logging
 import os
 import shutil
 import sys
@@ -116,7 +117,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
+    # pytest listens to loggers that keep to themselves, and torch traces itself where one listens.
+    trace = logging.getLogger("torch.__trace")
+    trace.propagate = True
+    trace.handlers.clear()
     gc.freeze()  # half a million objects live until the end; nothing is found by looking at them
+    gc.set_threshold(200_000, 50, 100)  # a graph that is exported makes millions more
 
 
 @pytest.hookimpl(optionalhook=True)  # a hook of xdist's, which need not be there

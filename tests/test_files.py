@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,26 @@ def test_without_a_mark_nothing_is_ones_own(tmp_path: Path) -> None:
     with pytest.raises(TrimtabError, match="something is there that this command has not made"):
         check_own(tmp_path / "figure.png", None, "out")
     check_own(tmp_path / "other.png", None, "out")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="two folders change names at once on Linux")
+def test_a_folder_that_is_replaced_is_there_at_every_moment(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "numbers").write_text("0 0")
+    replacing = (
+        "import sys; from trimtab.files import atomic_directory\n"
+        "for number in range(300):\n"
+        "    with atomic_directory(sys.argv[1]) as beside:\n"
+        "        (beside / 'numbers').write_text(f'{number} {number}')\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", replacing, folder])
+    missing = looks = 0
+    while process.poll() is None:
+        for _ in range(1000):
+            missing += not folder.is_dir()
+            looks += 1
+    assert process.returncode == 0 and looks > 1000
+    assert missing == 0
+    assert (folder / "numbers").read_text() == "299 299"
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -115,6 +115,20 @@ def test_a_folder_brings_a_kind_of_policy_and_files_of_settings(root: Path, tmp_
     )
 
 
+def test_a_file_that_forgets_where_its_settings_belong_is_told_so(
+    fresh: None, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.yaml"
+    section = "algorithm:\n  _target_: trimtab.algorithms.off_policy.sac.SAC\n  tau: 0.1\n"
+    words = ["env=gym/Hopper-v5", f"algorithm={file}"]
+    for head in ("", "# Mine, for tests.\n# @package _global_\n"):
+        file.write_text(head + section)
+        with pytest.raises(TrimtabError, match="its first line must be '# @package _global_'"):
+            compose_run(words)
+    file.write_text(f"# @package _global_\n# Mine, for tests.\n{section}")
+    assert compose_run(words)["algorithm"]["tau"] == 0.1
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -141,19 +155,58 @@ def test_two_folders_of_one_name_are_refused(fresh: None, tmp_path: Path) -> Non
         plugins.add_plugin(tmp_path / "b" / "twice_of_this_test")
 
 
+def test_a_folder_that_is_named_twice_counts_once(
+    fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "named_twice").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(plugins.VARIABLE, "./named_twice:named_twice")
+    plugins.add_plugin("named_twice")
+    assert [plugin.package for plugin in plugins.plugins()] == ["named_twice"]
+    (tmp_path / "a_file").write_text("")
+    with pytest.raises(TrimtabError, match="a_file: is no folder; name that of a package"):
+        plugins.add_plugin("a_file")
+
+
 def test_with_needs_a_folder(fresh: None) -> None:
     for words in (["list", "policy", "--with"], ["--with=", "list", "policy"]):
         with pytest.raises(TrimtabError, match="--with: name the folder"):
             command(words)
 
 
-def test_a_fault_of_a_module_names_the_plug_in(fresh: None, tmp_path: Path) -> None:
+def test_a_fault_of_a_module_names_the_plug_in(
+    fresh: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     room = tmp_path / "faulty_of_this_test" / "envs" / "families"
     room.mkdir(parents=True)
+    (room / "a_first.py").write_text("print('of this test')\n")
     (room / "broken.py").write_text("import nothing_of_this_name\n")
     plugins.add_plugin(tmp_path / "faulty_of_this_test")
     with pytest.raises(TrimtabError, match="families.broken cannot be imported .ModuleNotFound"):
         list(modules_outside("envs", "families"))
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "of this test\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"\xff\xfe\x00", r"is no YAML \('utf-8' codec"),
+        (b"# @package _global_\nalgorithm:\n  a: 1\n  a: 2\n", r"is no YAML \(line 4: found dup"),
+        (b"algorithm:\n\t_target_: a.B\n", "is no YAML .line 2: found character"),
+        (b"algorithm:\n  _target_: a.B\n", ".*its first line must be '# @package _global_'"),
+    ],
+)
+def test_a_wrong_file_of_a_plug_in_is_named(
+    fresh: None, text: bytes, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "wrong_of_this_test" / "conf" / "algorithm" / "mine_of_this_test.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(text)
+    plugins.add_plugin(tmp_path / "wrong_of_this_test")
+    with pytest.raises(TrimtabError, match=f"^{file}: {said}") as told:
+        compose_run(["env=gym/Hopper-v5", "algorithm=mine_of_this_test"])
+    assert "\n" not in str(told.value)
 
 
 def test_names_of_settings_are_taken_once(fresh: None, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.benchmarks.board import leaderboard
+from trimtab.benchmarks.board import leaderboard, ranks
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.claims import find, read_claims, to_markdown
 from trimtab.benchmarks.board.arena.model import Arena
@@ -25,6 +26,8 @@ from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
 from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.board.wording import READING
+from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.runs.folder import look
 from trimtab.benchmarks.runs.rows import collect_episodes
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.constructors import class_of
@@ -211,6 +214,41 @@ def test_the_arena_s_scores_are_those_of_its_rows(arena: Arena) -> None:
         assert row.method in arena.controls and contest.frozen is not None
 
 
+def test_the_published_bases_are_those_that_the_arena_started_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bases = RESULTS / "arena" / "bases"
+    published = collect_episodes(RESULTS / "arena" / "episodes.parquet").to_pylist()
+    runs = sorted(path.parent for path in bases.rglob("result.json"))
+    assert runs
+    for run in runs:
+        assert look(run, deep=True).state == "done"
+        kept = collect_episodes(run / "episodes.parquet").to_pylist()
+        own = {"seed": kept[0]["seed"], "config_hash": kept[0]["config_hash"]}
+        known = [row for row in published if own.items() <= row.items()]
+        assert same(kept) == same(known)
+
+    # Copied to where the runs go, they are done, and what starts from them finds the same.
+    shutil.copytree(bases, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "suite=arena", "workers=1", "only=blocked-flow-frozen", "seeds=0"])
+    assert ended.value.code == 0
+    found = collect_episodes(Path("runs/suites/arena-part/episodes.parquet")).to_pylist()
+    again, before = (
+        np.mean([row["success"] for row in rows if own.items() <= row.items()])
+        for own in [{"env": BLOCKED, "algorithm": "frozen", "policy": "flow", "seed": 0}]
+        for rows in (found, published)
+    )
+    assert abs(again - before) <= 0.1  # a processor of another kind rounds otherwise
+
+
+def same(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows in one order, without how long they took."""
+    bare = [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+    return sorted(bare, key=repr)
+
+
 def test_claims_are_judged_by_the_rows(arena: Arena) -> None:
     data = {
         suite: contests_of(
@@ -306,6 +344,31 @@ def test_speed_rows_are_whole_and_their_ratios_those_of_their_rates() -> None:
             assert row.ratio_min <= row.ratio_median <= row.ratio_max
 
 
+def test_the_order_of_estimates_follows_from_their_rows() -> None:
+    folder = RESULTS / "off-policy-evaluation"
+    with (folder / "offline_estimates.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    judged = [
+        ranks.Judged(
+            run=line["run"], label=line["label"], updates=int(line["updates"]),
+            true_return=float(line["true_return"]),
+            estimates={
+                name: float(line[name])
+                for name in ("fitted_q", "importance", "model")
+                if line[name]
+            },
+        )
+        for line in lines
+    ]  # fmt: skip
+    text = ranks.to_markdown(ranks.rank(judged))
+    assert text == (folder / "offline_ranks.md").read_text()
+    readme = (folder / "README.md").read_text()
+    for name, shown in (("fitted_q", "fitted Q evaluation"), ("model", "model rollouts")):
+        assert f"| {name} |" in text
+        (found,) = re.findall(rf"\| {name} \| (.*) \| 39 \|", text)
+        assert f"| {shown} | {found} |" in readme
+
+
 def test_streaming_keeps_to_its_aims_and_the_readme_to_its_rows() -> None:
     folder = RESULTS / "streaming"
     rows = {row["name"]: row for row in json.loads((folder / "rows.json").read_text())}
@@ -324,3 +387,11 @@ def test_streaming_keeps_to_its_aims_and_the_readme_to_its_rows() -> None:
         assert row["ratio_median"] >= 0.6
         keys = ("streamed", "in_memory", "ratio_median", "ratio_min", "ratio_max")
         assert f"| {' | '.join(str(row[key]) for key in keys)} |" in readme
+
+
+@pytest.mark.parametrize("name", ["offline", "offline_to_online"])
+def test_the_suites_of_data_hold_their_cpu_scale(name: str, root: Path) -> None:
+    wanted = {(job.name, job.seed) for job in load_suite(name, "runs", scale="cpu").jobs}
+    place = root / "benchmarks" / "results" / name.replace("_", "-")
+    records = json.loads((place / "runs.json").read_text(encoding="utf-8"))
+    assert {(record["name"], record["seed"]) for record in records} == wanted

@@ -9,6 +9,7 @@ control takes longer than the kernel does.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -47,6 +48,7 @@ class Adam:
         epsilon: what is added to the root of the second moment.
         max_gradient_norm: bound on the norm of all gradients together; None: there is none.
         weight_decay: lambda, of weights that come in no group.
+        bounded_apart: whether each group's gradients are bounded by themselves.
         partial: whether a loss may leave some of the weights unused; those stay as they are, with
             their moments, in that step.
 
@@ -63,6 +65,7 @@ class Adam:
         epsilon: float = 1e-8,
         max_gradient_norm: float | None = None,
         weight_decay: float = 0.0,
+        bounded_apart: bool = False,
         partial: bool = False,
     ) -> None:
         groups: list[Group] = []
@@ -85,6 +88,7 @@ class Adam:
         self._sizes = [len(group.parameters) for group in groups]
         self.betas, self.epsilon = betas, epsilon
         self.max_gradient_norm, self.partial = max_gradient_norm, partial
+        self.bounded_apart = bounded_apart
         self.first_moment = [torch.zeros_like(weight) for weight in self.parameters]
         self.second_moment = [torch.zeros_like(weight) for weight in self.parameters]
         counts = len(self.parameters) if partial else 1  # one count for all, where all step alike
@@ -112,7 +116,8 @@ class Adam:
         }
         with torch.no_grad():
             if self.max_gradient_norm is not None:
-                clip_gradients(tuple(gradients.values()), self.max_gradient_norm)
+                for together in self._bounded_together(gradients):
+                    clip_gradients(together, self.max_gradient_norm)
             if self.partial:
                 torch._foreach_add_([self._counts[number] for number in gradients], 1)
             else:
@@ -123,6 +128,17 @@ class Adam:
                 if members:
                     self._move(group, members, gradients)
                 first += size
+
+    def _bounded_together(self, gradients: Mapping[int, Tensor]) -> list[tuple[Tensor, ...]]:
+        """Return the gradients, those in one tuple whose norm is bounded as a whole."""
+        if not self.bounded_apart:
+            return [tuple(gradients.values())]
+        ends = itertools.accumulate(self._sizes, initial=0)
+        groups = [
+            tuple(gradients[number] for number in range(first, last) if number in gradients)
+            for first, last in itertools.pairwise(ends)
+        ]
+        return [group for group in groups if group]
 
     def _move(self, group: int, members: Sequence[int], gradients: Mapping[int, Tensor]) -> None:
         """Move some weights of a group, given by their numbers, by their gradients."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["cosine"]
+__all__ = ["cosine", "rising"]
 
 
 def cosine(start: float, end: float, updates: int, length: int) -> float:
@@ -18,3 +18,14 @@ def cosine(start: float, end: float, updates: int, length: int) -> float:
     """
     progress = min(updates / max(length, 1), 1.0)
     return end + (start - end) * 0.5 * (1.0 + math.cos(math.pi * progress))
+
+
+def rising(highest: float, updates: int, length: int) -> float:
+    """Return a rate that rises evenly to ``highest``, from its first share on, and stays there.
+
+    Args:
+        highest: the rate after the rise.
+        updates: how many were made.
+        length: updates of the rise; 0: there is none.
+    """
+    return highest * min((updates + 1) / max(length, 1), 1.0)

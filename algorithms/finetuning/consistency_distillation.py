@@ -63,6 +63,7 @@ class ConsistencyDistillation(Algorithm):
 
     uses = frozenset({"base", "dataset"})
     bootstraps = False
+    looks_at_rewards = False
 
     def __init__(
         self,

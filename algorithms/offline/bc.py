@@ -37,6 +37,7 @@ class BehaviorCloning(Algorithm):
 
     uses = frozenset({"policy", "dataset"})
     bootstraps = False
+    looks_at_rewards = False
 
     def __init__(
         self,

@@ -26,17 +26,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import torch
-from torch import Tensor
-
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
-from trimtab.policies.kinds.decision_transformer import (
-    Context,
-    DecisionTransformerPolicy,
-    with_context,
-)
+from trimtab.policies.kinds.decision_transformer import DecisionTransformerPolicy, with_context
+from trimtab.policies.networks.sequences import Context
 from trimtab.types import Batch, BatchSpec, Metrics, Sequences, TrimtabError
 
 
@@ -128,37 +123,18 @@ class DecisionTransformer(Algorithm):
         """Take one gradient step on what the data did."""
         assert data.sequence is not None
         context = self.context(data.sequence)
-        error = (self.policy.actions(context, self.dropout) - context.action).square().mean(-1)
         count = context.there.sum()
-        loss = torch.where(context.there, error, 0.0).sum() / count
-        # The rate rises evenly from its first share on, as in the authors' schedule.
-        rate = self.learning_rate * min((self.updates + 1) / max(self.rise_updates, 1), 1.0)
+        loss = self.policy.imitation_errors(context, self.dropout).sum() / count
+        rate = rising(self.learning_rate, self.updates, self.rise_updates)
         self.optimizer.learning_rate = rate
         self.optimizer.step(loss)
         self.updates += 1
         return {"action_loss": loss.detach(), "learning_rate": rate, "decisions": count.float()}
 
     def context(self, data: Sequences) -> Context:
-        """Return what the policy reads of stretches of the data, their padding at the front."""
+        """Return what the policy reads of stretches of the data, with what came after each."""
         assert data.mc_return is not None
-        size, length = data.valid.shape
-        places = torch.arange(length, device=data.valid.device)
-        from_start = places - (length - data.valid.sum(1, keepdim=True))  # [B, K]
-        order = from_start.clamp_min(0)
-
-        def moved(rows: Tensor) -> Tensor:
-            return rows.gather(
-                1, order.reshape(size, length, *[1] * (rows.ndim - 2)).expand_as(rows)
-            )
-
-        policy = self.policy
-        return Context(
-            obs=moved(policy.vector(data.obs)),
-            action=moved(policy.normalizer.normalize_action(data.action).flatten(2)),
-            return_to_go=moved(data.mc_return) / policy.return_scale,
-            step=data.step[:, None] + from_start,
-            there=from_start >= 0,
-        )
+        return self.policy.read(data, data.mc_return[..., None] / self.policy.return_scale)
 
     def state(self) -> Mapping[str, Stateful]:
         """Return policy and optimiser."""

@@ -10,11 +10,14 @@ action, and learns so that a step of the actor by these weights comes nearer to 
 - actor:    L_mu = mean (-lambda Q_1(s, mu(s)) + w_i |mu(s_i) - a_i|^2), with the new w as a number
             and lambda = alpha / mean |Q_1(s, mu(s))|, which gets no gradient
 
+The expert rows are drawn from the few episodes that a run names by ``expert=``, as in the paper.
+Where it names none, they are those rows of a batch that collect most until their episode's end.
+
 An adaptation (``faithful`` is False): the paper's code was not found, and only its idea is known
-here. It has a separate set of some hundred expert transitions; here the experts are those rows of a
-batch that collect most until their episode's end, ``guide_share`` of them. That the virtual step is
-of the last layer, its rate, the network G and the range of its weights (from 0 to ``most_weight``,
-half of it at first, which is TD3+BC where it is 2) are our choices.
+here. Our choices are to do without expert episodes, that an update takes as many expert rows as are
+``guide_share`` of its batch, that the virtual step is of the last layer, its rate, the network G
+and the range of its weights: from 0 to ``most_weight``, half of it at first, which is TD3+BC where
+it is 2.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from torch.nn import functional
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.offline.td3_bc import TD3BC
+from trimtab.observations import tree_map
 from trimtab.policies.networks.mlp import mlp
 from trimtab.types import Batch, BatchSpec, TrimtabError
 
@@ -37,8 +41,8 @@ class GuidedTD3BC(TD3BC):
     """TD3+BC whose imitation is weighted by a network that expert rows guide.
 
     Args:
-        setup: needs ``dataset``.
-        guide_share: share of a batch that counts as expert.
+        setup: needs ``dataset``; takes ``expert``.
+        guide_share: expert rows of an update, as a share of its batch.
         virtual_rate: eta of the virtual step.
         most_weight: bound on a weight.
         hidden: widths of the hidden layers of actor, critics and G.
@@ -47,6 +51,7 @@ class GuidedTD3BC(TD3BC):
     """
 
     wants = BatchSpec(mc_return=True)
+    takes = frozenset({"expert"})
     faithful = False
 
     def __init__(
@@ -65,6 +70,9 @@ class GuidedTD3BC(TD3BC):
             if not value > 0:
                 raise TrimtabError(f"algorithm.{name}={value}: must be above 0")
         super().__init__(setup, hidden=hidden, learning_rate=learning_rate, **td3_bc)
+        self.expert = setup.expert
+        if self.expert is not None:
+            self.wants = BatchSpec()
         self.guide_share, self.virtual_rate = guide_share, virtual_rate
         self.most_weight = most_weight
         size = setup.spec.horizon * setup.spec.action_dim
@@ -80,7 +88,7 @@ class GuidedTD3BC(TD3BC):
         error = (squashed - target).square()
 
         guided = climb + self.weighted(error, self.weights(obs, target), data)
-        self.guide_optimizer.step(self.guide_loss(data, obs, target, guided))
+        self.guide_optimizer.step(self.guide_loss(*self.experts(data, obs, target), guided))
         with torch.no_grad():
             weight = self.weights(obs, target)
         return climb + self.weighted(error, weight, data)
@@ -95,16 +103,36 @@ class GuidedTD3BC(TD3BC):
         """Return the mean of errors ``[B, H, A]`` of valid actions by their weights ``[B]``."""
         return self.policy.masked_mean(error * weight[:, None, None], data.valid)
 
-    def guide_loss(self, data: Batch, obs: Tensor, target: Tensor, guided: Tensor) -> Tensor:
-        """Return the experts' imitation error after a virtual step of the actor's last layer.
+    def experts(self, data: Batch, obs: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return observations ``[E, O]`` and scaled actions ``[E, H, A]`` of expert rows.
+
+        The third value ``[E, H]`` says which actions are valid.
 
         Args:
             data: the batch.
             obs: its normalised observations ``[B, O]``.
             target: its scaled actions ``[B, H, A]``.
+        """
+        count = max(1, int(self.guide_share * len(data)))
+        if self.expert is None:
+            assert data.mc_return is not None
+            best = data.mc_return.topk(count).indices
+            return obs[best], target[best], data.valid[best]
+        drawn = torch.randint(len(self.expert), (count,), device=target.device)
+        normalizer = self.policy.normalizer
+        seen = tree_map(lambda part: part[drawn], self.expert.obs)
+        action = normalizer.normalize_action(self.expert.action[drawn])
+        return normalizer.obs(seen), action, self.expert.valid[drawn]
+
+    def guide_loss(self, obs: Tensor, action: Tensor, valid: Tensor, guided: Tensor) -> Tensor:
+        """Return the experts' imitation error after a virtual step of the actor's last layer.
+
+        Args:
+            obs: normalised observations ``[E, O]`` of expert rows.
+            action: their scaled actions ``[E, H, A]``.
+            valid: which of those count ``[E, H]``.
             guided: the actor's loss, which depends on the guiding network.
         """
-        assert data.mc_return is not None
         last = self.policy.network[-1]
         assert isinstance(last, nn.Linear)
         slopes = torch.autograd.grad(guided, (last.weight, last.bias), create_graph=True)
@@ -112,11 +140,10 @@ class GuidedTD3BC(TD3BC):
             now.detach() - self.virtual_rate * slope
             for now, slope in zip((last.weight, last.bias), slopes, strict=True)
         )
-        experts = data.mc_return.topk(max(1, int(self.guide_share * len(data)))).indices
         with torch.no_grad():
-            features = self.policy.network[:-1](obs[experts])
-        moved = torch.tanh(functional.linear(features, weight, bias)).reshape(-1, *target.shape[1:])
-        return self.policy.masked_mean((moved - target[experts]).square(), data.valid[experts])
+            features = self.policy.network[:-1](obs)
+        moved = torch.tanh(functional.linear(features, weight, bias)).reshape(action.shape)
+        return self.policy.masked_mean((moved - action).square(), valid)
 
     def state(self) -> Mapping[str, Stateful]:
         """Return networks, their targets and optimisers."""

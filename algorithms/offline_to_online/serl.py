@@ -57,6 +57,7 @@ class SERL(SAC):
     uses = frozenset({"dataset"})
     statistics_of_transitions = True
     faithful = False
+    success_reward: float
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from trimtab.benchmarks.board.report.series import over_steps
 __all__ = ["draw"]
 
 
-def draw(board: Leaderboard, path: Path) -> None:
+def draw(board: Leaderboard, path: Path, names: Mapping[str, str] | None = None) -> None:
     """Draw every environment's curves, means over seeds with their 95 percent intervals.
 
     A method that takes no environment steps is a thin line without marks. Methods with another
@@ -33,11 +35,25 @@ def draw(board: Leaderboard, path: Path) -> None:
     Args:
         board: the leaderboard.
         path: PNG to write.
+        names: what a suite calls configurations, by their hashes; others have a leaderboard's name.
     """
-    panels = panels_of(board)
+    panels = panels_of(_called(board, names or {}))
     with picture(path, len(panels), 3, (5.8, 3.6), 130) as axes:
         for axis, panel in zip(axes, panels, strict=True):
             _panel(axis, panel)
+
+
+def _called(board: Leaderboard, names: Mapping[str, str]) -> Leaderboard:
+    """Return the leaderboard with other names of its rows, where no two of a table get the same."""
+    tables = []
+    for table in board.tables:
+        wanted = [names.get(entry.config_hash, entry.label) for entry in table.entries]
+        entries = tuple(
+            replace(entry, label=name) if wanted.count(name) == 1 else entry
+            for entry, name in zip(table.entries, wanted, strict=True)
+        )
+        tables.append(replace(table, entries=entries))
+    return replace(board, tables=tuple(tables))
 
 
 def _panel(axis: Any, panel: Panel) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from trimtab.benchmarks.board.arena.table import area_under, worst_drop
 from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions, one_physics
 from trimtab.benchmarks.board.model import Metric
+from trimtab.benchmarks.board.stats import number_text
 
 __all__ = ["DataContest", "DataScores", "contests_of"]
 
@@ -52,6 +54,10 @@ class DataContest:
     metric: Metric
     methods: Mapping[str, DataScores]
 
+    def mean_text(self, values: Sequence[float] | NDArray[np.float64]) -> str:
+        """Return the mean of some scores in this task's unit: a rate has two digits behind 0."""
+        return number_text(float(np.mean(values)), 2 if self.metric == "success" else 0)
+
 
 def contests_of(table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[DataContest]:
     """Return the contests of a suite without frozen bases, in the order of its records.
@@ -70,6 +76,8 @@ def contests_of(table: pa.Table, records: Sequence[Mapping[str, Any]]) -> list[D
     scored_by: dict[str, Metric] = {}
     for record in records:
         place, group = record["place"], groups.get(record["config_hash"])
+        if place.get("variant") is not None:  # a claim is about a method's one setting
+            continue
         if group is not None and place["method"] not in found[place["task"]]:
             found[place["task"]][place["method"]] = _scores(group)
             scored_by[place["task"]] = metrics[group.env]

@@ -168,8 +168,10 @@ def print_table(leaderboard: Leaderboard, console: Console) -> None:
             box=box.SIMPLE_HEAD,
             padding=(0, 1, 0, 0),
         )
-        for heading in shown:
-            view.add_column(heading, justify="left" if heading == "Method" else "right")
+        # Names are folded, not cut: what tells two of them apart may be at the end.
+        view.add_column(shown[0], overflow="fold")
+        for heading in shown[1:]:
+            view.add_column(heading, justify="right")
         for entry in table.entries:
             cells = table.cells(entry)
             view.add_row(*(cells[heading] for heading in shown))

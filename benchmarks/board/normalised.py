@@ -26,7 +26,9 @@ from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.envs.registry import list_tasks
 from trimtab.files import atomic_write_text
 
-__all__ = ["FILES", "Normalised", "build", "normalised", "to_markdown", "write"]
+__all__ = [
+    "FILES", "PUBLISHED", "Normalised", "build", "normalised", "to_csv", "to_markdown", "write",
+]  # fmt: skip
 
 FILES = ("normalised.md", "normalised.csv")
 """What is written."""
@@ -37,6 +39,8 @@ this stack; `d4rl-v2` is D4RL's, which were measured with another engine, so tha
 a published number is, not whether it is reached. **Last** is the last evaluation of each run,
 **best** the highest of its evaluations, chosen by the same episodes and so too high. Intervals are
 over seeds, 95 percent. Tasks that are judged by success, or have no references, are not here."""
+PUBLISHED = "~published"
+"""End of the name of a configuration whose settings its authors chose for its task."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,11 @@ def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Norma
     )
 
 
-def to_markdown(found: Sequence[Normalised]) -> str:
+def to_markdown(
+    found: Sequence[Normalised], title: str = "Normalised scores", reading: str = READING
+) -> str:
     """Return a table for each task and dataset as Markdown."""
-    parts = ["# Normalised scores", READING]
+    parts = [f"# {title}", reading]
     places: dict[tuple[str, str | None], dict[str, list[Normalised]]] = defaultdict(dict)
     for one in found:
         places[one.env, one.dataset].setdefault(one.label, []).append(one)
@@ -117,10 +123,20 @@ def _cells(scores: Sequence[Normalised]) -> dict[str, str]:
 
 
 def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None) -> dict[str, Path]:
-    """Write ``normalised.md`` and ``.csv``, if any task has references; return paths by name."""
-    found = build(table, names)
+    """Write ``normalised.md`` and ``.csv``, if any task has references; return paths by name.
+
+    What has settings of its own for one task is not in it: every method has one setting for all.
+    """
+    found = [one for one in build(table, names) if not one.label.endswith(PUBLISHED)]
     if not found:
         return {}
+    for name, content in zip(FILES, (to_markdown(found), to_csv(found)), strict=True):
+        atomic_write_text(folder / name, content)
+    return {name: folder / name for name in FILES}
+
+
+def to_csv(found: Sequence[Normalised]) -> str:
+    """Return the scores as lines of values separated by commas, with a header."""
     lines: list[Mapping[str, object]] = []
     for one in found:
         line: dict[str, object] = dict(vars(one))
@@ -129,6 +145,4 @@ def write(table: pa.Table, folder: Path, names: Mapping[str, str] | None = None)
             assert isinstance(ends, Interval)
             line |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
         lines.append(line)
-    for name, content in zip(FILES, (to_markdown(found), csv_table(lines)), strict=True):
-        atomic_write_text(folder / name, content)
-    return {name: folder / name for name in FILES}
+    return csv_table(lines)

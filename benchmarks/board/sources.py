@@ -17,7 +17,7 @@ from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.folder import EPISODES, Look, find_runs, look, read_provenance
 from trimtab.benchmarks.runs.rows import collect_episodes, episode_files
 from trimtab.benchmarks.runs.settings_of import identity_words
-from trimtab.benchmarks.runs.shards import check_shards
+from trimtab.benchmarks.runs.shards import check_shards, check_whole
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 
@@ -57,6 +57,8 @@ def collect(place: Path) -> tuple[pa.Table, Sources]:
     """
     if place.is_dir():
         check_shards(place)
+    else:
+        check_whole(place)
     runs = find_runs(place) if place.is_dir() else []
     known = sources_of(runs)
     if runs and not episode_files(place):

@@ -26,8 +26,10 @@ def csv_table(lines: Sequence[Mapping[str, object]]) -> str:
     """Return lines as CSV text.
 
     Args:
-        lines: at least one; the first one's keys are the heading.
+        lines: the first one's keys are the heading; without lines there is no text.
     """
+    if not lines:
+        return ""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(lines[0]), lineterminator="\n")
     writer.writeheader()

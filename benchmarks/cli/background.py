@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.core.rundir import in_use
+from trimtab.benchmarks.core.signals import interrupt_as_event, sigterm_as_event
 from trimtab.benchmarks.suites.following import PROGRESS, progress_of
-from trimtab.errors import TrimtabError
+from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_file, check_own
 
 __all__ = ["LOG", "detach", "print_progress"]
@@ -23,6 +25,7 @@ __all__ = ["LOG", "detach", "print_progress"]
 LOG = "bench.log"
 """The file beside a suite's tables with what it says when no terminal is there."""
 _BEGUN = 60.0  # seconds to wait for the process to be at it, or to end with its first error
+_GRACE = 30.0  # seconds for it to save its runs' states when it is stopped
 _HINTS = {
     "running": "it goes on",
     "done": "all runs are done",
@@ -51,23 +54,43 @@ def detach(words: Sequence[str], folder: Path) -> None:
         check_own(log, None, "out")
     # Of two that are started at once, one finds the folder in use: the log is the other one's.
     with atomic_file(log) as own:
-        with own.open("wb") as told:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", *words],
-                stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True,
-                env={**os.environ, "COLUMNS": "120"},
-            )  # fmt: skip
-        deadline = time.monotonic() + _BEGUN
-        while process.poll() is None and time.monotonic() < deadline:
-            if _is_at_it(process.pid, folder):
-                break
-            time.sleep(0.1)
+        # From before it is started, so that no signal comes between that and knowing its number.
+        with interrupt_as_event() as interrupted, sigterm_as_event() as stopped:
+            with own.open("wb") as told:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", *words],
+                    stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True,
+                    env={**os.environ, "COLUMNS": "120"},
+                )  # fmt: skip
+            with _ended_if_stopped(process):
+                deadline = time.monotonic() + _BEGUN
+                while process.poll() is None and time.monotonic() < deadline:
+                    if _is_at_it(process.pid, folder):
+                        break
+                    if interrupted.is_set():
+                        raise KeyboardInterrupt
+                    if stopped.wait(0.1):
+                        raise Stopped("bench: stopped; nothing goes on, run the same command again")
         if process.poll():
             lines = own.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
             raise TrimtabError(lines[-1].removeprefix("trimtab: "))
     plain = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     plain.print(f"process {process.pid} goes on without this terminal; it writes to {log}")
     plain.print("the same words with status in place of detach=true show how far it is")
+
+
+@contextmanager
+def _ended_if_stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """End a process whose starter is stopped before it knows that the process is at its work."""
+    try:
+        yield
+    except BaseException:
+        process.terminate()
+        try:
+            process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        raise
 
 
 def _is_at_it(process: int, folder: Path) -> bool:

@@ -7,19 +7,28 @@ code 2.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import trimtab
-from trimtab.benchmarks.cli.surroundings import check_folder, check_streams, log_level
+from trimtab.benchmarks.cli.surroundings import (
+    check_folder,
+    check_renderer,
+    check_streams,
+    log_level,
+)
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import Command, near, parse
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.core.signals import sigterm_as_exit
-from trimtab.errors import TrimtabError
+from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
+from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import add_plugin
 
 HEADER = """\
@@ -33,19 +42,53 @@ usage: trimtab <command> key=value ...        trimtab <command> --help explains 
 def main(words: Sequence[str] | None = None) -> None:
     """Carry out the command line and exit with its code."""
     words = list(sys.argv[1:] if words is None else words)
+    with interrupts_noted() as interrupted:
+        try:
+            code = _carried_out(words, interrupted)
+        except Exception:
+            if not interrupted.is_set():
+                raise
+            code = _interrupted()
+    sys.exit(code)
+
+
+def console() -> NoReturn:
+    """Carry out the command line of this process, and end it.
+
+    C++ libraries that have threads of their own may abort a process while it takes them down, most
+    of all after an error: it then ends with code 134, not with ours. So all that Python does at its
+    end is done here, and the rest is left to the operating system.
+    """
+    code: Any = 0
+    try:
+        main()
+    except SystemExit as ended:
+        code = ended.code
+    threading._shutdown()  # type: ignore[attr-defined]  # pools of threads end
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code if isinstance(code, int) else 1)
+
+
+def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
+    """Carry out the command line; return its exit code. What is wrong is told in one line."""
     try:
         check_streams()
         check_folder()
+        check_renderer()
         logging.basicConfig(level=log_level(), format="%(message)s")
         with sigterm_as_exit(), in_a_line():
             code = run(words)
         sys.stdout.flush()
     except TrimtabError as error:
+        if interrupted.is_set() and not isinstance(error, Stopped):  # it is what came of that
+            return _interrupted()
         print_error(str(error))
         code = error.exit_code
     except KeyboardInterrupt:
-        print_error("interrupted; run the same command again to go on")
-        code = 130
+        code = _interrupted()
     except MemoryError as error:  # such as a buffer or a horizon of billions of steps
         print_error(f"not enough memory: {error or 'close something, or ask for less'}")
         code = 2
@@ -66,7 +109,12 @@ def main(words: Sequence[str] | None = None) -> None:
         place = f"{error.filename}: " if error.filename else ""
         print_error(f"{place}{error.strerror or error}")
         code = 2
-    sys.exit(code)
+    return code
+
+
+def _interrupted() -> int:
+    print_error("interrupted; run the same command again to go on")
+    return 130
 
 
 def _silence() -> None:
@@ -105,7 +153,7 @@ def run(words: Sequence[str]) -> int:
         return function(rest)
     kept = [word for word in rest if command.within and word.startswith(command.within)]
     own = [word for word in rest if word not in kept]
-    settings = parse(name, command.settings, own, command.bare)
+    settings = parse(name, command.settings, own, command.bare, command.bare_of)
     if command.within:
         settings["overrides"] = kept
     function = getattr(importlib.import_module(module), attribute)
@@ -169,4 +217,4 @@ def explain(name: str, command: Command, words: Sequence[str] = ()) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    console()

@@ -73,12 +73,18 @@ def merged_records(files: Sequence[Path], order: Sequence[str]) -> list[Record]:
 
 
 def methods_of(records: Sequence[Record]) -> dict[str, str]:
-    """Return what a suite's grid calls each configuration, by the configuration's hash."""
-    return {
-        record["config_hash"]: record["place"]["method"]
-        for record in records
-        if record.get("place", {}).get("method")
-    }
+    """Return what a suite's grid calls each configuration, by the configuration's hash.
+
+    A variant of a method is called ``<method>~<variant>``.
+    """
+    names = {}
+    for record in records:
+        place = record.get("place", {})
+        if place.get("method"):
+            variant = place.get("variant")
+            name = place["method"] + (f"~{variant}" if variant else "")
+            names[record["config_hash"]] = name
+    return names
 
 
 def write_records(path: Path, records: Sequence[Record]) -> None:

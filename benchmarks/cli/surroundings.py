@@ -7,9 +7,14 @@ import sys
 
 from trimtab.errors import TrimtabError
 
-__all__ = ["LOG", "check_folder", "check_streams", "log_level"]
+__all__ = ["LOG", "check_folder", "check_renderer", "check_streams", "log_level"]
 
 LOG = "TRIMTAB_LOG"
+_RENDERERS = {
+    *("", "egl", "osmesa", "glfw", "cgl", "wgl"),
+    *("on", "enable", "enabled", "true", "1", "off", "disable", "disabled", "false", "0"),
+}
+"""Values of ``MUJOCO_GL`` that MuJoCo takes, in small letters."""
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -43,6 +48,17 @@ def check_folder() -> None:
         os.getcwd()
     except OSError as error:
         raise TrimtabError("the current folder was removed; change to another one") from error
+
+
+def check_renderer() -> None:
+    """Check that MuJoCo knows the renderer that is asked for: it would end each import.
+
+    Raises:
+        TrimtabError: if it does not.
+    """
+    given = os.environ.get("MUJOCO_GL", "")
+    if given.strip().lower() not in _RENDERERS:
+        raise TrimtabError(f"MUJOCO_GL={given}: there are: egl, osmesa, glfw; or leave it out")
 
 
 def log_level() -> str:

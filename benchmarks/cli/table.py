@@ -195,10 +195,10 @@ COMMANDS: dict[str, Command] = {
         "trimtab.benchmarks.cli.commands.dataset:dataset",
         "offline data: list, make, check, info or convert",
         (
-            "trimtab dataset make dataset=two_routes dataset.episodes=50",
-            "trimtab dataset check path=runs/datasets/…/trimtab/two-routes-v0",
-            "trimtab dataset info path=lift.hdf5 figure=lift.png",
-            "trimtab dataset convert from=lift.hdf5 to=my/lift-v0 as=minari env=robosuite/Lift "
+            "trimtab dataset make two_routes dataset.episodes=50",
+            "trimtab dataset check runs/datasets/…/trimtab/two-routes-v0",
+            "trimtab dataset info lift.hdf5 figure=lift.png",
+            "trimtab dataset convert lift.hdf5 my/lift-v0 as=minari env=robosuite/Lift "
             "keys=robot0_eef_pos,robot0_eef_quat,robot0_gripper_qpos,object",
         ),
         {
@@ -225,6 +225,13 @@ COMMANDS: dict[str, Command] = {
             "format": FORMAT,
         },
         within="dataset.",
+        bare=("action",),
+        bare_of={
+            "make": ("dataset",),
+            "check": ("path",),
+            "info": ("path",),
+            "convert": ("from", "to"),
+        },
     ),
     "list": Command(
         "trimtab.benchmarks.cli.commands.listing:list_things",

@@ -9,7 +9,8 @@ import difflib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from trimtab.errors import TrimtabError
@@ -43,7 +44,8 @@ class Command:
     ``settings`` is None for commands whose words are Hydra overrides of a run's settings. Words
     that begin with ``within`` are kept as they are, in the argument ``overrides``. Words without
     ``=`` are the values of the settings in ``bare``, in this order; by default only the first
-    setting can be given so.
+    setting can be given so. Where it depends on the action which settings those are, ``bare_of``
+    says by the action what comes after it.
     """
 
     function: str
@@ -52,6 +54,7 @@ class Command:
     settings: Mapping[str, Setting] | None
     within: str = ""
     bare: tuple[str, ...] = ()
+    bare_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
@@ -78,7 +81,11 @@ def _next_place(settings: Mapping[str, Setting], places: list[str], word: str) -
 
 
 def parse(
-    command: str, settings: Mapping[str, Setting], words: Sequence[str], bare: Sequence[str] = ()
+    command: str,
+    settings: Mapping[str, Setting],
+    words: Sequence[str],
+    bare: Sequence[str] = (),
+    bare_of: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return the values of a command's settings.
 
@@ -89,6 +96,7 @@ def parse(
         bare: the settings whose values are the words without ``=``, in this order; by default the
             first setting. One that has choices, none of which is the word, is passed over if it has
             a default.
+        bare_of: further such settings, by the value of the first one.
 
     Raises:
         TrimtabError: on an unknown setting, a missing one or a wrong value.
@@ -99,10 +107,14 @@ def parse(
         key, equals, text = word.partition("=")
         if not equals or _ADDRESS.match(word):
             key, text = _next_place(settings, places, word) if bare else next(iter(settings)), word
+            if not key and bare[0] not in values and settings[bare[0]].choices:
+                key = bare[0]  # a wrong word in its place
             if not key:
                 raise TrimtabError(
                     f"{command}: {word}: one word too many; see trimtab {command} --help"
                 )
+            if bare and key == bare[0]:
+                places += bare_of.get(word, ())
         key = key.lstrip("-+")
         if key not in settings:
             raise TrimtabError(f"{command}: no setting {key!r}; {near(key, settings)}")

@@ -102,7 +102,10 @@ class Copy:
             except FileNotFoundError:  # replaced by a newer one in the meantime
                 continue
             return True
-        raise TrimtabError(f"{self._where}: its copy lacks files that its {MANIFEST} names")
+        raise TrimtabError(
+            f"{self._where}: its copy lacks files that its {MANIFEST} names, and cannot be mended: "
+            "remove this folder there, and carry the run out again"
+        )
 
     def send(self) -> None:
         """Make the copy what the folder is.

@@ -29,7 +29,7 @@ _COMPILED = (".pyx", ".pxd", ".pxi")  # such frames name the file that was compi
 _INSTALLED = tuple(str(Path(sysconfig.get_path(name))) for name in ("purelib", "platlib"))
 
 
-def fault_of_own_code(error: Exception) -> str | None:
+def fault_of_own_code(error: BaseException) -> str | None:
     """Return in one line what failed where, if an exception came out of code that a user brought.
 
     Code is a user's if this package called it, and it is neither of this package nor of Python nor
@@ -85,7 +85,7 @@ def in_a_line() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a simulator may call sys.exit
         line = fault_of_own_code(error)
         if line is None:
             raise

@@ -134,7 +134,10 @@ def _end(processes: Iterable[BaseProcess]) -> None:
 
 
 def await_some(
-    futures: Collection[concurrent.futures.Future[Any]], told: threading.Event, stopped: str
+    futures: Collection[concurrent.futures.Future[Any]],
+    told: threading.Event,
+    stopped: str,
+    waiting: Callable[[], None] | None = None,
 ) -> set[concurrent.futures.Future[Any]]:
     """Return those of the futures that are done, once there is one.
 
@@ -142,6 +145,7 @@ def await_some(
         futures: of a :func:`worker_pool`.
         told: set by who wants this process to stop.
         stopped: the line that it then ends with.
+        waiting: called several times a second while none is done.
 
     Raises:
         Stopped: if it is told to stop.
@@ -153,6 +157,8 @@ def await_some(
         )
         if told.is_set():
             raise Stopped(stopped)
+        if waiting is not None:
+            waiting()
     return ready
 
 

@@ -31,6 +31,10 @@ _LOOK = 0.05  # seconds
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
+class InUseError(TrimtabError):
+    """Another process holds the folder."""
+
+
 def remedy(folder: Path) -> str:
     """Return what a message about a damaged run says last: the one command that mends it."""
     return f"mend it with: trimtab runs repair {shlex.quote(str(folder))}"
@@ -176,10 +180,8 @@ def _lock_by_file(folder: Path, *, wait: bool) -> _Hold | None:
     return _Hold(held.end, held.check)
 
 
-def _in_use(folder: Path) -> TrimtabError:
-    return TrimtabError(
-        f"{folder} is in use by another process; wait for it or choose another out="
-    )
+def _in_use(folder: Path) -> InUseError:
+    return InUseError(f"{folder} is in use by another process; wait for it or choose another out=")
 
 
 def _unwritable(folder: Path, error: OSError) -> TrimtabError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from trimtab.benchmarks.core.mirror import (
@@ -16,6 +17,7 @@ from trimtab.errors import TrimtabError
 
 __all__ = ["StoreShelf"]
 _LETTERS = 16
+_OBJECT = re.compile(rf"\.[0-9a-f]{{{_LETTERS}}}$")
 
 
 class StoreShelf:
@@ -27,6 +29,7 @@ class StoreShelf:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._swept: set[str] = set()
 
     def files(self, where: str) -> Files | None:
         """Return what a copy holds; None where there is none."""
@@ -48,7 +51,12 @@ class StoreShelf:
                     raise TrimtabError(f"{folder / name}: was written to while it was sent")
         if old != new:
             self.store.write(f"{where}/{MANIFEST}", text_of_files(new))
-        for stored in sorted(had - {*has}):
+        useless = had - {*has}
+        if where not in self._swept:  # what a process sent that was killed before it named it
+            self._swept.add(where)
+            there = {name for name in self.store.names(where) if _OBJECT.search(name)}
+            useless |= there - {*has}
+        for stored in sorted(useless):
             self.store.remove(f"{where}/{stored}")
 
 

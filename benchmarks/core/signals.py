@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 
 from trimtab.errors import Stopped
 
@@ -76,6 +77,46 @@ def sigterm_as_exit() -> Iterator[None]:
 
     with _on_sigterm(leave):
         yield
+
+
+@contextmanager
+def interrupts_noted() -> Iterator[threading.Event]:
+    """Note that SIGINT came, which raises ``KeyboardInterrupt`` as ever.
+
+    Where it meets an import or a callback from C, another exception comes out of that.
+    """
+    noted = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or before is not signal.default_int_handler:  # such as ignored, without a terminal
+        yield noted
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        noted.set()
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield noted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupt_as_event() -> Iterator[threading.Event]:
+    """Yield what SIGINT sets, in place of the exception that it raises; for a short while."""
+    told = threading.Event()
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or before in (signal.SIG_IGN, None):
+        yield told
+        return
+    signal.signal(signal.SIGINT, lambda *_: told.set())
+    try:
+        yield told
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def end_with_parent() -> None:

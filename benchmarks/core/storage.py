@@ -117,11 +117,16 @@ class Store:
 
     def find(self, name: str) -> list[str]:
         """Return the folders, as names below the address, that hold a file of a name; sorted."""
+        paths = [path for path in self.names("") if path.rpartition("/")[2] == name]
+        return sorted(path.rpartition("/")[0] for path in paths)
+
+    def names(self, folder: str) -> list[str]:
+        """Return all files in a folder and below it, as names below that folder."""
+        root = f"{self._root}/{folder}".rstrip("/")
         with self._explained():
-            below = pa_fs.FileSelector(self._root, allow_not_found=True, recursive=True)
+            below = pa_fs.FileSelector(root, allow_not_found=True, recursive=True)
             found = self._files.get_file_info(below)
-        paths = [info.path for info in found if info.base_name == name and info.is_file]
-        return sorted(path[len(self._root) :].strip("/").rpartition("/")[0] for path in paths)
+        return [info.path[len(root) :].strip("/") for info in found if info.is_file]
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -55,6 +55,8 @@ def wanted_of(recipe: Mapping[str, Any]) -> Wanted:
         value = recipe.get(key)
         if value is None and key != "seed":
             continue
+        if isinstance(value, float) and value.is_integer():
+            raise TrimtabError(f"dataset.{key}={value:g}: write it in digits, without e or a point")
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise TrimtabError(f"dataset.{key}={value}: must be a whole number of at least {least}")
     episodes, steps = recipe.get("episodes"), recipe.get("steps")

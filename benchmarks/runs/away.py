@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import logging
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -258,9 +259,16 @@ def visible(place: str, setting: str) -> Iterator[Path]:
         for where in found:
             folder = Path(scratch) / where
             folder.mkdir(parents=True, exist_ok=True)
-            Copy(shelf, where, folder).fetch(
-                lambda file: is_light(file) and not file.startswith(f"{POLICIES}/")
-            )
+            try:
+                Copy(shelf, where, folder).fetch(
+                    lambda file: is_light(file) and not file.startswith(f"{POLICIES}/")
+                )
+            except TrimtabError as error:
+                if len(found) == 1:
+                    raise
+                logger.warning("left out: %s", error)
+                shutil.rmtree(folder)
+                continue
             _take_lease(store, where, folder)
         if not found:
             raise TrimtabError(f"{setting}={place}: there is no run")

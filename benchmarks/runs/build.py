@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.generator import Generator
 from trimtab.benchmarks.core.memory import want_of_memory
@@ -21,18 +23,19 @@ from trimtab.benchmarks.runs.base import (
     oracles_of,
     training,
 )
-from trimtab.benchmarks.runs.dataset import data_identity, fitting_dataset
+from trimtab.benchmarks.runs.dataset import data_identity, expert_of, fitting_dataset, is_there
 from trimtab.benchmarks.runs.identity import document_of, hash_of
 from trimtab.benchmarks.runs.shapes import spec_of, way_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.policies.agent import Reading
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash
-from trimtab.types import PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, BatchSpec, PolicySpec, Statistics, TrimtabError
 
 __all__ = ["Components", "components"]
 
@@ -74,25 +77,38 @@ class Components:
 
 
 def components(
-    config: RunConfig, progress: Callable[[float], None] = lambda share: None
+    config: RunConfig,
+    progress: Callable[[float], None] = lambda share: None,
+    rehearse: Callable[[Components], None] = lambda parts: None,
 ) -> Components:
     """Check and load all that ``config`` names, without making the algorithm yet.
 
     Args:
         config: settings of the run.
         progress: called with the share of the dataset that is there.
+        rehearse: called before a dataset is recorded, with all but that dataset, so that what would
+            fail afterwards fails at once: statistics are made up, and hashes mean nothing.
 
     Raises:
         TrimtabError: if anything is missing, unknown, or does not fit the task.
     """
     env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
-    method = method_of(config)
-    _check_uses(config, method)
+    _check_uses(config, method_of(config))
     if config["dataset"] is None:
         _check_nothing_is_of_data(config)
-    # The base comes first: a dataset that is not there yet takes a while to be recorded.
     base = None if config["base"] is None else load_base(config["base"])
-    dataset = None if config["dataset"] is None else fitting_dataset(config, env, progress)
+    if config["dataset"] is None or is_there(config, env):
+        dataset = None if config["dataset"] is None else fitting_dataset(config, env, progress)
+        return _assembled(config, env, base, dataset)
+    rehearse(_assembled(config, env, base, None))
+    return _assembled(config, env, base, fitting_dataset(config, env, progress))
+
+
+def _assembled(
+    config: RunConfig, env: EnvSpec, base: Bundle | None, dataset: Dataset | None
+) -> Components:
+    """Put together what a run is made of; a dataset that it names may still be missing."""
+    method = method_of(config)
     bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
     act_steps = config["act_steps"] or bases_steps
     reading = Reading() if base is None else base.policy.reading
@@ -102,13 +118,18 @@ def components(
     if base is not None:
         _check_base(base, spec, env, config.algorithm if "start" in method.uses else None)
     oracles = oracles_of(config, spec, env)
+    expert = expert_of(config, env)
+    rows = None if expert is None else _decisions_of(expert, config, spec, env)
     policy = _policy_maker(config)
 
     @functools.cache  # the method is made more than once: for its identity, and to learn
     def statistics() -> Statistics | None:
-        if dataset is None:
+        if config["dataset"] is None:
             return None
-        found = dataset.statistics(transitions_only=method.statistics_of_transitions)
+        if dataset is None:
+            found = _made_up_statistics(env)
+        else:
+            found = dataset.statistics(transitions_only=method.statistics_of_transitions)
         return found.of_parts(env.obs_parts) if spec.parts else found
 
     def setup() -> Setup:
@@ -117,6 +138,7 @@ def components(
             policy=policy,
             base=base.policy if base is not None else None,
             oracles=tuple(oracle.policy for oracle in oracles),
+            expert=rows,
             statistics=statistics(),
             num_envs=config["num_envs"],
             discount=config["discount"],
@@ -143,8 +165,31 @@ def components(
             dataset=data_identity(config, dataset) if dataset is not None else None,
             base=base_identity(config, base) if base is not None else None,
             oracles=[bundle_hash(oracle.folder) for oracle in oracles],
+            expert=None if expert is None else expert.content_hash,
         ),
     )
+
+
+def _decisions_of(dataset: Dataset, config: RunConfig, spec: PolicySpec, env: EnvSpec) -> Batch:
+    """Return every decision of a small dataset, as the run's own data is given to its method."""
+    buffer = ReplayBuffer.from_dataset(
+        dataset,
+        window=spec.horizon,
+        discount=config["discount"],
+        chunked=True,
+        device=config["device"],
+        successors=False,
+        parts=env.obs_parts if spec.parts else None,
+        wants=BatchSpec(history=spec.history),
+    )
+    return buffer.whole()
+
+
+def _made_up_statistics(env: EnvSpec) -> Statistics:
+    """Return statistics of no data, of the task's sizes."""
+    zero = torch.zeros(env.obs_dim)
+    low, high = torch.tensor(env.action_low), torch.tensor(env.action_high)
+    return Statistics(zero, zero + 1, zero - 1, zero + 1, low, high)
 
 
 def method_of(config: RunConfig) -> type[Algorithm]:
@@ -167,8 +212,8 @@ def _check_uses(config: RunConfig, method: type[Algorithm]) -> None:
     """Check that a method has what it uses, and is given nothing else."""
     from_data = config["offline_steps"] or config["offline_share"]
     needed = method.uses - {"start"} | (_start_of(config) if "start" in method.uses else set())
-    used = needed | ({"dataset"} if from_data else set())
-    for given in ("base", "dataset", "policy", "oracles"):
+    used = needed | method.takes | ({"dataset"} if from_data else set())
+    for given in ("base", "dataset", "policy", "oracles", "expert"):
         value = config.settings.get(given)  # settings of an earlier version lack the later ones
         if given in needed and value is None:
             raise TrimtabError(_missing(config, given))

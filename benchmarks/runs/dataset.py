@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trimtab.benchmarks.data.offline_data import dataset_of_runs, file_hints, is_run, open_dataset
 from trimtab.benchmarks.data.recipes import (
     check_recipe,
     is_recipe_section,
+    recipe_folder,
     recipe_identity,
     record_recipe,
 )
@@ -24,16 +27,22 @@ from trimtab.types import TrimtabError
 
 __all__ = [
     "check_dataset_fits",
+    "check_goes_on",
     "check_recipe_fits",
     "check_rewards_fit",
+    "check_rewards_tell",
     "check_same_task",
+    "check_successes",
     "data_identity",
+    "expert_of",
     "fitting_dataset",
+    "is_there",
     "resolve_dataset",
 ]
 
 logger = logging.getLogger(__name__)
 
+_MOST_OF_EXPERTS = 100_000
 _UNKNOWN = "unknown"  # environment of a dataset whose file does not say it
 
 
@@ -54,7 +63,55 @@ def fitting_dataset(
         dataset.id, dataset.env, dataset.env_options, dataset.fingerprint, env,
         allowed=config["other_task"],
     )  # fmt: skip
+    if len(dataset.episodes) == 1:
+        logger.warning(
+            "dataset %s is a single episode: what is learned from it holds where that one went",
+            dataset.id,
+        )
     return dataset
+
+
+def expert_of(config: RunConfig, env: EnvSpec) -> Dataset | None:
+    """Load the data of good episodes that a method is guided by, or None where none is named.
+
+    Args:
+        config: settings of the run.
+        env: its task, which the data must be of; with ``other_task`` one of the same shapes.
+
+    Raises:
+        TrimtabError: if it is missing, damaged, of another task, or large.
+    """
+    path = config.settings.get("expert")  # runs of an earlier version lack it
+    if path is None:
+        return None
+    given = Path(path).expanduser()
+    if not given.exists():
+        raise TrimtabError(f"expert={path}: does not exist; give a dataset's file or folder")
+    dataset = open_dataset(given, Path(config["out"]), None, task=env.id)
+    if dataset.num_steps > _MOST_OF_EXPERTS:
+        raise TrimtabError(
+            f"expert={path}: has {dataset.num_steps:,} steps, and a method is guided by a few "
+            f"hundred; give at most {_MOST_OF_EXPERTS:,}"
+        )
+    check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
+    check_same_task(
+        dataset.id, dataset.env, dataset.env_options, dataset.fingerprint, env,
+        allowed=config["other_task"],
+    )  # fmt: skip
+    return dataset
+
+
+def is_there(config: RunConfig, env: EnvSpec) -> bool:
+    """Return whether the dataset that ``config`` names need not be recorded first.
+
+    Raises:
+        TrimtabError: if it is to be recorded and would not be of the run's task.
+    """
+    recipe = config["dataset"]
+    if not is_recipe_section(recipe):
+        return True
+    check_recipe_fits(recipe, env, other_task=config["other_task"])
+    return recipe_folder(recipe, Path(config["out"])).exists()
 
 
 def resolve_dataset(
@@ -146,6 +203,74 @@ def check_rewards_fit(dataset: Dataset, env: EnvSpec) -> None:
         )
 
 
+def check_rewards_tell(dataset: Dataset, method: str, *, differ: bool = False) -> None:
+    """Check that some decisions of a dataset are better than others.
+
+    Where all rewards are equal they can still tell how long an episode went on, unless they are 0
+    or no episode is terminated.
+
+    Args:
+        dataset: the data.
+        method: name of the method that learns from it.
+        differ: whether that is not enough, because the method compares equally long stretches.
+
+    Raises:
+        TrimtabError: if they are not.
+    """
+    first = float(dataset.episodes[0].rewards[0])
+    if any((episode.rewards != first).any() for episode in dataset.episodes):
+        return
+    if not differ and first and any(episode.terminations[-1] for episode in dataset.episodes):
+        return
+    raise TrimtabError(
+        f"dataset {dataset.id}: every reward is {first:g}, which tells {method} nothing; choose "
+        "data with rewards, or clone it with algorithm=bc"
+    )
+
+
+def check_successes(dataset: Dataset, method: str, least: float) -> None:
+    """Check that a dataset has decisions that are successes, and others.
+
+    Args:
+        dataset: the data.
+        method: name of the method that learns to tell them apart.
+        least: least reward of a success.
+
+    Raises:
+        TrimtabError: if one of the two is not there.
+    """
+    kinds: set[bool] = set()
+    for episode in dataset.episodes:
+        kinds |= set(np.unique(episode.rewards >= least).tolist())
+        if len(kinds) == 2:
+            return
+    which = "every step" if True in kinds else "no step"
+    raise TrimtabError(
+        f"dataset {dataset.id}: {which} of it has a reward of at least {least:g}, so {method} "
+        "cannot learn what a success is; give data with env_options.reward=sparse in which some "
+        "episodes succeed, or set algorithm.success_reward"
+    )
+
+
+def check_goes_on(dataset: Dataset, method: str, act_steps: int) -> None:
+    """Check that of some decision of a dataset it is known what was done next.
+
+    Args:
+        dataset: the data.
+        method: name of the method that learns from next actions.
+        act_steps: actions of a decision.
+
+    Raises:
+        TrimtabError: if each episode is cut off before a second decision.
+    """
+    if all(len(one) <= act_steps and not one.terminations.any() for one in dataset.episodes):
+        raise TrimtabError(
+            f"dataset {dataset.id}: each of its {len(dataset.episodes)} episodes is cut off within "
+            f"its first decision ({act_steps} steps), so no next action is known, which {method} "
+            "learns from; give longer episodes, or fewer act_steps"
+        )
+
+
 def check_same_task(
     id: str,
     made_in: str,
@@ -168,7 +293,8 @@ def check_same_task(
     Raises:
         TrimtabError: naming both tasks.
     """
-    name = env.id.partition("/")[2]
+    # A file of others has Gymnasium's id, without the family or the package that registers it.
+    name = env.id.rpartition(":")[2] if ":" in env.id else env.id.partition("/")[2]
     if fingerprint is None:
         same = made_in in {_UNKNOWN, env.id, name} or name.startswith(f"{made_in}-")
         theirs, ours = made_in, env.id

@@ -26,8 +26,8 @@ from trimtab.types import TrimtabError
 
 __all__ = [
     "CHECKPOINT", "CONFIG", "EPISODES", "METRICS", "POLICIES", "POLICY", "PROVENANCE", "RESULT",
-    "STATES", "Look", "check_done", "find_runs", "is_run", "look", "read_config", "read_provenance",
-    "read_result",
+    "STATES", "Look", "check_done", "find_runs", "is_run", "log_fault", "look", "read_config",
+    "read_provenance", "read_result",
 ]  # fmt: skip
 
 PROVENANCE, CONFIG, RESULT = "provenance.json", "config.yaml", "result.json"
@@ -38,6 +38,7 @@ _PARTS = (PROVENANCE, CONFIG, RESULT, EPISODES, METRICS, CHECKPOINT, POLICY)
 STATES = ("running", "stopped", "done", "broken")
 """Held by a process; to be gone on with; at its end; or lacking a part, or with a damaged one."""
 
+_TAIL = 1 << 16  # bytes; no line of a log is as long
 _SEED = re.compile(r"seed\d+")
 """Names of runs' folders."""
 _COUNTED = ("env_steps", "updates", "episodes", "seed")
@@ -172,6 +173,8 @@ def look(folder: Path, *, deep: bool = False, ours: bool = False) -> Look:
     done = os.path.lexists(folder / RESULT)
     if done:
         faults |= _faults_of_done(folder)
+        if faults:  # it is gone on with
+            _check_log(folder, counters, faults)
         with contextlib.suppress(TrimtabError):
             result = _result(folder)
     else:
@@ -239,12 +242,39 @@ def _state_of(place: Path, *, deep: bool) -> dict[str, Any]:
 
 
 def _check_log(folder: Path, counters: Mapping[str, Any], faults: dict[str, str]) -> None:
-    """Note a log that is shorter than the checkpoint says; one that is gone begins anew."""
-    path = folder / METRICS
-    if os.path.lexists(path) and not path.is_file():
-        faults[METRICS] = "is damaged (it is no file)"
-    elif path.is_file() and counters and path.stat().st_size < counters["metrics"]["length"]:
-        faults[METRICS] = "is damaged (it is shorter than the checkpoint says)"
+    """Note a log that does not go on from the checkpoint; one that is gone begins anew."""
+    fault = log_fault(folder / METRICS, int(counters["metrics"]["length"]) if counters else 0)
+    if fault:
+        faults[METRICS] = f"is damaged (it {fault})"
+
+
+def log_fault(path: Path, length: int) -> str:
+    """Return why a run's log cannot be gone on with; nothing where it can, or is not there.
+
+    Args:
+        path: the log.
+        length: bytes of it that belong to the checkpoint.
+    """
+    if not os.path.lexists(path):
+        return ""
+    if not path.is_file():
+        return "is no file"
+    if path.stat().st_size < length:
+        return "is shorter than the run's checkpoint says"
+    begin = max(length - _TAIL, 0)
+    with open(path, "rb") as file:
+        file.seek(begin)
+        tail = file.read(length - begin)
+    if length and not _ends_with_a_line(tail):
+        return "has no line where the run's checkpoint was made"
+    return ""
+
+
+def _ends_with_a_line(text: bytes) -> bool:
+    try:
+        return text.endswith(b"\n") and isinstance(json.loads(text.splitlines()[-1]), dict)
+    except ValueError:
+        return False
 
 
 @contextlib.contextmanager

@@ -63,6 +63,7 @@ def document_of(
     dataset: Mapping[str, str] | None,
     base: str | None,
     oracles: Sequence[str] = (),
+    expert: str | None = None,
 ) -> dict[str, Any]:
     """Return all that decides a run's numbers, but for its seed, as JSON values.
 
@@ -76,6 +77,7 @@ def document_of(
         dataset: what the data is known by: ``{"recipe": …}`` or ``{"content": …}``.
         base: what the base is known by: a configuration hash, or a hash of its files.
         oracles: hashes of the files of the policies that it may imitate, in their order.
+        expert: hash of the content of the data that it is guided by, or None.
 
     Raises:
         TrimtabError: if a class that the settings name cannot be imported.
@@ -106,6 +108,8 @@ def document_of(
         document["task"]["history"] = history
     if oracles:
         document["oracles"] = list(oracles)
+    if expert is not None:
+        document["expert"] = expert
     if config["stop_at_success"] is not None:
         document["evaluation"]["stop_at_success"] = float(config["stop_at_success"])
     if config["policy"] is not None:

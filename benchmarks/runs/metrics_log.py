@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.benchmarks.core.rundir import remedy
+from trimtab.benchmarks.runs.folder import log_fault
 from trimtab.types import Metrics, TrimtabError
 
 __all__ = ["MetricsLog", "NotFinite"]
@@ -133,7 +134,7 @@ class MetricsLog:
         A log that is gone begins again here: nothing is computed from it.
 
         Raises:
-            TrimtabError: if the log is shorter than it was, or cannot be written.
+            TrimtabError: if the log is not what it was, or cannot be written.
         """
         self.sums, self.count = dict(state["sums"]), int(state["count"])
         self.length = int(state["length"])
@@ -143,12 +144,10 @@ class MetricsLog:
             )
             self.length = 0
         with self._explained():
+            fault = log_fault(self.path, self.length)
+            if fault:  # cutting one that is too short would fill it up with zeros
+                raise TrimtabError(f"{self.path} {fault}; {remedy(self.path.parent)}")
             self.path.touch()
-            if self.path.stat().st_size < self.length:  # cutting it would fill it up with zeros
-                raise TrimtabError(
-                    f"{self.path} is shorter than the run's checkpoint says; "
-                    f"{remedy(self.path.parent)}"
-                )
             os.truncate(self.path, self.length)
 
     def start_again(self) -> None:
@@ -161,6 +160,8 @@ class MetricsLog:
         try:
             yield
         except OSError as error:
+            if self.path.is_dir():
+                raise TrimtabError(f"{self.path} is no file; {remedy(self.path.parent)}") from error
             raise TrimtabError(
                 f"cannot write {self.path}: {error.strerror}; free the disk or choose another out="
             ) from error

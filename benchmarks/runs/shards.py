@@ -24,7 +24,10 @@ from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, atomic_write_json, read_json, sha256_json
 from trimtab.policies.bundle.bundle import bundle_hash
 
-__all__ = ["WHOLE", "Shard", "check_shards", "rows_of", "shard_of", "write_rows"]
+__all__ = [
+    "WHOLE", "Shard", "check_place", "check_shards", "check_whole", "note_of", "rows_of",
+    "shard_of", "write_rows",
+]  # fmt: skip
 
 NOTE = "shard.json"
 """Beside the rows of a part: which part they are, of what."""
@@ -99,37 +102,75 @@ def rows_of(judge: BundleJudge, scores: Scores, *, deterministic: bool) -> list[
     ]
 
 
-def write_rows(
-    out: Path, rows: list[EpisodeRow], judge: BundleJudge, shard: Shard, asked: Mapping[str, Any]
-) -> Path:
-    """Write the rows of a part of an evaluation, with a note on which it is; return their folder.
+def note_of(judge: BundleJudge, shard: Shard, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the note beside the rows of a part.
 
     Args:
-        out: folder of the evaluation; the part has a folder of its own in it.
-        rows: of the part.
-        judge: who judged it.
+        judge: who judges it.
         shard: which part it is.
         asked: all that decides the whole evaluation beside the policy: ``episodes``, ``seed`` ….
-
-    Raises:
-        TrimtabError: if something else is there, or it cannot be written.
     """
-    folder = out / shard.folder
-    if os.path.lexists(folder) and not (folder / NOTE).is_file():
-        raise TrimtabError(f"out={folder}: something is there that this command has not made")
     evaluation = {
         **asked, "policy": bundle_hash(judge.bundle.folder), "env": judge.task,
         "options": dict(judge.options), "fingerprint": judge.spec.fingerprint,
     }  # fmt: skip
-    note = {
+    return {
         "shard": shard.number, "of": shard.of, "episodes": asked["episodes"],
         "evaluation": sha256_json(evaluation)[:16], "asked": evaluation,
         "policy": str(judge.bundle.folder),
     }  # fmt: skip
+
+
+def check_place(out: Path, shard: Shard, note: Mapping[str, Any]) -> Path:
+    """Return the folder of a part's rows; an earlier call may have written the same part there.
+
+    Args:
+        out: folder of the evaluation; the part has a folder of its own in it.
+        shard: which part it is.
+        note: beside its rows.
+
+    Raises:
+        TrimtabError: if something else is there, such as the rows of another evaluation.
+    """
+    folder = out / shard.folder
+    if not os.path.lexists(folder):
+        return folder
+    if not (folder / NOTE).is_file():
+        raise TrimtabError(f"out={folder}: something is there that this command has not made")
+    there = _note(folder / NOTE)
+    if there["evaluation"] != note["evaluation"]:
+        raise TrimtabError(
+            f"out={folder}: the rows of another evaluation are there, of {there.get('policy')} "
+            "or with other words; name another folder"
+        )
+    return folder
+
+
+def write_rows(out: Path, rows: list[EpisodeRow], shard: Shard, note: Mapping[str, Any]) -> Path:
+    """Write the rows of a part of an evaluation, with its note; return their folder.
+
+    Raises:
+        TrimtabError: as :func:`check_place`, or if they cannot be written.
+    """
+    folder = check_place(out, shard, note)
     with atomic_directory(folder) as beside:
         write_episodes(beside / FILE_NAME, rows)
         atomic_write_json(beside / NOTE, note)
     return folder
+
+
+def check_whole(file: Path) -> None:
+    """Check that a file of rows is no single part of an evaluation in several.
+
+    Raises:
+        TrimtabError: if it is one.
+    """
+    beside = file.parent / NOTE
+    if file.name == FILE_NAME and beside.is_file() and (note := _note(beside))["of"] > 1:
+        raise TrimtabError(
+            f"shards: {file} is part {note['shard']}/{note['of']} of an evaluation; name the "
+            "folder that has all of its parts"
+        )
 
 
 def check_shards(place: Path) -> None:

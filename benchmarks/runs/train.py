@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from trimtab.benchmarks.runs import build
 from trimtab.benchmarks.runs.away import Home, at_home, localised
 from trimtab.benchmarks.runs.base import load_base, training
 from trimtab.benchmarks.runs.callbacks import Callback
+from trimtab.benchmarks.runs.dataset import check_goes_on, check_rewards_tell, check_successes
 from trimtab.benchmarks.runs.experience import wants_of
 from trimtab.benchmarks.runs.folder import (
     CONFIG,
@@ -41,6 +43,7 @@ from trimtab.benchmarks.runs.run import Run
 from trimtab.benchmarks.runs.tracking import chosen_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.datasets.episodes import Dataset
 from trimtab.types import TrimtabError
 
 __all__ = ["check", "train"]
@@ -94,7 +97,14 @@ def check(config: RunConfig) -> None:
     """
     local, _ = localised(config, None)
     with within_memory(config["device"]):
-        _check_method(local, build.components(local))
+        _check_method(local, _components(local))
+
+
+def _components(
+    config: RunConfig, progress: Callable[[float], None] = lambda share: None
+) -> build.Components:
+    """Return what a run is made of; its settings are tried before a dataset is recorded."""
+    return build.components(config, progress, functools.partial(_check_method, config))
 
 
 def _check_method(config: RunConfig, parts: build.Components) -> None:
@@ -113,6 +123,8 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
         )
     if algorithm.wants.goal is not None:
         goals_of(parts.env, config.algorithm, parts.act_steps)
+    if parts.dataset is not None:
+        _check_data(config, parts.dataset, algorithm, parts.act_steps)
     if config["stop_at_success"] is not None:
         if config["eval_every"] is None:
             raise TrimtabError("stop_at_success: nothing is evaluated on the way; set eval_every")
@@ -142,6 +154,17 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
         )
 
 
+def _check_data(config: RunConfig, dataset: Dataset, algorithm: Algorithm, act_steps: int) -> None:
+    """Check that a dataset has what its method learns from."""
+    told = algorithm.looks_at_rewards and algorithm.wants.goal is None
+    if algorithm.success_reward is not None:
+        check_successes(dataset, config.algorithm, algorithm.success_reward)
+    elif told and not config["online_steps"]:
+        check_rewards_tell(dataset, config.algorithm, differ=algorithm.rewards_differ)
+    if algorithm.wants.next_action:
+        check_goes_on(dataset, config.algorithm, act_steps)
+
+
 def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorithm) -> None:
     """Check that every phase of a method has what feeds it."""
     gathered = False
@@ -164,7 +187,7 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
                 f"{config.algorithm}: its phase {phase.name} counts updates, but rollouts are "
                 "learned from once, as they are gathered; let it count steps"
             )
-        if phase.feed is Feed.DATASET and parts.dataset is None:
+        if phase.feed is Feed.DATASET and config["dataset"] is None:
             raise TrimtabError(
                 f"{config.algorithm} needs dataset=… for its phase {phase.name}; trimtab list "
                 "dataset shows what there is"
@@ -184,7 +207,7 @@ def _train(
     callbacks: Sequence[Callback],
     home: Home | None,
 ) -> Result:
-    parts = build.components(config, lambda share: progress(share, "the dataset"))
+    parts = _components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
     where = f"{config['env']}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
     folder = Path(config["out"]) / where

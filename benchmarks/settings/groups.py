@@ -12,7 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trimtab.benchmarks.settings.outside import outside_file
+from trimtab.benchmarks.settings.outside import check_placed, outside_file
 from trimtab.benchmarks.settings.words import nearest, yaml_fault
 from trimtab.types import TrimtabError
 
@@ -109,18 +109,24 @@ def conf_file(name: str) -> DictConfig:
     """Return a file of ``conf/``, such as ``dataset/two_routes.yaml``, as it is written.
 
     Raises:
-        TrimtabError: if it is no YAML, or no mapping.
+        TrimtabError: if it is no YAML, or no mapping; or if it is a user's, and Hydra would take
+            its settings for those of another place.
     """
+    users = outside_file(name)
+    file = f"conf/{name}" if users is None else str(users)
     try:
         loaded = OmegaConf.create(_text(name))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
-        raise TrimtabError(f"conf/{name}: is no YAML ({yaml_fault(error)}); correct it") from error
+        raise TrimtabError(f"{file}: is no YAML ({yaml_fault(error)}); correct it") from error
     except RecursionError as error:
-        raise TrimtabError(f"conf/{name}: refers to itself; write it out") from error
+        raise TrimtabError(f"{file}: refers to itself; write it out") from error
     except AssertionError as error:  # what OmegaConf raises of a single value
-        raise TrimtabError(f"conf/{name}: must be a mapping") from error
+        raise TrimtabError(f"{file}: must be a mapping") from error
     if not isinstance(loaded, DictConfig):
-        raise TrimtabError(f"conf/{name}: must be a mapping")
+        raise TrimtabError(f"{file}: must be a mapping")
+    group = name.partition("/")[0]
+    if users is not None and group in loaded:
+        check_placed(f"{users}: ", group, _text(name))
     return loaded
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import re
 import shutil
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 from trimtab.plugins import plugins
 
-__all__ = ["adopted", "is_file_of_settings", "outside_file"]
+__all__ = ["adopted", "check_placed", "is_file_of_settings", "outside_file"]
 
 
 def folders_outside() -> list[Path]:
@@ -47,6 +48,28 @@ def is_file_of_settings(value: str) -> bool:
     return value.endswith((".yaml", ".yml"))
 
 
+_PLACED = re.compile(r"\s*#\s*@package\s+_global_")
+"""First line of a file whose settings are a run's."""
+
+
+def check_placed(file: str, group: str, text: str) -> None:
+    """Check the first line of a file that has its group's section inside.
+
+    Args:
+        file: how a message names it.
+        group: such as ``algorithm``.
+        text: the file's.
+
+    Raises:
+        TrimtabError: if Hydra would put its settings below the group a second time.
+    """
+    if not _PLACED.match(text):
+        raise TrimtabError(
+            f"{file}it has {group}: itself, so its first line must be '# @package _global_', as in "
+            "the files of trimtab's own"
+        )
+
+
 def adopted(group: str, path: str, own: list[str]) -> str:
     """Make a file of the user's own one of a group's; return the name that it has there.
 
@@ -70,6 +93,8 @@ def adopted(group: str, path: str, own: list[str]) -> str:
         raise TrimtabError(f"{group}={path}: is no YAML ({yaml_fault(error)})") from error
     if not isinstance(found, Mapping):
         raise TrimtabError(f"{group}={path}: must be a mapping, as the files of conf/{group}/ are")
+    if group in found:
+        check_placed(f"{group}={path}: ", group, text)
     place = _adopting(make=True)[0] / group / f"{file.stem}.yaml"
     if file.stem in own and not place.is_file():
         raise TrimtabError(

@@ -21,7 +21,7 @@ from trimtab.benchmarks.settings.groups import (
     group_options,
     top_level,
 )
-from trimtab.benchmarks.settings.outside import adopted, is_file_of_settings
+from trimtab.benchmarks.settings.outside import adopted, is_file_of_settings, outside_file
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.datasets.catalog import external_datasets
@@ -30,7 +30,7 @@ from trimtab.types import TrimtabError
 __all__ = ["check_name", "check_overrides", "dataset_override", "spell_out"]
 
 
-_PATHS = frozenset({"out", "base", "dataset.path"})
+_PATHS = frozenset({"out", "base", "expert", "dataset.path"})
 """Settings whose value is a path, which may have any letters."""
 _GRAMMAR = re.compile(r"""['"]|null$|(choice|range|interval|glob|sort|shuffle)\(""")
 """How a value begins that is already written as Hydra reads it."""
@@ -155,6 +155,8 @@ def _check_choice(text: str, override: Override) -> None:
         if one in (None, "null") or isinstance(one, list | dict):
             raise TrimtabError(f"{text}: name one, or leave it out; {nearest('', options)}")
         check_name(group, str(one), options)
+        if outside_file(f"{group}/{one}.yaml") is not None:
+            conf_file(f"{group}/{one}.yaml")  # Hydra would not say which file is wrong
 
 
 def check_name(group: str, name: str, options: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -41,6 +42,8 @@ def whole(least: int, most: int = 2**63 - 1) -> Rule:
     """Return the rule of whole numbers from ``least`` to ``most``."""
 
     def rule(value: Any) -> str | None:
+        if isinstance(value, list):
+            return "must be one whole number; several are a sweep: commas between them, and -m"
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             return f"must be a whole number of at least {least}"
         return f"must be at most {most}" if value > most else None
@@ -62,6 +65,12 @@ def positive(value: Any) -> str | None:
     """Return what is wrong with a number that has to be above 0, infinity included."""
     right = fits(value, float) and value > 0
     return None if right else "must be a number greater than 0"
+
+
+def at_least_zero(value: Any) -> str | None:
+    """Return what is wrong with a number that must not be below 0."""
+    right = fits(value, float) and 0 <= value < math.inf
+    return None if right else "must be a number of at least 0"
 
 
 def text(value: Any) -> str | None:
@@ -113,6 +122,15 @@ def most(limit: int) -> Rule:
     return lambda value: f"must be at most {limit}" if (value or 0) > limit else None
 
 
+def number_if_any(value: Any) -> str | None:
+    """Return what is wrong with a value that is a number which no setting can have."""
+    if isinstance(value, float) and math.isnan(value):
+        return "is not a number"
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return f"must be at most {2**63 - 1}"
+    return None
+
+
 def optional(rule: Rule) -> Rule:
     """Return a rule that also lets null pass."""
     return lambda value: None if value is None else rule(value)
@@ -146,6 +164,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "weighting_temperature": positive,
         "base": optional(text),
         "oracles": optional(folders),
+        "expert": optional(text),
         "device": text,
         "history": optional(whole(1, _MOST_HISTORY)),
         "observations": optional(name_of({"flat": 0, "dict": 0}, "way to give observations")),
@@ -165,8 +184,10 @@ _KEYWORD_RULES: Mapping[str, Rule] = MappingProxyType(
         **dict.fromkeys(
             ("critics", "target_critics", "members", "heads", "layers"), most(_MOST_NETWORKS)
         ),
-        "kept": most(_MOST_BATCH),
-        **dict.fromkeys(("bins", "embedding", "states", "time_dim"), most(_MOST_WIDTH)),
+        **dict.fromkeys(("kept", "memory"), most(_MOST_BATCH)),
+        **dict.fromkeys(
+            ("bins", "embedding", "latent", "states", "time_dim"), whole(0, _MOST_WIDTH)
+        ),
         **dict.fromkeys(
             (
                 *("candidates", "target_candidates", "backup_candidates", "group"),
@@ -255,10 +276,17 @@ def check_values(settings: Mapping[str, Any]) -> None:
         _check_child(group, section)
         known = check_keywords(group, section)
         for key, value in section.items():
-            if key in known and key in _KEYWORD_RULES:
-                _check(f"{group}.{key}", value, _KEYWORD_RULES[key])
+            if key in known:
+                _check(f"{group}.{key}", value, _keyword_rule(key))
             if key not in known and key != "_target_":
                 raise TrimtabError(f"{group}.{key}: no such setting; {nearest(key, known)}")
+
+
+def _keyword_rule(key: str) -> Rule:
+    """Return what a keyword of a method, a policy or a source must be, whoever has it."""
+    if key.endswith("learning_rate"):
+        return optional(at_least_zero)
+    return _KEYWORD_RULES.get(key, number_if_any)
 
 
 def _check_child(group: str, section: Any) -> None:

@@ -7,12 +7,18 @@ from collections.abc import Iterable
 
 __all__ = ["nearest", "quoted", "yaml_fault"]
 
+_MOST_NAMED = 100  # right words in one message; more of them are no help
+
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint that names the nearest right word, or all of them."""
     known = list(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
+    if close:
+        return f"did you mean {close[0]}?"
+    if len(known) > _MOST_NAMED:
+        return f"there are {len(known)}, such as {', '.join(known[:5])}"
+    return f"there are: {', '.join(known)}"
 
 
 def yaml_fault(error: Exception) -> str:

@@ -46,7 +46,9 @@ def read_document(name: str) -> tuple[str, dict[str, Any]]:
         TrimtabError: if there is no such suite, or its file is none.
     """
     path = Path(name)
-    if len(path.parts) == 1 and path.suffix not in {".yaml", ".yml"}:
+    if path.suffix not in {".yaml", ".yml"}:
+        if len(path.parts) > 1 or name.startswith("."):
+            raise TrimtabError(f"suite={name}: must be a name, or a file that ends in .yaml")
         return name, load_group("suite", name)
     try:
         document = yaml.safe_load(read_bytes(path, _MOST_BYTES).decode())

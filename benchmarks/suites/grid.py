@@ -1,16 +1,21 @@
 """A suite's grid as runs: methods on tasks, from nothing or from the same frozen bases.
 
-Without ``bases`` every method is run on every task. With them, each kind of base is trained once a
-task (``<task>-<base>``), and every method starts from it (``<task>-<base>-<method>``), so that what
-is compared differs in the method alone. A method that starts from no base is run once a task
-(``<task>-<method>``). A method gets the task's ``budget`` unless it says ``budget: false``, and the
-task's ``data`` only if it says ``data: true``. ``variants`` are further settings of a method, run
-beside it (``<task>-<base>-<method>~<variant>``).
+Without ``bases`` every method is run on every task, or on those of its ``tasks``. With them, each
+kind of base is trained once a task (``<task>-<base>``), and every method starts from it
+(``<task>-<base>-<method>``), so that what is compared differs in the method alone. A method that
+starts from no base is run once a task (``<task>-<method>``). A method gets the task's ``budget``
+unless it says ``budget: false``, and the task's ``data`` only if it says ``data: true``.
+``variants`` are further settings of a method, run beside it (``<task>-<base>-<method>~<variant>``).
+A grid without bases may have ``published``: what a method's authors set for a task in place of its
+one setting for all, run beside it (``<task>-<method>~published``). A scale names the ``tasks``,
+``methods`` and ``bases`` that it has, and leaves out runs by their names,
+``leave_out: ["*-oppo"]``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import fnmatch
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from trimtab.benchmarks.settings.constructors import keywords
@@ -28,9 +33,13 @@ Narrowing = Mapping[str, Any]
 """What a scale says besides its words: which tasks, bases and methods, and words of its own."""
 
 _KEYS = frozenset(
-    {"methods", "tasks", "bases", "variants", "clone", "budget", "where_known", "seconds", "seeds"}
-)
+    {
+        "methods", "tasks", "bases", "variants", "published", "clone", "budget", "where_known",
+        "seconds", "seeds",
+    }
+)  # fmt: skip
 _OF_METHOD = frozenset({"words", "base", "budget", "data", "seconds"})
+_WITHOUT_BASES = frozenset({"words", "seconds", "tasks"})
 
 
 def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
@@ -53,23 +62,26 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
         _check_words(suite, f"grid.{key}", grid.get(key, []))
     for key, value in narrowing.items():
         _check_words(suite, f"its scale's {key}", value)
-    for key in ("bases", "tasks", "variants"):
+    for key in ("bases", "tasks", "variants", "published"):
         for name, value in (grid.get(key) or {}).items():
             for inner, words in (value if isinstance(value, Mapping) else {"": value}).items():
                 _check_words(suite, f"grid.{key}.{name}" + (f".{inner}" if inner else ""), words)
     rest = {key: grid[key] for key in ("seconds", "seeds") if key in grid}
     chosen = _Grid(suite, grid, narrowing)
-    if "bases" in grid:
-        return {name: rest | run for name, run in chosen.from_bases()}
-    return {
-        f"{task}-{method}": {
-            **rest,
-            "overrides": [*of_task, *of_method, *chosen.known(method, of_method)],
-            "place": {"task": task, "method": method},
-        }
-        for task, of_task in chosen.side("tasks").items()
-        for method, of_method in chosen.side("methods").items()
-    }
+    runs = chosen.from_bases() if "bases" in grid else chosen.without_bases()
+    return _left(suite, {name: rest | run for name, run in runs}, narrowing.get("leave_out", []))
+
+
+def _left(suite: str, runs: Runs, patterns: Sequence[str]) -> Runs:
+    """Return the runs that no pattern leaves out."""
+    for pattern in patterns:
+        found = {name for name in runs if fnmatch.fnmatchcase(name, str(pattern))}
+        if not found:
+            raise TrimtabError(f"suite {suite}: its scale's leave_out names no run by {pattern}")
+        runs = {name: run for name, run in runs.items() if name not in found}
+    if not runs:
+        raise TrimtabError(f"suite {suite}: its grid has no run that its scale does not leave out")
+    return runs
 
 
 def _check_words(suite: str, where: str, value: Any) -> None:
@@ -99,6 +111,62 @@ class _Grid:
         """Return words that the grid and the scale give to some runs; the scale's come last."""
         return [*self.grid.get(name, []), *self.narrowing.get(name, [])]
 
+    def without_bases(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the runs of a grid without bases: each method on each task."""
+        methods, published = self.side("methods"), self.side("published")
+        for name, of_tasks in published.items():
+            for side, one in (("methods", name), *(("tasks", task) for task in of_tasks)):
+                if one not in self.grid[side]:
+                    raise TrimtabError(
+                        f"suite {self.suite}: grid.published.{name} names {one} of {side}; "
+                        f"{nearest(one, self.grid[side])}"
+                    )
+        of_methods = {name: self._words_and_tasks(name, one) for name, one in methods.items()}
+        for task, of_task in self.side("tasks").items():
+            for method, (words, rest, tasks) in of_methods.items():
+                if task not in tasks:
+                    continue
+                known, place = self.known(method, words), {"task": task, "method": method}
+                run = {"overrides": [*of_task, *words, *known], "place": place}
+                yield f"{task}-{method}", rest | run
+                own = published.get(method, {}).get(task)
+                if own is not None:
+                    run = {
+                        "overrides": [*of_task, *words, *own, *known],
+                        "place": place | {"variant": "published"},
+                    }
+                    yield f"{task}-{method}~published", rest | run
+
+    def _words_and_tasks(
+        self, method: str, described: Any
+    ) -> tuple[list[str], dict[str, Any], Collection[str]]:
+        """Return a method's words, what else each of its runs has, and the tasks it is run on."""
+        if isinstance(described, list):
+            return described, {}, self.grid["tasks"]
+        self._check_method(method, described, _WITHOUT_BASES)
+        tasks = described.get("tasks", list(self.grid["tasks"]))
+        _check_words(self.suite, f"grid.methods.{method}.tasks", tasks)
+        for task in tasks:
+            if task not in self.grid["tasks"]:
+                raise TrimtabError(
+                    f"suite {self.suite}: grid.methods.{method} is run on {task}; "
+                    f"{nearest(task, self.grid['tasks'])}"
+                )
+        rest = {"seconds": described["seconds"]} if "seconds" in described else {}
+        return described["words"], rest, tasks
+
+    def _check_method(self, method: str, described: Any, keys: frozenset[str]) -> None:
+        """Check that a method of the grid is described by words and by ``keys`` alone."""
+        described = described if isinstance(described, Mapping) else {"words": described}
+        for key in described.keys() - keys:
+            raise TrimtabError(
+                f"suite {self.suite}: grid.methods.{method} has {', '.join(sorted(keys))}, no {key}"
+            )
+        if not isinstance(described.get("words"), list):
+            raise TrimtabError(
+                f"suite {self.suite}: grid.methods.{method} must be a list of words, or have words"
+            )
+
     def from_bases(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the runs of a grid with bases: each task's bases, then what starts from them."""
         for task, of_task in self.side("tasks").items():
@@ -118,16 +186,8 @@ class _Grid:
         self, task: str, of_task: Mapping[str, Any], method: str
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         described = self.grid["methods"][method]
+        self._check_method(method, described, _OF_METHOD)
         described = described if isinstance(described, Mapping) else {"words": described}
-        for key in described.keys() - _OF_METHOD:
-            raise TrimtabError(
-                f"suite {self.suite}: grid.methods.{method} has {', '.join(sorted(_OF_METHOD))}, "
-                f"no {key}"
-            )
-        if not isinstance(described.get("words"), list):
-            raise TrimtabError(
-                f"suite {self.suite}: grid.methods.{method} must be a list of words, or have words"
-            )
         variants = {None: [], **self.side("variants").get(method, {})}
         bases = self._bases_of(method, described.get("base", True))
         for base in bases:

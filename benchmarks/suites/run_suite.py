@@ -85,6 +85,10 @@ def run_suite(
 
         with chosen.start(workers, tell, out / JOBS) as launched:
             _schedule(suite, launched, outcome, finished)
+    # In the suite's order, not in that in which the runs ended: the same runs, the same bytes.
+    outcome.folders = {
+        (job.name, job.seed): outcome.folders[job.name, job.seed] for job in suite.jobs
+    }
     folders = {f"{name}/{seed}": str(path) for (name, seed), path in outcome.folders.items()}
     found = {"suite": suite.source, "digest": suite.digest, "folders": folders}
     atomic_write_json(note, found)
@@ -95,13 +99,18 @@ def _all_done(note: Path, suite: Suite) -> dict[tuple[str, int], Path] | None:
     """Return the runs' folders if an earlier call finished this very suite and all are there."""
     if not note.is_file():
         return None
-    document = read_json(note, "suite")
+    try:
+        document = read_json(note, "suite")
+    except TrimtabError:  # it follows from the runs, and is written again at the end
+        return None
     if not isinstance(document, dict) or document.get("digest") != suite.digest:
         return None
-    folders = {
-        (job.name, job.seed): Path(document["folders"][f"{job.name}/{job.seed}"])
-        for job in suite.jobs
-    }
+    known = document.get("folders")
+    known = known if isinstance(known, dict) else {}
+    places = {(job.name, job.seed): known.get(f"{job.name}/{job.seed}") for job in suite.jobs}
+    if not all(isinstance(place, str) for place in places.values()):
+        return None
+    folders = {run: Path(str(place)) for run, place in places.items()}
     return folders if all(look(folder).state == "done" for folder in folders.values()) else None
 
 

@@ -48,6 +48,8 @@ def sweep(
     """
     chosen = launcher or chosen_launcher("local")
     combinations = _combinations(overrides)
+    if not combinations:
+        raise TrimtabError("sweep: a range has no values in it, so there are no runs; widen it")
     runs = [compose_run(words) for words in combinations]
     _check(runs)
     out = runs[0]["out"]
@@ -131,7 +133,11 @@ def _combinations(words: Sequence[str]) -> list[list[str]]:
         swept = override.is_sweep_override()
         values = override.sweep_string_iterator() if swept else ()
         choices.append([f"{key}={value}" for value in values] if swept else [word])
-    return [list(words) for words in itertools.product(*choices)]
+    found = [list(words) for words in itertools.product(*choices)]
+    for number, words in enumerate(found):
+        if words in found[:number]:
+            raise TrimtabError(f"sweep: {' '.join(words)} is there twice; name each value once")
+    return found
 
 
 def _label(words: Sequence[str], combinations: Sequence[Sequence[str]]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.core.mirror import Copy, Entry, Files, Known, Shelf, entries_of, is_light
-from trimtab.benchmarks.core.rundir import LOCK, LOCK_FILE, locked
+from trimtab.benchmarks.core.rundir import LOCK, LOCK_FILE, InUseError, locked
 from trimtab.benchmarks.runs.away import replaced, scratch_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
@@ -48,19 +48,33 @@ class Keeper:
         self._place = Path(place)
         self._turns: dict[str, int] = {}
         self._holds: dict[str, ExitStack] = {}
+        self._holders: dict[str, str] = {}
         self._known: dict[str, Known] = {}
 
-    def begin(self, run: str) -> int:
-        """Hold a run's folder, and return the turn that begins; 0 where another process has it."""
+    def begin(self, run: str, holder: str) -> int:
+        """Hold a run's folder, and return the turn that begins; 0 where it is in use.
+
+        Args:
+            run: the folder.
+            holder: who asks. One that asks again was started again, and its turn before has ended;
+                another one has to wait.
+
+        Raises:
+            TrimtabError: if the folder cannot be made or locked.
+        """
         if run not in self._holds:
             hold = ExitStack()
             try:
                 hold.enter_context(locked(self._place / run))
-            except TrimtabError:
+            except InUseError:
                 return 0
-            self._holds[run] = hold
+            self._holds[run], self._holders[run] = hold, holder
+        elif self._holders[run] != holder:
+            return 0
         self._turns[run] = self._turns.get(run, 0) + 1
-        shutil.rmtree(self._incoming(run), ignore_errors=True)
+        folder = self._place / run
+        for left in folder.parent.glob(f".{folder.name}.*.tmp"):  # of a keeper that was killed
+            shutil.rmtree(left, ignore_errors=True)
         return self._turns[run]
 
     def is_on(self, run: str, turn: int) -> bool:
@@ -188,10 +202,11 @@ class KeptHome:
     Args:
         call: calls its keeper.
         private: what no other machine is called; part of the name of the scratch folder.
+        holder: what no other run of the command is called.
     """
 
-    def __init__(self, call: Call, private: str) -> None:
-        self._call, self._private = call, private
+    def __init__(self, call: Call, private: str, holder: str) -> None:
+        self._call, self._private, self._holder = call, private, holder
         self._shelf = _KeeperShelf(call, "")
         self.shelf: Shelf = self._shelf
 
@@ -207,7 +222,7 @@ class KeptHome:
             TrimtabError: if another process has it.
         """
         run = self._shelf.path(where)
-        while not (turn := self._call("begin", run)):
+        while not (turn := self._call("begin", run, self._holder)):
             if not wait:
                 raise TrimtabError(f"{run} is in use by another process; wait for it")
             time.sleep(PAUSE)

@@ -310,29 +310,28 @@ class ReplayBuffer:
             raise TrimtabError(
                 f"replay buffer: cannot draw {batch_size} of {len(self)} stored transitions"
             )
-        view = View(
-            self._storage,
-            self._form,
-            self._rule,
-            oldest=(self._position - self._size) % self.rows,
-            size=self._size,
-            successors=self._starts.some_left_out,
-            spans=self._spans,
-            history=self._wants.history,
-            sequence=self._wants.sequence,
-        )
+        view = self._view()
         # Ages count from the oldest row: the write head is always at the end of the range.
         age = usable_starts(
-            view,
-            lambda count: self._starts.draw(self._generator, len(self), count),
-            batch_size,
-            next_action=self._wants.next_action,
-            finished=self._returns is not None,
-        )
+            view, lambda count: self._starts.draw(self._generator, len(self), count), batch_size,
+            next_action=self._wants.next_action, finished=self._returns is not None,
+        )  # fmt: skip
         windows = view.windows(age)
         following = view.following(windows, age)[0] if self._wants.next_action else None
         batch = view.batch(windows, age, self._aux_names, self.device, following)
         return batch, Starting(view, windows.first, age)
+
+    def whole(self) -> Batch:
+        """Return the windows from every row on, oldest first, without next actions or goals."""
+        view, age = self._view(), np.arange(len(self))
+        return view.batch(view.windows(age), age, self._aux_names, self.device)
+
+    def _view(self) -> View:
+        return View(
+            self._storage, self._form, self._rule, (self._position - self._size) % self.rows,
+            self._size, self._starts.some_left_out, self._spans, self._wants.history,
+            self._wants.sequence,
+        )  # fmt: skip
 
     def _layout(self) -> dict[str, Any]:
         return {
@@ -340,9 +339,7 @@ class ReplayBuffer:
             "window": self._rule.window,
             "discount": self._rule.discount,
             "chunked": self._rule.chunked,
-            "shapes": {
-                name: [self.num_envs, *shape] for name, shape in self._storage.shapes.items()
-            },
+            "shapes": {k: [self.num_envs, *shape] for k, shape in self._storage.shapes.items()},
             "dataset": self._dataset_hash,
             **self._starts.identity,
             **({} if self._form.is_flat else {"types": self._form.types}),

@@ -160,7 +160,8 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
             TrimtabError: if the environment returns something else, such as a reward that is no
                 finite number.
         """
-        result: Any = self.raw.step(action)
+        # A copy: what an environment writes into it must not reach who chose the action.
+        result: Any = self.raw.step(np.array(action))
         if not self._step_seen:
             self._refuse(faults_of_step(result, self._shape, self.success_key))
             self._step_seen = True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -206,8 +207,16 @@ def read_files(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     Raises:
         TrimtabError: if the folder is no bundle, or a file is missing or was changed.
     """
+    if not isinstance(folder, str | os.PathLike):
+        raise TrimtabError(
+            f"bundle: of type {type(folder).__name__}; give the folder of a bundle, as text or as "
+            "a pathlib.Path"
+        )
     folder = Path(folder)
     path = folder / CONFIG
+    inside = folder / "policy"
+    if not path.exists() and (inside / CONFIG).is_file():
+        raise TrimtabError(f"bundle {folder}: is a run; its bundle is in {inside}")
     config = _parse_json(_read(path, f"bundle {folder}", MOST_JSON), str(path))
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise TrimtabError(f"{path}: is not the config of a Trimtab bundle; give a bundle's folder")

@@ -77,6 +77,7 @@ class BlackBoxPolicy(Policy):
         """Return what carries the graph out; it is opened again where the graph has changed."""
         key = (self.onnx_bytes.data_ptr(), self.onnx_bytes._version)
         if self._opened is None or self._opened[0] != key:
+            onnxruntime.disable_telemetry_events()
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = options.inter_op_num_threads = 1
             options.log_severity_level = 3  # errors only

@@ -21,6 +21,8 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
 
 MOST_LAYERS = 256
 """Hidden layers of a perceptron; thousands take minutes to make and to save."""
+MOST_WIDTH = 1 << 20
+"""Width of a hidden layer; one a thousand times as wide fills a machine before anything refuses."""
 
 
 def activation_named(name: str) -> Callable[[], nn.Module]:
@@ -38,12 +40,15 @@ def check_widths(hidden: Sequence[int]) -> None:
     """Check the widths of hidden layers, and how many there are.
 
     Raises:
-        TrimtabError: if one is less than 1, or there are more than :data:`MOST_LAYERS`.
+        TrimtabError: if one is less than 1 or above :data:`MOST_WIDTH`, or there are more than
+            :data:`MOST_LAYERS`.
     """
     if len(hidden) > MOST_LAYERS:
         raise TrimtabError(f"hidden has {len(hidden)} layers: must be at most {MOST_LAYERS}")
     if any(width < 1 for width in hidden):
         raise TrimtabError(f"hidden={list(hidden)}: every width must be at least 1")
+    if any(width > MOST_WIDTH for width in hidden):
+        raise TrimtabError(f"hidden={list(hidden)}: every width must be at most {MOST_WIDTH:,}")
 
 
 def mlp(

@@ -21,14 +21,18 @@ _DEVIATION = 0.02  # of fresh weights
 class Transformer(nn.Module):
     """Maps tokens ``[B, T, E]`` to ``[B, T, E]``; each looks at itself and at those before it.
 
+    With ``causal`` false each looks at those after it too.
+
     Args:
         width: E, a multiple of ``heads``.
         layers: number of blocks.
         heads: attentions side by side.
+        causal: whether a token sees only itself and those before it.
     """
 
-    def __init__(self, width: int, layers: int, heads: int) -> None:
+    def __init__(self, width: int, layers: int, heads: int, *, causal: bool = True) -> None:
         super().__init__()
+        self.causal = causal
         self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
 
@@ -41,8 +45,8 @@ class Transformer(nn.Module):
             dropout: share of the entries that are left out, as is right while learning.
         """
         count = tokens.shape[1]
-        past = torch.ones(count, count, dtype=torch.bool, device=tokens.device).tril()
-        seen = past & there[:, None, None, :]  # [B, 1, T, T]
+        past = torch.ones(count, count, dtype=torch.bool, device=tokens.device)
+        seen = (past.tril() if self.causal else past) & there[:, None, None, :]  # [B, 1, T, T]
         # A token of the padding sees nothing: all scores are equal there, and nothing reads it.
         mask = torch.where(seen, 0.0, -1e4)
         tokens = functional.dropout(tokens, dropout, dropout > 0)

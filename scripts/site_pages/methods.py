@@ -52,6 +52,8 @@ def families() -> dict[str, list[str]]:
     """Return the names of the registered methods by family, in the order of the families."""
     found: dict[str, list[str]] = {family: [] for family in FAMILIES}
     for name in group_options("algorithm"):
+        if not _target(name).startswith("trimtab."):
+            continue  # of a plug-in that is installed here
         found.setdefault(family_of(_target(name)), []).append(name)
     return {family: names for family, names in found.items() if names}
 

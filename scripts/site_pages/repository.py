@@ -39,9 +39,10 @@ def places() -> dict[str, str]:
     }
     for path in (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("*.png")):
         found[f"docs/{path.name}"] = path.name
-    for path in sorted((ROOT / _RESULTS).rglob("*")):
+    # No deeper: what a result keeps in folders of its own, such as frozen bases, is no page.
+    for path in sorted([*(ROOT / _RESULTS).glob("*"), *(ROOT / _RESULTS).glob("*/*")]):
         inside = path.relative_to(ROOT / _RESULTS).as_posix()
-        if path.is_dir():
+        if path.is_dir() and "/" not in inside:
             found[f"{_RESULTS}/{inside}"] = f"results/{inside}/index.md"
         elif path.suffix == ".md" or path.suffix in _SHOWN:
             place = inside.replace("README.md", "index.md").replace("index.html", "board.html")

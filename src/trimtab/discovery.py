@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +54,8 @@ def modules_outside(*room: str) -> Iterator[ModuleType]:
     for plugin in plugins():
         for name in _names(plugin.package, plugin.folder, room):
             try:
-                yield importlib.import_module(name)
+                with contextlib.redirect_stdout(sys.stderr):  # tables and JSON are on the other one
+                    module = importlib.import_module(name)
             except TrimtabError:
                 raise
             except (Exception, SystemExit) as error:  # it is a user's, and may hold any fault
@@ -60,6 +63,7 @@ def modules_outside(*room: str) -> Iterator[ModuleType]:
                 raise TrimtabError(
                     f"plug-in {plugin.folder}: {name} cannot be imported ({told})"
                 ) from error
+            yield module
 
 
 def _names(package: str, root: Path, room: tuple[str, ...]) -> Iterator[str]:

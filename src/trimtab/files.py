@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import io
 import json
 import os
 import shutil
 import stat
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -112,6 +114,18 @@ def to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+def _exchanged(one: Path, other: Path) -> bool:
+    """Give two folders each other's name in one step, where the operating system can.
+
+    Between two renames there would be a moment in which a killed process leaves no folder at all.
+    """
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    if exchange is None:
+        return False
+    here, both = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    return int(exchange(here, os.fsencode(one), here, os.fsencode(other), both)) == 0
+
+
 @contextmanager
 def atomic_directory(path: str | Path) -> Iterator[Path]:
     """Yield an empty folder beside ``path``; rename it to ``path`` if the block succeeds.
@@ -132,6 +146,8 @@ def atomic_directory(path: str | Path) -> Iterator[Path]:
             for file in beside.rglob("*"):
                 if file.is_file():
                     to_disk(file)
+            if path.exists() and not path.is_symlink() and _exchanged(beside, path):
+                return
             if path.exists():
                 os.replace(path, old)
             try:

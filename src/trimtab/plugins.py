@@ -74,10 +74,10 @@ def add_plugin(folder: str | os.PathLike[str]) -> None:
 @functools.cache
 def _plugins(folders: str) -> tuple[Plugin, ...]:
     found: dict[str, Plugin] = {}
-    for text in filter(None, folders.split(os.pathsep)):
+    for text in dict.fromkeys(filter(None, folders.split(os.pathsep))):
         plugin = _of_folder(Path(text).expanduser().absolute())
-        if plugin.package in found:
-            other = found[plugin.package].folder
+        other = found[plugin.package].folder if plugin.package in found else plugin.folder
+        if not other.samefile(plugin.folder):
             raise TrimtabError(
                 f"plug-in {plugin.folder}: {other} has the same name; give it another"
             )
@@ -99,7 +99,10 @@ def _of_folder(folder: Path) -> Plugin:
     """Return the plug-in in a folder, which can be imported from then on."""
     name = folder.name
     if not folder.is_dir():
-        raise TrimtabError(f"plug-in {folder}: there is no such folder")
+        told = (
+            "is no folder; name that of a package" if folder.exists() else "there is no such folder"
+        )
+        raise TrimtabError(f"plug-in {folder}: {told}")
     if not name.isidentifier():
         raise TrimtabError(
             f"plug-in {folder}: {name!r} cannot be imported; name the folder with letters, digits "

@@ -42,7 +42,7 @@ from trimtab.types import Batch, PolicySpec, Statistics
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
 WITHOUT_CRITIC = {"bc", "consistency_distillation", "decision_transformer", "frozen", "zero_noise"}
-WITHOUT_CRITIC |= {"golden_ticket", "repeated_noise"}
+WITHOUT_CRITIC |= {"golden_ticket", "oppo", "repeated_noise"}
 # What is valued here is a plan and its correction; their own tests go through the equations by row.
 WITHOUT_CRITIC |= {"expo", "pa_rl", "residual", "rfs"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.

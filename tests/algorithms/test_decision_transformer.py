@@ -22,11 +22,8 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.registry import get_spec
 from trimtab.policies.agent import Agent
 from trimtab.policies.bundle.bundle import load_bundle, save_bundle
-from trimtab.policies.kinds.decision_transformer import (
-    Context,
-    DecisionTransformerPolicy,
-    with_context,
-)
+from trimtab.policies.kinds.decision_transformer import DecisionTransformerPolicy, with_context
+from trimtab.policies.networks.sequences import Context
 from trimtab.policies.runtime import load_policy
 from trimtab.types import PolicySpec, TrimtabError
 
@@ -70,7 +67,7 @@ def contexts(rows: int, seed: int = 0) -> Context:
     return Context(
         obs=torch.randn(rows, LENGTH, 3, generator=generator),
         action=torch.randn(rows, LENGTH, 2, generator=generator),
-        return_to_go=torch.randn(rows, LENGTH, generator=generator),
+        asked=torch.randn(rows, LENGTH, 1, generator=generator),
         step=torch.arange(LENGTH).expand(rows, -1),
         there=torch.ones(rows, LENGTH, dtype=torch.bool),
     )
@@ -84,13 +81,13 @@ def test_nothing_later_changes_an_action() -> None:
     for place in range(LENGTH):
         # The action after s_t sees R, s up to t and actions before t.
         changed = {}
-        for name, first in (("obs", place + 1), ("return_to_go", place + 1), ("action", place)):
+        for name, first in (("obs", place + 1), ("asked", place + 1), ("action", place)):
             mixed = getattr(one, name).clone()
             mixed[:, first:] = getattr(other, name)[:, first:]
             changed[name] = mixed
         after = policy.actions(dataclasses.replace(one, **changed))
         assert torch.equal(after[:, : place + 1], before[:, : place + 1])
-        for name in ("obs", "return_to_go"):  # and of what it sees, all has an effect
+        for name in ("obs", "asked"):  # and of what it sees, all has an effect
             moved = getattr(one, name).clone()
             moved[:, 0] += 1.0
             seen = policy.actions(dataclasses.replace(one, **{name: moved}))
@@ -104,10 +101,9 @@ def test_padding_has_no_effect() -> None:
     absent = torch.arange(LENGTH) >= 2
     there = absent.expand(5, -1)
     padded = {
-        name: torch.where(absent[:, None] if name != "return_to_go" else absent, a, b)
+        name: torch.where(absent[:, None], a, b)
         for name, a, b in (
-            (name, getattr(one, name), getattr(other, name))
-            for name in ("obs", "action", "return_to_go")
+            (name, getattr(one, name), getattr(other, name)) for name in ("obs", "action", "asked")
         )
     }
     first = policy.actions(dataclasses.replace(one, there=there))[:, 2:]
@@ -170,7 +166,7 @@ def test_the_batch_is_that_of_a_loop() -> None:
         assert found.there[row].tolist() == [False] * pad + [True] * len(part)
         for place, step in enumerate(part, start=pad):
             to_go = sum(float(r) for r in episode.rewards[step:]) / policy.return_scale
-            assert float(found.return_to_go[row, place]) == pytest.approx(to_go, abs=1e-6)
+            assert float(found.asked[row, place, 0]) == pytest.approx(to_go, abs=1e-6)
             assert int(found.step[row, place]) == step
             want = (episode.observations[step] - mean) / (std + 1e-6)
             assert found.obs[row, place].numpy() == pytest.approx(want, rel=1e-5, abs=1e-6)

@@ -68,6 +68,46 @@ def test_the_step_of_the_guide_and_the_loss_by_hand(
     torch.testing.assert_close(loss, (climb + error[data.valid].mean()).detach())
 
 
+def test_experts_are_those_that_are_given(
+    setup_of: Callable[..., Setup], batch_of: Callable[..., Batch]
+) -> None:
+    setup = setup_of({"dataset"})
+    data = batch_of(GuidedTD3BC(setup, hidden=(8,)))
+    method = GuidedTD3BC(replace(setup, expert=data), hidden=(8,), guide_share=0.5)
+    assert not method.wants.mc_return and GuidedTD3BC(setup, hidden=(8,)).wants.mc_return
+    own = torch.zeros(16, 2)
+    torch.manual_seed(5)
+    obs, action, valid = method.experts(data, own, own)
+    torch.manual_seed(5)
+    rows = torch.randint(16, (8,))
+    assert len(rows.unique()) > 3
+    torch.testing.assert_close(obs, method.policy.normalizer.obs(data.obs[rows]))
+    torch.testing.assert_close(
+        action, (data.action[rows] - torch.tensor([0.0, 0.75])) / torch.tensor([1.0, 1.25])
+    )
+    assert torch.equal(valid, data.valid[rows])
+
+
+def test_it_imitates_like_its_experts() -> None:
+    """Half of the data pushes to the left and half to the right; four expert rows say which."""
+    torch.manual_seed(0)
+    zero = torch.zeros(1)
+    statistics = Statistics(zero, zero + 1, zero - 1, zero + 1, zero - 1, zero + 1)
+    obs = torch.randn(64, 1)
+    action = torch.where(torch.arange(64) < 32, 0.5, -0.5)[:, None, None]
+    rows = torch.zeros(64)
+    data = Batch(
+        obs=obs, action=action, reward=rows, next_obs=obs, discount=rows,
+        valid=torch.ones(64, 1, dtype=torch.bool), mc_return=rows, whole=True,
+    )  # fmt: skip
+    expert = Batch(obs[:4], action[:4], rows[:4], obs[:4], rows[:4], data.valid[:4])
+    setup = Setup(PolicySpec(1, 1, 1, (-1.0,), (1.0,)), expert=expert, statistics=statistics)
+    method = GuidedTD3BC(setup, alpha=0.0, hidden=(32,), actor_every=1, learning_rate=3e-3)
+    for _ in range(400):
+        method.update(data)
+    assert method.policy.act(obs)[:, 0, 0].mean() > 0.35
+
+
 def test_it_imitates_what_collects_more() -> None:
     torch.manual_seed(0)
     zero = torch.zeros(1)

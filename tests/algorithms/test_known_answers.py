@@ -367,3 +367,43 @@ def test_actor_and_critics_find_the_riccati_solution(name: str) -> None:
     for values in read(obs, push[:, None]):
         error = (values.detach() - known[:, 0]).abs()
         assert float(error.mean()) < bound < float(known.std()) / 2, error
+
+
+def optimal(count: int, latents: bool, generator: torch.Generator) -> Batch:
+    """Decisions of the optimal policy with noise around it, as a dataset of it would have them."""
+    weight, feedback = riccati()
+    drawn = quadratic(count, latents, generator)
+    position = drawn.obs[:, :1]
+    noise = 0.3 * torch.randn(2, count, 1, generator=generator)
+    push = (noise[0] - feedback * position).clamp(-1, 1)
+    reached = DRIFT * position + GAIN * push
+    reward = -(position.square() + COST * push.square())[:, 0]
+    return replace(
+        drawn,
+        action=push[:, None],
+        reward=reward,
+        next_obs=torch.cat([reached, torch.zeros(count, chain.STATES - 1)], 1),
+        next_action=(noise[1] - feedback * reached).clamp(-1, 1)[:, None],
+        mc_return=reward - chain.GAMMA * weight * reached.square()[:, 0],
+    )
+
+
+OF_DATA = {"bc": 300, "td3_bc": 400, "guided_td3_bc": 400, "awac": 300, "iql": 300, "famo2o": 300,
+           "cql": 300, "cal_ql": 300, "rebrac": 900, "cfgrl": 400, "cfpi": 400}  # fmt: skip
+"""Updates of the methods that are held to data."""
+
+
+@pytest.mark.parametrize("name", OF_DATA)
+def test_methods_of_data_find_the_riccati_solution_in_data_of_it(name: str) -> None:
+    """With their own penalties and weights, which the test above sets to nothing."""
+    torch.manual_seed(0)
+    rates = dict.fromkeys(("learning_rate", "actor_learning_rate", "critic_learning_rate"), 3e-3)
+    algorithm = chain.built(name, hidden=[32, 32], tau=0.05, **rates)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(OF_DATA[name]):
+        algorithm.update(optimal(128, bool(algorithm.aux_shapes), generator))
+    _, feedback = riccati()
+    position = torch.linspace(-0.8, 0.8, 9)[:, None]
+    obs = torch.cat([position, torch.zeros(9, chain.STATES - 1)], 1)
+    action = algorithm.policy.act(obs, deterministic=True)
+    assert float((action[:, 0] + feedback * position).abs().mean()) < 0.2 < feedback / 4

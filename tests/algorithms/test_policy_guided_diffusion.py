@@ -249,6 +249,46 @@ def test_without_guidance_the_data_and_with_more_of_it_the_policy(
     assert away == sorted(away, reverse=True) and away[-1] < 0.1 * away[0]
 
 
+def test_the_weight_falls_and_bows_over_the_steps(
+    make: Callable[..., PolicyGuidedDiffusion], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = make(cosine_weight=0.3, sampling_steps=4)
+    generator.direction = lambda rows: torch.ones(2, LENGTH, 4)  # type: ignore[method-assign]
+    moved: list[float] = []
+
+    def sampled(
+        denoiser: Any, noise: Tensor, levels: Any, steps: int, guide: Callable[..., Tensor]
+    ) -> Tensor:
+        rows = torch.zeros(2, LENGTH, 12)
+        for step in range(steps):
+            change = guide(rows, 1.0, step)
+            assert change[..., :5].abs().max() == 0 and change[..., 9:].abs().max() == 0
+            moved.append(float(change[0, 0, 5]))
+        return rows
+
+    place = "trimtab.algorithms.generation.policy_guided_diffusion.heun_sample"
+    monkeypatch.setattr(place, sampled)
+    generator.trajectories(2, 2.0)
+    wanted = [2 * (1 - n / 4 + 0.3 * math.sin(math.pi * (n + 1) / 4)) for n in range(4)]
+    assert moved == pytest.approx(wanted, abs=1e-6)
+
+
+def test_the_first_transitions_are_not_guided(make: Callable[..., PolicyGuidedDiffusion]) -> None:
+    generator, weights = make(guidance=0.5, refresh_every=2), list[float]()
+    transitions = generator.transitions
+
+    def spied(guidance: float) -> dict[str, Tensor]:
+        weights.append(guidance)
+        return transitions(guidance)
+
+    generator.transitions = spied  # type: ignore[method-assign]
+    generator.mean[-1], generator.mean[-2] = 1.0, 0.0  # every row goes on, none is terminal
+    generator.std[-2:] = 1e-3
+    for _ in range(5):
+        generator.sample(4)
+    assert weights == [0.0, 0.5, 0.5]
+
+
 def test_the_policy_may_be_asked_about_cleaned_rows(
     make: Callable[..., PolicyGuidedDiffusion],
 ) -> None:

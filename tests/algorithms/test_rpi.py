@@ -69,6 +69,21 @@ def test_turns_switch_once_and_begin_anew() -> None:
     assert turns.next(torch.tensor([0, 0, 0]), torch.tensor([2, 2, 2])).tolist() == [2, 2, 1]
 
 
+def test_some_episodes_are_rolled_in(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    method, heard = make(rollin_share=0.9, rollin_decisions=50), list[torch.Tensor]()
+
+    def spied(switch: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        heard.append(switch)
+        return torch.zeros_like(switch)
+
+    monkeypatch.setattr(method.turns, "next", spied)
+    for _ in range(400):
+        method.explore(torch.randn(3, 5), warmup=False)
+    switch = torch.cat(heard)
+    assert float((switch >= 0).float().mean()) == pytest.approx(0.9, abs=0.03)
+    assert set(switch[switch >= 0].tolist()) == set(range(50))
+
+
 def test_oracles_act_where_it_is_their_turn(make: Make) -> None:
     obs = torch.randn(3, 5)
     method = make(pretraining_updates=1)

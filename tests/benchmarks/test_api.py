@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import trimtab
+from trimtab.benchmarks.api import TrainedRun
 from trimtab.benchmarks.cli.main import run as command
 from trimtab.errors import Stopped, TrimtabError
 
@@ -151,6 +153,38 @@ def test_a_wrong_way_to_evaluate_is_one_line(from_words: Path, tmp_path: Path) -
 def test_a_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
     settings = {**settings_of(tmp_path / name), "online_steps": 45, "eval_every": None}
     assert trimtab.train(settings).folder.is_relative_to(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda run: trimtab.train("seed=1"), "settings is of type str; give a mapping"),
+        (lambda run: trimtab.train(callbacks=[Heard]), "holds the class Heard; give a list of obj"),
+        (lambda run: trimtab.train(callbacks=Heard()), "holds of type Heard; give a list of obj"),
+        (lambda run: trimtab.train(callbacks=[print]), "of type builtin_function_or_method; give"),
+        (lambda run: trimtab.train(callbacks=None), "of type NoneType; give a list of objects"),
+        (lambda run: trimtab.evaluate(None), "evaluate: policy is of type NoneType; give one path"),
+        (lambda run: trimtab.evaluate(run, episodes="x"), "episodes='x': must be a whole number"),
+        (lambda run: trimtab.evaluate(run, seed=-1), "seed=-1: must be a whole number from 0"),
+        (lambda run: trimtab.evaluate(run, 3), "env is a task's id, and env_options a mapping"),
+        (lambda run: trimtab.leaderboard([run]), "runs is of type list; give one path"),
+        (lambda run: trimtab.leaderboard(run, out=["x"]), "out is of type list; give one path"),
+        (lambda run: trimtab.load_policy(None), "of type NoneType; give the folder of a bundle"),
+        (lambda run: trimtab.load_policy(run), "is a run; its bundle is in "),
+    ],
+)
+def test_what_is_no_setting_is_one_line(
+    call: Callable[[Path], Any], told: str, from_words: Path
+) -> None:
+    with pytest.raises(TrimtabError, match=re.escape(told)) as error:
+        call(from_words)
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_stands_for_its_folder(from_words: Path) -> None:
+    run = TrainedRun(from_words, {}, True)
+    assert len(trimtab.evaluate(run, episodes=np.int64(2)).episodes) == 2
+    assert trimtab.leaderboard(run).tables == trimtab.leaderboard(from_words).tables
 
 
 def test_what_the_package_offers_is_imported_when_it_is_used() -> None:

@@ -266,18 +266,35 @@ def _data_higher(claim: Claim, contests: Sequence[DataContest]) -> Finding:
     )
     shown = [
         f"{contest.task} "
-        + " against ".join(
-            number_text(float(side[number].mean()), 2 if contest.metric == "success" else 0)
-            for side in (ours, theirs)
-        )
+        + " against ".join(contest.mean_text(side[number]) for side in (ours, theirs))
         for number, contest in enumerate(found)
     ]
     return _judged(claim, ours, theirs, shown)
 
 
 def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
-    """Whether the score after the switch is, on average, less than a tenth below that at it."""
-    found = _of_data(claim, contests)
+    """Whether the score after the switch is, on average, less than a tenth below that at it.
+
+    A task counts where the method had learned something by then: each of its runs has to be above
+    each of ``than``, policies that were not trained. Nothing can be lost below that.
+    """
+    every = _of_data(claim, contests)
+    found = [
+        one
+        for one in every
+        if min(_at_switch(one, claim.method)) > max(_at_switch(one, claim.than))
+    ]
+    if every and not found:
+        levels = "; ".join(
+            f"{one.task} "
+            + " against ".join(
+                one.mean_text(_at_switch(one, name)) for name in (claim.method, claim.than)
+            )
+            for one in every
+        )
+        return Finding(
+            claim, "cannot be told", f"no more than {claim.than} at the switch: {levels}", 0
+        )
     shares = [
         np.array([kept / max(abs(level), 1e-12) for kept, level in zip(*sides, strict=True)])
         for sides in ((one.methods[claim.method].kept, one.methods[claim.method].switch)
@@ -296,6 +313,11 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
     )
     numbers = f"{change.value:+.0%} [{change.low:+.0%}, {change.high:+.0%}] of the score: {shown}"
     return Finding(claim, _verdict(change, -0.1), numbers, len(found))
+
+
+def _at_switch(contest: DataContest, method: str) -> tuple[float, ...]:
+    """Return a method's scores at the switch; without a method what everything is above."""
+    return (contest.methods[method].switch if method else ()) or (-float("inf"),)
 
 
 _DATA_JUDGES: Mapping[str, Callable[[Claim, Sequence[DataContest]], Finding]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from trimtab.benchmarks.artefacts.export import export_bundle
-from trimtab.benchmarks.board import budgeted, curves, normalised, switch
+from trimtab.benchmarks.board import budgeted, curves, normalised, published, switch
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
@@ -35,7 +35,9 @@ from trimtab.files import check_own
 __all__ = ["bench"]
 
 FIGURE = "figure.png"
-FURTHER = {"budgeted": budgeted, "normalised": normalised, "switch": switch}
+FURTHER = {
+    "budgeted": budgeted, "normalised": normalised, "published": published, "switch": switch,
+}  # fmt: skip
 """Tables that a suite may ask for beside its leaderboard."""
 
 
@@ -97,7 +99,7 @@ def bench(
     boards.print_table(board, answer)
     plain = Console(soft_wrap=True, highlight=False, markup=False)
     for what, path in paths.items():
-        plain.print(f"{what + ':':<9}{path}")
+        plain.print(f"{what + ':':<11} {path}")
     return 0
 
 
@@ -150,10 +152,10 @@ def _publish(
         paths |= FURTHER[name].write(table, folder, methods_of(records))
     if not (outcome.already_done and figure.is_file()):
         console.print("drawing the figure", highlight=False)
-        if arena is not None:
+        if arena is not None and arena.contests:
             arena_figure.draw(arena, figure)
         elif suite.figure is None:
-            curves.draw(board, figure)
+            curves.draw(board, figure, methods_of(records))
         else:
             figures.draw(suite.figure, outcome, figure)
     if suite.export is not None:

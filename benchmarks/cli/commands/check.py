@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,21 +14,28 @@ from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json
 from trimtab.benchmarks.core.pools import await_some, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
-from trimtab.envs.check import Episode, difference, episode_in_process, faults_of, is_unseeded
+from trimtab.envs.check import (
+    REPEATED,
+    Episode,
+    difference,
+    episode_in_process,
+    faults_of,
+    is_unseeded,
+)
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 
 __all__ = ["check"]
 
+SILENCE = 15.0
+"""Seconds after which one line says that a task is still being played, and again after as many."""
 _STOPPED = "check: stopped; run the same command again"
 
 
 def check(env: str, env_options: str, format: str, overrides: Sequence[str]) -> int:
     """Print what is wrong with a task, each fault in one line; exit code 2 if anything is."""
     options = task_options("check", env_options, overrides)
-    faults, episode = faults_of(env, options)
-    if len(episode.obs):
-        faults += _faults_elsewhere(env, options, None if is_unseeded(faults) else episode)
+    faults = _faults(env, options)
     spec = None if faults else get_spec(env, **options)
     if format == "json":
         physics = None if spec is None else spec.fingerprint
@@ -45,13 +53,31 @@ def check(env: str, env_options: str, format: str, overrides: Sequence[str]) -> 
     return 2 if faults else 0
 
 
-def _faults_elsewhere(env: str, options: Mapping[str, Any], here: Episode | None) -> list[str]:
-    """Return what is wrong with a task in another process, as several runs side by side use it.
+def _faults(env: str, options: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a task, here and in another process."""
+    faults, episode = faults_of(env, options, playing=False)
+    if episode is None:
+        return faults
+    # Elsewhere first: what never returns can be stopped there, and what ends its process without a
+    # word is seen.
+    there, elsewhere = _play_elsewhere(env, options)
+    if there is None:
+        return [*faults, *elsewhere]
+    faults, episode = faults_of(env, options)
+    if episode is None or not len(episode.obs):
+        return faults
+    return [*faults, *(elsewhere or _apart(there, episode, faults))]
+
+
+def _play_elsewhere(env: str, options: Mapping[str, Any]) -> tuple[Episode | None, list[str]]:
+    """Play a task in another process, as several runs side by side use it.
 
     Args:
         env: the task's id.
         options: its options.
-        here: the episode that was played in this process; None where its seed does not decide it.
+
+    Returns:
+        The episode, None if the task ended its process; and what was wrong with the process.
     """
     context = multiprocessing.get_context("spawn")
     try:
@@ -60,24 +86,50 @@ def _faults_elsewhere(env: str, options: Mapping[str, Any], here: Episode | None
             worker_pool(1, context, _prepare_worker, told=told, stopped=_STOPPED) as pool,
         ):
             future = pool.submit(episode_in_process, env, dict(options))
-            await_some([future], told, _STOPPED)
-            there, why = future.result()
+            await_some([future], told, _STOPPED, _Patience(env).look)
+            episode, why = future.result()
     except TrimtabError as error:
         if error.exit_code != TrimtabError.exit_code:  # told to stop
             raise
-        return ["it ends a worker process without a word; see what it does when it is made"]
+        return None, ["it ends a worker process without a word; see what it does when it is made"]
     if why:
-        return [
+        return episode, [
             f"it cannot be made in a worker process ({why}); runs side by side need a task that "
             "any process finds by its id: register it in a package, and name the package"
         ]
-    apart = "" if here is None else difference(here, there)
-    if apart:
-        return [
-            f"reset(seed=…) in another process gives {apart}: something of the process decides it, "
-            "such as hash() of a text, the time, or a generator of its own"
-        ]
-    return []
+    return episode, []
+
+
+def _apart(there: Episode, here: Episode, faults: Sequence[str]) -> list[str]:
+    """Return how an episode differs between two processes, if its seed decides it in one."""
+    apart = "" if is_unseeded(faults) else difference(here, there)
+    if not apart:
+        return []
+    return [
+        f"reset(seed=…) in another process gives {apart}: something of the process decides it, "
+        "such as hash() of a text, the time, or a generator of its own"
+    ]
+
+
+class _Patience:
+    """Says from time to time that a task is still being played, so that a hang is understood."""
+
+    def __init__(self, env: str) -> None:
+        self._env = env
+        self._began = time.monotonic()
+        self._said = 0
+
+    def look(self) -> None:
+        """Say so, if it is time."""
+        seconds = time.monotonic() - self._began
+        if seconds < (self._said + 1) * SILENCE:
+            return
+        self._said += 1
+        screen = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+        screen.print(
+            f"{self._env}: its first {REPEATED} steps are not over after {seconds:.0f} s; see "
+            "whether reset() and step() return, or stop this with Ctrl+C"
+        )
 
 
 def _prepare_worker() -> None:

@@ -107,6 +107,12 @@ def _by_playing(
     zero_noise = bundle.config["evaluate_deterministic"]
     if deterministic:
         zero_noise = deterministic == "true"
+    asked = {
+        "episodes": episodes, "seed": seed, "backend": backend, "deterministic": zero_noise,
+    }  # fmt: skip
+    note = shards.note_of(judge, part, asked) if out else {}
+    if out:
+        shards.check_place(Path(out), part, note)
     with contextlib.ExitStack() as opened:
         film = None
         if film_at is not None:
@@ -122,14 +128,11 @@ def _by_playing(
             "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
             "fingerprint": judge.spec.fingerprint, "deterministic": zero_noise,
         }  # fmt: skip
-        asked = {
-            "episodes": episodes, "seed": seed, "backend": backend, "deterministic": zero_noise,
-        }  # fmt: skip
         if shard:
             facts |= {"shard": shard}
         if out:
             rows = shards.rows_of(judge, scores, deterministic=zero_noise)
-            written = shards.write_rows(Path(out), rows, judge, part, asked)
+            written = shards.write_rows(Path(out), rows, part, note)
         _print_scores(facts, scores, format)
         if out:
             Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
@@ -175,11 +178,12 @@ def _part(shard: str, out: str, video: str) -> shards.Shard:
     """
     if not shard:
         return shards.WHOLE
+    part = shards.shard_of(shard)
     if not out:
         raise TrimtabError(f"evaluate: shard={shard}: add out=… for the rows of the part")
     if video:
         raise TrimtabError(f"evaluate: shard={shard}: a part has no video; leave video= out")
-    return shards.shard_of(shard)
+    return part
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:

@@ -59,11 +59,7 @@ def evaluate_offline(
     if not dataset:
         raise TrimtabError("evaluate: offline=true: dataset is not given: a dataset of the task")
     folders = _folders(place)
-    if out and len(folders) < 3:
-        raise TrimtabError(
-            f"evaluate: out={out}: a rank correlation wants at least 3 finished runs, and {place} "
-            f"has {len(folders)}; give a folder with more of them"
-        )
+    _check_enough(out, place, folders)
     bundles = [base.load_base(str(folder)) for folder in folders]
     first = bundles[0]
     kind = _kind_of(first)
@@ -74,17 +70,49 @@ def evaluate_offline(
                 "or chunk length; give runs of one"
             )
     judge = _judge(first, dataset, overrides, gamma, updates, seed)
-    for bundle in bundles:
-        judge.check(bundle.policy)
+    folders, bundles = _checked(judge, folders, bundles)
+    _check_enough(out, place, folders)
     known = [_estimates(judge, bundle, wanted, bool(estimator)) for bundle in bundles]
     _print(folders, known, judge, format)
     if out:
-        judged = [_judged(*pair) for pair in zip(folders, known, strict=True)]
+        judged = [_judged(Path(place), *pair) for pair in zip(folders, known, strict=True)]
         paths = ranks.write(judged, Path(out))
         if format == "table":
             Console().print(ranks.to_markdown(ranks.rank(judged)), markup=False, highlight=False)
         logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
     return 0
+
+
+def _check_enough(out: str, place: str, folders: list[Path]) -> None:
+    """Check that there is an order to find, if it is asked for."""
+    if out and len(folders) < 3:
+        raise TrimtabError(
+            f"evaluate: out={out}: a rank correlation wants at least 3 finished runs, and {place} "
+            f"has {len(folders)}; give a folder with more of them"
+        )
+
+
+def _checked(
+    judge: OfflineJudge, folders: list[Path], bundles: list[Bundle]
+) -> tuple[list[Path], list[Bundle]]:
+    """Return what can be judged; of several policies, others are named and left out.
+
+    Raises:
+        TrimtabError: if there is none.
+    """
+    kept = []
+    for folder, bundle in zip(folders, bundles, strict=True):
+        try:
+            judge.check(bundle.policy)
+        except TrimtabError as error:
+            if len(folders) == 1:
+                raise
+            logger.warning("%s: left out: %s", folder, error)
+        else:
+            kept.append((folder, bundle))
+    if not kept:
+        raise TrimtabError("evaluate: offline=true: none of these policies can be judged")
+    return [folder for folder, _ in kept], [bundle for _, bundle in kept]
 
 
 def _gamma(text: str) -> float:
@@ -172,11 +200,12 @@ def _print(
     print_rows(title, [{**row, "value": f"{row['value']:.2f}"} for row in rows])
 
 
-def _judged(folder: Path, estimates: list[Estimate]) -> ranks.Judged:
+def _judged(place: Path, folder: Path, estimates: list[Estimate]) -> ranks.Judged:
+    """Return a run's estimates and its true return; it is named by its way from ``place``."""
     result = read_result(folder)
     return ranks.Judged(
-        run=str(folder),
-        label=folder.parent.name,
+        run=folder.relative_to(place).as_posix(),
+        label=str(result["algorithm"]),
         updates=int(result["updates"]),
         true_return=float(result["return"]),
         estimates={one.estimator: one.value for one in estimates},

@@ -16,7 +16,14 @@ __all__ = ["export"]
 
 def export(run: str, out: str, env: str, weights: str) -> int:
     """Write a bundle with ONNX and check it."""
-    source = Path(run)
+    source, target = Path(run), Path(out)
+    if not out:
+        raise TrimtabError("export: out= is empty; name the bundle's folder")
+    bundle = source if (source / "config.json").is_file() else source / "policy"
+    if bundle.resolve() in target.resolve().parents:
+        raise TrimtabError(
+            f"export: out={out} lies within {bundle}, a bundle; choose another place"
+        )
     if env and source.is_dir():
         raise TrimtabError(f"export: env={env}: {run} names its task itself; leave env= out")
     if not env and source.is_file():
@@ -26,7 +33,7 @@ def export(run: str, out: str, env: str, weights: str) -> int:
         if env
         else functools.partial(export_bundle, source)
     )
-    errors = write(Path(out)) if weights == "true" else export_black_box(write, Path(out))
+    errors = write(target) if weights == "true" else export_black_box(write, target)
     Console(soft_wrap=True, highlight=False, markup=False).print(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import logging
 import os
 import platform
@@ -167,7 +168,8 @@ def _carry_out(work: Work, mailbox: Any, place: Mapping[str, Any]) -> dict[str, 
     home = None
     if place["keeper"] is not None:
         node = f"{ray.get_runtime_context().get_node_id()}{place['folder']}"
-        home = KeptHome(lambda what, *said: _called(place["keeper"], what, *said), node)
+        call = functools.partial(_called, place["keeper"])
+        home = KeptHome(call, node, work.label)
         folder = scratch_of(node)
         folder.mkdir(parents=True, exist_ok=True)
         os.chdir(folder)

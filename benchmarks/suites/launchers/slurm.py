@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
-import os
-import shutil
-import signal
 import subprocess
 import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import yaml
+from typing import Any
 
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.suites.clusters import (
+    CLUSTERS,
+    MOST_IN_ARRAY,
+    Cluster,
+    further_options,
+    line_of,
+)
 from trimtab.benchmarks.suites.jobs import Job, outcome_path, progress_path
 from trimtab.benchmarks.suites.launch import (
     STOPPED,
@@ -48,11 +50,12 @@ LOOK = 0.5
 """Seconds between two looks at the files of jobs."""
 AGAIN = 4.0
 """Seconds between two times that jobs are told to end: one that only begins hears nothing yet."""
+LATER = 30.0
+"""Seconds until jobs that were not taken are submitted again, where others are there."""
 ASK = 10.0
 """Seconds between two questions to the cluster; a job that is gone in two answers has ended."""
 GRACE = 60.0
 """Seconds that jobs have to save their runs' states when this process is told to end."""
-_MOST_IN_ARRAY = 500  # most clusters take 1001
 _CANCELLED = ("CANCELLED", "DEADLINE", "REVOKED")
 _ENDED = ("BOOT_FAIL", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
 
@@ -86,103 +89,10 @@ class _Sent:
     seen: dict[int, int] = field(default_factory=dict)  # times of the files that were read
 
 
-class _Cluster(Protocol):
-    """What differs between a real cluster and this machine."""
-
-    def check(self) -> None:
-        """Raise a ``TrimtabError`` where nothing can be submitted."""
-
-    def room(self, runs: int, most: int, running: int) -> int:
-        """Return how many more jobs of so many runs may be submitted; ``most`` at once, or 0."""
-
-    def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
-        """Return what submitit is told for a job of so many runs."""
-
-    def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
-        """Return the state of each job that is known, by its id; None where that is not told."""
-
-    def cancel(self, id: str) -> None:
-        """Have a job told to end; it may be told again."""
-
-
-class _Slurm:
-    """A cluster."""
-
-    def check(self) -> None:
-        for program in ("sbatch", "srun", "squeue"):
-            if shutil.which(program) is None:
-                raise TrimtabError(
-                    f"launcher=slurm: {program} is not on the PATH; call it on a machine that "
-                    "submits to the cluster, or try it out here with launcher.cluster=local"
-                )
-
-    def room(self, runs: int, most: int, running: int) -> int:
-        return _MOST_IN_ARRAY
-
-    def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
-        named = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
-        found: dict[str, Any] = {"slurm_" + key: value for key, value in named.items() if value} | {
-            "cpus_per_task": settings["cpus"] * runs,
-            "timeout_min": settings["minutes"],
-        }
-        if settings["gpus"]:
-            found["gpus_per_node"] = settings["gpus"]
-        if settings["memory_gb"]:
-            found["mem_gb"] = settings["memory_gb"] * runs
-        if more := _mapping(settings["more"]):
-            found["slurm_additional_parameters"] = more
-        if settings["setup"]:
-            found["slurm_setup"] = [settings["setup"]]
-        return found | {
-            "name": "trimtab",
-            "slurm_signal_delay_s": settings["signal_seconds"],
-            "slurm_array_parallelism": most or _MOST_IN_ARRAY,
-        }
-
-    def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
-        # By its number: in a container a user may have no name.
-        command = ["squeue", f"--user={os.getuid()}", "--states=all", "--array"]
-        command += ["--noheader", "--format=%i|%T"]
-        try:
-            answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            logger.warning("squeue gave no answer (%s); it is asked again", _line(error))
-            return None
-        lines = [line.strip().split("|") for line in answer.stdout.splitlines()]
-        return {parts[0]: parts[1] for parts in lines if len(parts) == 2}
-
-    def cancel(self, id: str) -> None:
-        with suppress(OSError):
-            subprocess.run(["scancel", id], capture_output=True, check=False)
-
-
-class _ThisMachine:
-    """Processes of this machine, which submitit starts as it starts jobs."""
-
-    def check(self) -> None:
-        return
-
-    def room(self, runs: int, most: int, running: int) -> int:
-        return (most or max((os.cpu_count() or 1) // runs, 1)) - running
-
-    def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
-        return {"timeout_min": settings["minutes"], "gpus_per_node": settings["gpus"]}
-
-    def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
-        return {id: "COMPLETED" if job.done() else "RUNNING" for id, job in jobs.items()}
-
-    def cancel(self, id: str) -> None:
-        with suppress(ProcessLookupError):  # a job is known by the number of its process
-            os.kill(int(id), signal.SIGTERM)
-
-
-_CLUSTERS: Mapping[str, type[_Cluster]] = {"slurm": _Slurm, "local": _ThisMachine}
-
-
 class _Jobs:
     """Jobs of a cluster as a launcher."""
 
-    def __init__(self, start: Start, cluster: _Cluster, told: Any) -> None:
+    def __init__(self, start: Start, cluster: Cluster, told: Any) -> None:
         self._start, self._cluster, self._told = start, cluster, told
         # Workers are runs, as they are of every launcher.
         self._size = min(
@@ -202,6 +112,8 @@ class _Jobs:
         self._sent: dict[str, _Sent] = {}
         self._jobs: dict[str, Any] = {}
         self._asked = time.monotonic()
+        self._accepted = MOST_IN_ARRAY  # how many jobs the cluster takes at once
+        self._not_before = float("-inf")
 
     def submit(self, work: Work) -> concurrent.futures.Future[Done]:
         """Have a run carried out; it is submitted with those that are submitted besides."""
@@ -229,22 +141,39 @@ class _Jobs:
         numbers = list(self._waiting)
         groups = [numbers[i : i + self._size] for i in range(0, len(numbers), self._size)]
         due = [*self._again, *(_Sent({n: self._waiting[n] for n in group}) for group in groups)]
-        due = due[: max(self._cluster.room(self._size, self._most, len(self._sent)), 0)]
-        if not due:
+        room = self._cluster.room(self._size, self._most, len(self._sent))
+        due = due[: max(min(room, self._accepted), 0)]
+        if not due or time.monotonic() < self._not_before:
             return
         calls = [Job(list(sent.works.items()), self._notes) for sent in due]
         try:
             jobs = self._executor.submit_array(calls)
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            raise TrimtabError(f"launcher=slurm: nothing could be submitted: {_line(error)}") from (
-                error
-            )
+            self._refused(len(due), error)
+            return
+        self._accepted = min(2 * self._accepted, MOST_IN_ARRAY)
         for sent, job in zip(due, jobs, strict=True):
             sent.id, sent.missing, sent.tries = job.job_id, 0, sent.tries + 1
             self._sent[job.job_id], self._jobs[job.job_id] = sent, job
             for number in sent.works:
                 self._waiting.pop(number, None)
         self._again = self._again[len(due) :]
+
+    def _refused(self, jobs: int, error: Exception) -> None:
+        """Submit fewer jobs, and later where one is too many as long as others are there.
+
+        Raises:
+            TrimtabError: if not even one is taken, and none is there whose end could make room.
+        """
+        if jobs == 1 and not self._sent:
+            raise TrimtabError(
+                f"launcher=slurm: nothing could be submitted: {line_of(error)}"
+            ) from (error)
+        self._accepted = max(jobs // 2, 1)
+        if self._sent:
+            self._not_before = time.monotonic() + LATER
+        logger.warning("%d jobs were not taken, %d are tried next (%s)", jobs, self._accepted,
+                       line_of(error))  # fmt: skip
 
     def _read(self) -> None:
         """Read how far runs are and what became of them."""
@@ -320,27 +249,8 @@ def _executor(settings: Mapping[str, Any], parameters: Mapping[str, Any], notes:
         )
         executor.update_parameters(**parameters)
     except (NameError, ValueError, RuntimeError, AssertionError) as error:
-        raise TrimtabError(f"launcher=slurm: submitit says: {_line(error)}") from error
+        raise TrimtabError(f"launcher=slurm: submitit says: {line_of(error)}") from error
     return executor
-
-
-def _mapping(text: str) -> dict[str, Any]:
-    """Return further options of sbatch.
-
-    Raises:
-        TrimtabError: if they are no mapping of names.
-    """
-    try:
-        found = yaml.safe_load(text) if text else {}
-    except yaml.YAMLError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
-        raise TrimtabError(f"launcher.more={text}: must be like '{{reservation: mine}}'")
-    return found
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _said(path: Path, what: str) -> dict[str, Any] | None:
@@ -366,18 +276,18 @@ def _time_of(path: Path) -> int:
         return 0
 
 
-def _cluster_of(settings: Mapping[str, Any]) -> _Cluster:
+def _cluster_of(settings: Mapping[str, Any]) -> Cluster:
     where = settings["cluster"]
-    if where not in _CLUSTERS:
-        raise TrimtabError(f"launcher.cluster={where}: {nearest(where, _CLUSTERS)}")
-    return _CLUSTERS[where]()
+    if where not in CLUSTERS:
+        raise TrimtabError(f"launcher.cluster={where}: {nearest(where, CLUSTERS)}")
+    return CLUSTERS[where]()
 
 
 def _check(settings: Mapping[str, Any]) -> None:
     for key in ("minutes", "cpus", "runs_a_job"):
         if not settings[key]:
             raise TrimtabError(f"launcher.{key}=0: must be 1 or more")
-    _mapping(settings["more"])
+    further_options(settings["more"])
     _cluster_of(settings).check()
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
-from trimtab.benchmarks.board import normalised
+from trimtab.benchmarks.board import normalised, published
 from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
 from trimtab.envs.registry import list_tasks
 
@@ -50,6 +51,35 @@ def test_the_last_and_the_best_by_each_pair_of_references(tmp_path: Path) -> Non
     assert "trimtab-v0, last [95%]" in text
     assert "Swimmer" not in text
     assert paths["normalised.csv"].read_text().startswith("env,dataset,label,references,minimum")
+
+
+def test_one_setting_and_published_settings_are_two_tables(tmp_path: Path) -> None:
+    def of(digest: str, mean: float, env: str = "gym/Hopper-v5") -> list[EpisodeRow]:
+        return [dataclasses.replace(row, config_hash=digest) for row in rows(env, 0, [(9, mean)])]
+
+    table = episodes_table(
+        [
+            *of("one", 100.0),
+            *of("tuned", 300.0),
+            *of("plain", 200.0),
+            *of("two", 50.0, "gym/Walker2d-v5"),
+        ]
+    )
+    names = {"one": "rebrac", "tuned": "rebrac~published", "plain": "bc", "two": "rebrac"}
+
+    def labels(found: list[normalised.Normalised]) -> set[tuple[str, str]]:
+        return {(one.env.removeprefix("gym/"), one.label) for one in found}
+
+    walker = {("Walker2d-v5", "rebrac")}
+    best = {("Hopper-v5", "rebrac~published"), ("Hopper-v5", "bc")}
+    assert labels(published.build(table, names)) == best | walker
+    tables = normalised.write(table, tmp_path, names) | published.write(table, tmp_path, names)
+    assert "~published" not in tables["normalised.md"].read_text()
+    assert "| rebrac | 100 [" in tables["normalised.md"].read_text()
+    assert "| rebrac~published | 300 [" in tables["published.md"].read_text()
+    assert "| rebrac | 100 [" not in tables["published.md"].read_text()
+    del names["tuned"]  # nobody set anything for a dataset: no second table
+    assert published.write(table.slice(0, 2), tmp_path / "none", names) == {}
 
 
 def test_nothing_is_written_where_no_task_has_references(tmp_path: Path) -> None:

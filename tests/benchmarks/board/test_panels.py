@@ -209,6 +209,20 @@ def test_pictures_of_success_go_from_0_to_1_and_name_the_ends(
         assert axis.get_xlim() == (0.0, panel.budget) and f"{panel.budget:,}" in axis.get_title()
 
 
+def test_curves_have_the_names_of_a_suite_where_they_tell_rows_apart(
+    crowded: Leaderboard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = axes_drawn(monkeypatch)
+    table = crowded.tables[0]
+    first, second, third = table.entries[:3]
+    names = {first.config_hash: "mine", second.config_hash: "twice", third.config_hash: "twice"}
+    assert len(names) == 3
+    curves.draw(replace(crowded, tables=(table,)), tmp_path / "figure.png", names)
+    shown = {text.get_text().replace("\n", " ") for axis in kept for text in axis.texts}
+    assert "mine" in shown and first.label not in shown
+    assert {second.label, third.label} <= shown and "twice" not in shown
+
+
 def test_levels_are_seen_where_nobody_takes_steps(
     synthetic: Synthetic, method: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

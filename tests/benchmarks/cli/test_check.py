@@ -25,6 +25,7 @@ from trimtab.benchmarks.cli.main import run as carry_out
 from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.envs import registry
+from trimtab.envs.check import Episode
 from trimtab.envs.core import spec as specs
 from trimtab.envs.registry import get_spec, make
 from trimtab.envs.vector import make_vec
@@ -287,6 +288,8 @@ BY_PLAYING = {
     "Truncates": "step() truncated the episode after 25 steps, inside the horizon of 30",
     "UnseededStart": "reset(seed=11) a second time gives another observation: take all that is",
     "UnseededStep": "reset(seed=11) a second time gives another observation after 1 steps",
+    "ChangesTheAction": "step() changes the array of the action that it is given, which is the pol",
+    "LeavesItsProcess": "it ends a worker process without a word; see what it does when",
     "OfTheProcess": "reset(seed=…) in another process gives another observation: something of the",
 }
 """What only a check sees."""
@@ -302,7 +305,8 @@ def test_a_check_says_each_fault_in_one_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     if "process" not in BY_PLAYING.get(name, ""):  # to start one takes longer than all the rest
-        monkeypatch.setattr(checks, "_faults_elsewhere", lambda *found: [])
+        there = Episode(faults=["as here"])
+        monkeypatch.setattr(checks, "_play_elsewhere", lambda *found: (there, []))
     id = id.format(name)
     words = [SUCCESS] if ":" in id else []
     code, lines = said(capfd, "check", f"env={id}", *words)
@@ -377,6 +381,15 @@ def test_a_right_task_has_no_fault(
     code, (line,) = said(capfd, "check", f"env={id}", "env_options={horizon: 25}")
     assert code == 0 and line.startswith(f"{id}: no fault found (observation ")
     assert f"horizon 25, physics {get_spec(id, horizon=25).fingerprint})" in line
+
+
+def test_a_task_that_waits_is_said_to(
+    toys: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "SILENCE", 1.0)
+    code, lines = said(capfd, "check", "env=toys/Waits")
+    assert code == 0 and "no fault found" in lines[0]
+    assert "toys/Waits: its first 20 steps are not over after 1 s; see whether reset()" in lines[1]
 
 
 # ---- wrong families ------------------------------------------------------------------------------

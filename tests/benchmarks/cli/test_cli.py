@@ -18,10 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.benchmarks.cli.main import main, overview
+from trimtab.benchmarks.cli.main import main, overview, run
 from trimtab.benchmarks.cli.screen import print_result, print_rows
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.envs.registry import list_tasks
+from trimtab.errors import TrimtabError
 
 SMALL_CLONE = [
     "train", "env=robotics/PointMaze-TwoRoutes-v0", "algorithm=bc", "policy=flow",
@@ -76,6 +77,13 @@ def bundle(clone: Path, place: Path) -> Path:
     assert done.returncode == 0, done.stderr
     assert "replay" in done.stdout
     return place / "bundle"
+
+
+def test_a_bundle_is_not_written_into_itself(bundle: Path, clone: Path, place: Path) -> None:
+    for words in (["run=bundle", "out=bundle/inside"], [f"run={clone}", f"out={clone}/policy/b"]):
+        with pytest.raises(TrimtabError, match="lies within .*, a bundle; choose another place"):
+            run(["export", *(word.replace("=bundle", f"={place}/bundle") for word in words)])
+    assert not (bundle / "inside").exists()
 
 
 def test_help_is_quick_and_names_every_command(place: Path) -> None:
@@ -152,6 +160,12 @@ def test_help_shows_the_chosen_methods_and_policys_own_settings(
         (["leaderboard", "runs=nowhere"], "nowhere"),
         (["leaderboard", "run=nowhere"], "did you mean runs?"),
         (["export", "run=nowhere", "out=x"], "does not exist"),
+        (["export", "run=nowhere", "out="], "out= is empty; name the bundle's folder"),
+        (["bench", "suite=./quickstart"], "must be a name, or a file that ends in .yaml"),
+        (["evaluate", "policy=nowhere", "shard=3/2"], "shard=3/2: must be like 2/4"),
+        (["dataset", "make", "two_routes", "dataset.episodes=1e12"], "write it in digits"),
+        (["train", "env=gym/Hopper-v5", "algorithm=sac", "seed=[0,1]"], "several are a sweep"),
+        (["train", "env=gym/Hopper-v5", "algorithm=sac", "seed=0,0", "-m"], "is there twice; name"),
         (["evaluate", "policy=nowhere", "seed=4294967296"], "seed=4294967296: must be at most"),
         (["evaluate", "policy=nowhere", f"episodes={'9' * 5000}"], "must be at most"),
         (["dataset", "make", "dataset=two_routes", "out="], "out= is empty"),

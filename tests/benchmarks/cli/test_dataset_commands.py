@@ -38,6 +38,20 @@ def answer(capfd: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any
     return json.loads(shown.out) if code < 2 else shown.err
 
 
+def test_words_without_a_name_have_a_place_after_each_action(
+    recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start, end = tmp_path / "start", tmp_path / "a.hdf5"
+    save_minari(recorded, start)
+    answer(capfd, "convert", str(start), str(end), "as=robomimic")
+    for word in (str(end), f"path={end}"):
+        assert answer(capfd, "info", word)["episodes"] == len(recorded.episodes)
+    assert answer(capfd, "check", str(end)) == answer(capfd, "check", f"path={end}")
+    assert "did you mean two_routes" in answer(capfd, "make", "two_rout", code=2)
+    assert "one word too many" in answer(capfd, "check", str(end), str(end), code=2)
+    assert "action=chek: did you mean check" in answer(capfd, "chek", str(end), code=2)
+
+
 def test_a_journey_by_the_command_line(
     recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,6 +46,9 @@ def test_a_folder_of_runs_is_estimated_and_ranked(
     assert "of 4 episodes carry it" in told["estimates"][1]["note"]
     table = (tmp_path / "offline_ranks.md").read_text()
     assert "| fitted_q |" in table and "| later |" in table
+    for line in (tmp_path / "offline_estimates.csv").read_text().splitlines()[1:]:
+        where, label, *_ = line.split(",")
+        assert (runs / where).is_dir() and not Path(where).is_absolute() and label == "bc"
     again = [*words(runs, tiny), "format=json"]
     assert carry_out(again) == 0
     assert json.loads(capsys.readouterr().out) == told  # the same seed, the same estimates
@@ -79,6 +82,23 @@ def test_what_has_no_density_is_left_out_or_refused(
     assert "importance: left out: a flow policy has no density" in caplog.text
     with pytest.raises(TrimtabError, match="a flow policy has no density of its actions"):
         carry_out([*words(tiny.base, tiny), "estimator=importance"])
+
+
+def test_what_cannot_be_judged_is_left_out_of_a_folder(
+    runs: Path, tiny: Any, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    out = tmp_path / "runs"
+    made = [*tiny.task(out), "algorithm=bc", "policy=gaussian", "policy.hidden=[16]", "history=2"]
+    made += [f"dataset={tiny.dataset}", "offline_steps=5", "algorithm.batch_size=16"]
+    train(compose_run(made))
+    with pytest.raises(TrimtabError, match="reads parts, inputs or a history"):
+        carry_out(words(out, tiny))
+    shutil.copytree(runs, out, dirs_exist_ok=True)
+    capsys.readouterr()
+    assert carry_out([*words(out, tiny), "estimator=fitted_q", "format=json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["estimates"]) == 3
+    assert "left out: evaluate: offline=true: this gaussian policy reads parts" in caplog.text
 
 
 def test_wrong_words_are_one_line(runs: Path, tiny: Any, tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from trimtab.benchmarks.cli import main as command_line
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 
@@ -44,6 +46,18 @@ def test_another_word_is_one_line(
     assert capfd.readouterr().err.startswith(line)
 
 
+def test_a_renderer_that_mujoco_does_not_know_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MUJOCO_GL", "junk")
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "suite"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "trimtab: MUJOCO_GL=junk: there are: egl, osmesa, glfw; or leave it out\n"
+    )
+
+
 def test_a_closed_standard_output_is_one_line(tmp_path: Path) -> None:
     line = refused(["sh", "-c", f"{TRIMTAB} --help >&-"], tmp_path)
     assert line == "trimtab: standard output is closed; send it to a file, or to /dev/null"
@@ -64,3 +78,29 @@ def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
 def test_the_doctor_says_what_is_missing(package: str, tmp_path: Path) -> None:
     line = refused([sys.executable, "-c", WITHOUT, package], tmp_path)
     assert line.startswith(f"trimtab: doctor: not installed: {package}; make an environment from")
+
+
+def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As out of the import of a module in C."""
+
+    def importing(words: object, interrupt: bool = True) -> int:
+        try:
+            if interrupt:
+                signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            pass
+        raise ImportError("initialization failed")
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(command_line, "run", importing)
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["list", "env"])
+    assert ended.value.code == 130
+    assert capfd.readouterr().err == "trimtab: interrupted; run the same command again to go on\n"
+    monkeypatch.setattr(command_line, "run", lambda words: importing(words, interrupt=False))
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["list", "env"])
+    assert ended.value.code == 2 and "initialization failed" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is before

@@ -7,6 +7,7 @@ family ``toys`` (``TRIMTAB_FAMILIES=toys``).
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import gymnasium
@@ -215,6 +216,23 @@ class WrongParts(Right):
 class Raises(Right):
     def step(self, action: Any) -> Any:
         raise IndexError("a mistake of mine")
+
+
+class ChangesTheAction(Right):
+    def step(self, action: Any) -> Any:
+        action *= 0.5
+        return super().step(action)
+
+
+class LeavesItsProcess(Right):
+    def step(self, action: Any) -> Any:
+        os._exit(0)
+
+
+class Waits(Right):
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        time.sleep(2.5)
+        return super().reset(seed=seed)
 
 
 KINDS: dict[str, type[Right]] = {

@@ -143,8 +143,8 @@ class Machines:
     def call(self, what: str, *said: Any) -> Any:
         return getattr(self.keeper, what)(*said)
 
-    def home(self, machine: str) -> unshared.KeptHome:
-        return unshared.KeptHome(self.call, machine)
+    def home(self, machine: str, holder: str = "the run") -> unshared.KeptHome:
+        return unshared.KeptHome(self.call, machine, holder)
 
 
 def test_a_run_comes_back_from_machines_that_share_no_files(
@@ -188,6 +188,34 @@ def test_a_run_comes_back_from_machines_that_share_no_files(
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing half sent
 
 
+def test_two_runs_of_a_command_at_one_folder_take_turns(tmp_path: Path) -> None:
+    machines = Machines(tmp_path)
+    left = tmp_path / "runs" / ".seed0.12.ab.tmp"
+    left.mkdir(parents=True)  # of a keeper that was killed
+    one, other = machines.home("one", "run a"), machines.home("two", "run b")
+    with one.hold("runs/seed0", wait=True) as is_mine:
+        assert not left.exists()
+        with pytest.raises(TrimtabError, match="in use"), other.hold("runs/seed0", wait=False):
+            pass
+        is_mine()  # raises where it was taken away
+        # The same run, started again elsewhere, takes over.
+        again = machines.home("three", "run a").hold("runs/seed0", wait=False)
+        with again, pytest.raises(TrimtabError, match="carried out elsewhere"):
+            is_mine()
+    with other.hold("runs/seed0", wait=False) as is_mine:
+        is_mine()
+
+
+def test_a_folder_that_cannot_be_made_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    home = Machines(tmp_path).home("one")
+    with (
+        pytest.raises(TrimtabError, match="cannot write .*Not a directory"),
+        home.hold("runs/seed0", wait=True),
+    ):
+        pass
+
+
 def test_half_of_an_upload_is_what_was_there_before(
     whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,6 +239,8 @@ def test_half_of_an_upload_is_what_was_there_before(
     watched = At(0)
     assert bits(carry_out(address, watched)) == bits(whole)
     assert watched.first == 61
+    named = json.loads(manifest.read_text())["files"]  # and nothing is left of what was lost
+    assert len([path for path in folder.rglob("*") if path.is_file()]) == len(named) + 1
     # A file that is not what the manifest says is told, and nothing is made of it.
     (arrays,) = folder.rglob("model.safetensors.*")
     arrays.write_bytes(arrays.read_bytes()[:-1])

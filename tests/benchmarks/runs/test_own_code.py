@@ -183,3 +183,8 @@ def test_only_a_users_frames_count(own: ModuleType, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.DEBUG), pytest.raises(TrimtabError), in_a_line():
         own.met("step")
     assert caplog.records[-1].exc_info is not None
+
+
+def test_code_that_ends_the_process_is_told_as_a_fault() -> None:
+    with pytest.raises(TrimtabError, match=r"of your own failed with SystemExit: 5"), in_a_line():
+        sys.exit(5)

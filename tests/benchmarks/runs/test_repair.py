@@ -141,6 +141,15 @@ DONE: dict[str, tuple[Callable[[Path], None], str, str]] = {
         "result.json is damaged",
         "its checkpoint at",
     ),
+    "folders for a result and a log": (
+        both(
+            gone("result.json", "metrics.jsonl"),
+            lambda folder: (folder / "result.json").mkdir(),
+            lambda folder: (folder / "metrics.jsonl").mkdir(),
+        ),
+        "metrics.jsonl is damaged (it is no file)",
+        "its checkpoint at",
+    ),
     "junk provenance": (
         junk("provenance.json"),
         "provenance.json is damaged",
@@ -217,6 +226,7 @@ def json_of(folder: Path) -> dict[str, Any]:
     [
         (lambda folder: None, "nothing is wrong", "its checkpoint at 0 environment steps and 30"),
         (junk("metrics.jsonl", ""), "metrics.jsonl is damaged", "its checkpoint at"),
+        (junk("metrics.jsonl", "junk" * 9999), "metrics.jsonl is damaged", "its checkpoint at"),
         (junk("checkpoint/step-*/state.json"), "checkpoint is damaged", "its start"),
         (junk("checkpoint/step-*/arrays.safetensors"), "checkpoint is damaged", "its start"),
         (junk("provenance.json"), "provenance.json is damaged", "its checkpoint at"),

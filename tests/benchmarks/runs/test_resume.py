@@ -49,7 +49,7 @@ STARTING = [
 """Methods that improve a policy."""
 ROUND = "sac buffer_size=36"
 """A run whose ring goes round more than twice."""
-SEQUENCES = "decision_transformer algorithm.embedding=16 algorithm.context=4"
+SEQUENCES = "oppo algorithm.embedding=16 algorithm.context=4 algorithm.foresee=3"
 """A run that draws sequences, and leaves entries out by chance."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.runs.judging import BundleJudge
 from trimtab.benchmarks.runs.rows import collect_episodes
 
 EPISODES, PARTS = 30, 2  # three rounds of ten side by side: a part has one of them, the other two
@@ -119,6 +120,23 @@ def test_a_part_is_judged_anew_in_its_place_and_nowhere_else(
     (tmp_path / "other" / "shard-1-of-2").mkdir(parents=True)
     assert evaluate(tiny, tmp_path / "other", "shard=1/2") == 2
     assert "something is there that this command has not made" in capfd.readouterr().err
+
+
+def test_rows_of_another_evaluation_are_not_replaced(
+    tiny: Any, parts: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = rows(parts)
+    monkeypatch.setattr(BundleJudge, "judge", None)  # it is told before an episode is played
+    capfd.readouterr()
+    assert evaluate(tiny, parts / "machine1", "shard=1/2", "backend=onnx") == 2
+    shown = capfd.readouterr().err
+    assert "the rows of another evaluation are there" in shown and shown.count("\n") == 1
+    assert rows(parts) == before
+
+
+def test_a_part_alone_is_no_evaluation(parts: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (file,) = parts.glob("machine1/shard-*/episodes.parquet")
+    assert "is part 1/2 of an evaluation; name the folder that has all" in told(file, capfd)
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,30 @@ def test_what_a_method_does_not_use_is_refused(given: str, tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("algorithm=td3_bc algorithm.tau=5", "tau=5"),
+        ("algorithm=edac algorithm.critics=1", "critics=1"),
+        ("algorithm=decision_transformer discount=0.9", "discount=0.9"),
+        ("algorithm=td3_bc online_steps=10 algorithm.warmup_steps=20", "online_steps=10"),
+        ("algorithm=oap base={missing}", "missing"),
+        ("algorithm=td3_bc source=policy_guided_diffusion source.guidance=-1", "guidance=-1"),
+        ("algorithm=cal_ql source=policy_guided_diffusion", "returns of whole episodes"),
+        ("algorithm=bc policy=flow policy.hidden=[0]", "hidden"),
+    ],
+)
+def test_nothing_is_recorded_for_a_run_that_cannot_be(
+    words: str, said: str, tmp_path: Path
+) -> None:
+    given = words.format(missing=tmp_path / "missing").split()
+    task = ["env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "dataset.episodes=2"]
+    config = compose_run([*task, "offline_steps=9", *given, f"out={tmp_path}"])
+    with pytest.raises(TrimtabError, match=re.escape(said)):
+        train(config)
+    assert not list(tmp_path.iterdir())
+
+
 def test_offline_and_online_are_one_run(tiny: Any, tmp_path: Path) -> None:
     words = [*tiny.online(tmp_path, "sac"), f"dataset={tiny.dataset}", "offline_steps=30"]
     result = train(compose_run([*words, "online_steps=96", "algorithm.warmup_steps=0"]))

@@ -122,6 +122,30 @@ WRONG = {
         ["algorithm=sac", "algorithm.critics=3000"],
         "algorithm.critics=3000: must be at most 1000",
     ),
+    "a learning rate below 0": (
+        ["algorithm=td3_bc", "algorithm.learning_rate=-1"],
+        "algorithm.learning_rate=-1: must be a number of at least 0",
+    ),
+    "a learning rate that is no number": (
+        ["algorithm=a2pr", "algorithm.vae_learning_rate=nan"],
+        "algorithm.vae_learning_rate=nan: must be a number of at least 0",
+    ),
+    "a setting that is no number": (
+        ["algorithm=cfgrl", "algorithm.guidance=nan"],
+        "algorithm.guidance=nan: is not a number",
+    ),
+    "a number beyond whole numbers": (
+        ["algorithm=oppo", "algorithm.foresee=1e30"],
+        "algorithm.foresee=1000000000000000019884624838656: must be at most 9223372036854775807",
+    ),
+    "a width below 0": (
+        ["algorithm=consistency_distillation", "algorithm.time_dim=-1"],
+        "algorithm.time_dim=-1: must be a whole number of at least 0",
+    ),
+    "an embedding of a million numbers": (
+        ["algorithm=oppo", "algorithm.latent=1000000"],
+        "algorithm.latent=1000000: must be at most 65536",
+    ),
     "a million copies": (["num_envs=1000000"], "num_envs=1000000: must be at most 65536"),
     "a chunk without end": (["act_steps=100000"], "act_steps=100000: must be at most 1000"),
     "a class that is no method": (
@@ -294,12 +318,25 @@ def test_what_the_task_or_the_method_refuses_is_named(words: list[str], expected
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("word", ["algorithm.learning_rate=-1.0", "algorithm.learning_rate=nan"])
-def test_a_value_that_a_constructor_refuses_is_one_line(word: str) -> None:
-    parts = components(compose_run(["env=gym/Hopper-v5", "algorithm=sac", word]))
-    with pytest.raises(TrimtabError, match="sac cannot be made with these settings") as error:
+def test_a_value_that_a_constructor_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "somebodys_sac.py").write_text(
+        "from trimtab.algorithms.off_policy.sac import SAC\n"
+        "class Picky(SAC):\n"
+        "    def __init__(self, setup, *, odd=2, **sac):\n"
+        "        super().__init__(setup, **sac)\n"
+        "        if odd % 2 == 0:\n"
+        "            raise ValueError('an odd number, please')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ["algorithm=sac", "algorithm._target_=somebodys_sac.Picky"]
+    parts = components(compose_run([ENV, *words]))
+    said = "sac cannot be made with these settings: an odd number, please; check algorithm"
+    with pytest.raises(TrimtabError, match=said) as error:
         parts.make_algorithm()
     assert "\n" not in str(error.value)
+    components(compose_run([ENV, *words, "+algorithm.odd=3"])).make_algorithm()
 
 
 def test_settings_are_plain_values_and_a_method_sets_its_own() -> None:

@@ -18,6 +18,8 @@ import yaml
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.runs.rows import read_episodes
 
+STEPS = 3000
+"""Updates of a clone: as many as take some seconds, in which something can happen to it."""
 SUITE = {
     "title": "Tiny",
     "seeds": [0, 1],
@@ -31,7 +33,7 @@ SUITE = {
             "overrides": [
                 "dataset=two_routes", "dataset.episodes=4", "policy=flow", "policy.hidden=[16]",
                 "policy.sampling_steps=2", "algorithm=bc", "algorithm.batch_size=16",
-                "offline_steps=1200", "checkpoint_every=50",
+                f"offline_steps={STEPS}", "checkpoint_every=50",
             ],
         },
         "frozen": {"base": "clone", "seeds": [0], "overrides": ["algorithm=frozen"]},
@@ -54,9 +56,11 @@ class Found:
 class TinySuite:
     """A suite of a few seconds; with a task of its own a run, and one that starts from another."""
 
-    def write(self, folder: Path, steps: int = 1200) -> None:
+    steps = STEPS
+
+    def write(self, folder: Path, steps: int = STEPS) -> None:
         """Write the suite's file, with clones of so many updates."""
-        text = yaml.safe_dump(SUITE).replace("offline_steps=1200", f"offline_steps={steps}")
+        text = yaml.safe_dump(SUITE).replace(f"offline_steps={STEPS}", f"offline_steps={steps}")
         (folder / "tiny.yaml").write_text(text)
 
     def bench(self, folder: Path, *words: str) -> str:

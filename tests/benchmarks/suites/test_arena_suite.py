@@ -9,12 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.suites.suite import load_suite
 
 SOURCE = Path(__file__).parents[3] / "src"
 
 
-def test_the_arena_at_toy_size(tmp_path: Path) -> None:
+def test_the_arena_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=arena", "scale=ci",
          "workers=1"],
@@ -48,3 +51,13 @@ def test_the_arena_at_toy_size(tmp_path: Path) -> None:
     assert float(ticket["episodes"]) == 4  # two tickets of two episodes each
     assert by_contest["flow", "rlpd"]["demonstrations"] == "True"
     assert (folder / "figure.png").stat().st_size > 10_000
+
+    # Any part of it has tables: one of bases alone has no contest, and so no row of one.
+    monkeypatch.chdir(tmp_path)
+    for only, contests in (("doors-flow", 0), ("doors-flow-residual", 1)):
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", "suite=arena", "scale=ci", "workers=1", f"only={only}"])
+        assert ended.value.code == 0
+        part = folder.with_name("arena-ci-part")
+        assert len((part / "arena.csv").read_text().splitlines()) == 2 * contests
+        assert (part / "figure.png").stat().st_size > 5_000

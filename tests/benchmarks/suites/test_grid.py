@@ -101,6 +101,79 @@ def test_some_runs_come_with_the_bases_that_they_start_from(tmp_path: Path) -> N
         load_suite(str(file), "runs", only=["walk-sax"])
 
 
+def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: Path) -> None:
+    document = {
+        "title": "Mine",
+        "seeds": [0],
+        "grid": {
+            "tasks": {"hop": ["env=gym/Hopper-v5"], "walk": ["env=gym/Walker2d-v5"]},
+            "methods": {
+                "sac": ["algorithm=sac"],
+                "ppo": {"words": ["algorithm=ppo"], "tasks": ["walk"], "seconds": 7},
+            },
+        },
+        "scale": {
+            "whole": {},
+            "small": {"leave_out": ["hop-*"]},
+            "none": {"leave_out": ["hip-*"]},
+            "nothing": {"leave_out": ["*"]},
+        },
+    }
+    jobs = {job.name: job for job in suite_of(document, tmp_path).jobs}
+    assert set(jobs) == {"hop-sac", "walk-sac", "walk-ppo"} and jobs["walk-ppo"].seconds == 7
+    assert {job.name for job in suite_of(document, tmp_path, "small").jobs} == {
+        "walk-sac", "walk-ppo",
+    }  # fmt: skip
+    with pytest.raises(TrimtabError, match=r"its scale's leave_out names no run by hip-\*"):
+        suite_of(document, tmp_path, "none")
+    with pytest.raises(TrimtabError, match="has no run that its scale does not leave out"):
+        suite_of(document, tmp_path, "nothing")
+    for key, value, told in (
+        ("tasks", ["hip"], "grid.methods.ppo is run on hip; did you mean hop"),
+        ("tasks", "hop", "grid.methods.ppo.tasks must be a list"),
+        ("budget", False, "grid.methods.ppo has seconds, tasks, words, no budget"),
+        ("words", "x", "grid.methods.ppo must be a list of words, or have words"),
+    ):
+        wrong: Any = copy.deepcopy(document)
+        wrong["grid"]["methods"]["ppo"][key] = value
+        with pytest.raises(TrimtabError, match=told):
+            suite_of(wrong, tmp_path)
+
+
+def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> None:
+    document: dict[str, Any] = {
+        "title": "t", "seeds": [0],
+        "grid": {
+            "where_known": ["algorithm.warmup_steps=7"],
+            "tasks": {"hop": ["env=gym/Hopper-v5"], "walk": ["env=gym/Walker2d-v5"]},
+            "methods": {"sac": ["algorithm=sac", "algorithm.tau=0.1"], "ppo": ["algorithm=ppo"]},
+            "published": {"sac": {"walk": ["algorithm.tau=0.2"]}, "ppo": {"hop": ["discount=0.9"]}},
+        },
+        "scale": {"whole": {}, "small": {"published": ["sac"]}},
+    }  # fmt: skip
+    suite = suite_of(document, tmp_path)
+    jobs = {job.name: job for job in suite.jobs}
+    assert [*jobs] == [
+        "hop-sac", "hop-ppo", "hop-ppo~published", "walk-sac", "walk-sac~published", "walk-ppo",
+    ]  # fmt: skip
+    tuned = jobs["walk-sac~published"]
+    assert tuned.place == {"task": "walk", "method": "sac", "variant": "published"}
+    # After the method's own words, and before what a scale sets for all.
+    given = [word for word in tuned.overrides if word.startswith("algorithm")]
+    assert given == [
+        "algorithm=sac", "algorithm.tau=0.1", "algorithm.tau=0.2", "algorithm.warmup_steps=7",
+    ]  # fmt: skip
+    small = {job.name for job in suite_of(document, tmp_path, "small").jobs}
+    assert small == {*jobs} - {"hop-ppo~published"}
+    for method, task, said in (
+        ("sack", "hop", "grid.published.sack names sack of methods; did you mean sac"),
+        ("sac", "hip", "grid.published.sac names hip of tasks; did you mean hop"),
+    ):
+        document["grid"]["published"] = {method: {task: []}}
+        with pytest.raises(TrimtabError, match=said):
+            suite_of(document, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [

@@ -9,6 +9,7 @@ import errno
 import os
 import signal
 import threading
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from trimtab.benchmarks.suites import jobs
+from trimtab.benchmarks.suites.clusters import CLUSTERS
 from trimtab.benchmarks.suites.launch import Start, Work, launcher_kinds
 from trimtab.benchmarks.suites.launchers import ray as ray_tasks
 from trimtab.benchmarks.suites.launchers import slurm
@@ -143,3 +145,57 @@ def test_numbers_that_ray_does_not_take_are_told_before_it_starts(word: str) -> 
         chosen_launcher("ray", [f"launcher.{word}"])
     assert chosen_launcher("ray", ["launcher.gpus=0.5", "launcher.cpus=1.5"]).settings["cpus"]
     assert launcher_kinds()["ray"].options["cpus"].default == 1.0
+
+
+class Limited:
+    """Takes no more jobs than a user may have on a cluster."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.there, self.asked = most, 0, list[int]()
+
+    def submit_array(self, calls: list[Any]) -> list[Any]:
+        self.asked.append(len(calls))
+        if self.there + len(calls) > self.most:
+            raise RuntimeError("sbatch: error: QOSMaxSubmitJobPerUserLimit")
+        first = self.there
+        self.there += len(calls)
+        return [types.SimpleNamespace(job_id=str(first + i)) for i in range(len(calls))]
+
+
+def test_what_a_cluster_does_not_take_is_submitted_later_and_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = launcher(tmp_path, Answers())
+    found._executor = limited = Limited(3)
+    for number in range(5):
+        found.submit(Work(f"run {number}", ()))
+    found._hand_over()
+    found._hand_over()
+    assert limited.asked == [5, 2] and len(found._sent) == 2
+    found._hand_over()
+    found._hand_over()  # it is not asked again at once
+    assert limited.asked == [5, 2, 3] and "QOSMaxSubmitJobPerUserLimit" in caplog.text
+    monkeypatch.setattr(slurm, "LATER", 0.0)
+    found._not_before = 0.0
+    for _ in range(4):
+        found._hand_over()
+    assert limited.asked[3] == 1 and len(found._sent) == 3
+    limited.most = 10  # others have ended
+    for _ in range(4):
+        found._hand_over()
+    assert len(found._sent) == 5 and not found._waiting
+    assert {work.label for sent in found._sent.values() for work in sent.works.values()} == {
+        f"run {number}" for number in range(5)
+    }
+    # Where nothing of this command is there, nothing that ends could make room.
+    alone = launcher(tmp_path / "alone", Answers())
+    alone._executor = Limited(0)
+    alone.submit(Work("a run", ()))
+    with pytest.raises(TrimtabError, match="nothing could be submitted: sbatch: error: QOSMax"):
+        alone._hand_over()
+
+
+def test_workers_are_all_jobs_together_and_not_those_of_each_array() -> None:
+    cluster = CLUSTERS["slurm"]()
+    assert [cluster.room(1, 3, running) for running in (0, 2, 3)] == [3, 1, 0]
+    assert cluster.room(1, 0, 800) == 500  # no limit is asked for

@@ -80,7 +80,7 @@ def test_slurm_finds_the_same_although_a_job_is_preempted_and_another_one_killed
     taker.start()
     tiny_suite.bench(tmp_path, "launcher=slurm", "launcher.partition=robots", "launcher.minutes=30")
     taker.join(10)
-    assert saved and 100 <= saved[0] < 1200
+    assert saved and 100 <= saved[0] < tiny_suite.steps
     assert tiny_suite.found(tmp_path) == here
     # An array of the two clones, the one that was killed again, and what starts from a clone.
     batches = [(slurm / f"batch.{job}").read_text() for job in (100, 101, 102)]
@@ -300,7 +300,7 @@ def test_ray_finds_the_same_although_nodes_share_no_files_and_one_is_lost(
         """Lose the second of the two nodes, each of which is in the middle of a run."""
         runs = [in_time(lambda seed=seed: trained_a_while(out, seed)) for seed in (0, 1)]
         cluster.lose(cluster.nodes[1])
-        saved.extend(1200 - position(run) for run in runs)
+        saved.extend(tiny_suite.steps - position(run) for run in runs)
 
     taker = threading.Thread(target=take_away, daemon=True)
     taker.start()
@@ -364,6 +364,30 @@ def test_slurm_without_one_of_its_programs(
     assert ended.value.code == 2 and shown.count("\n") == 1
     assert f"launcher=slurm: {missing} is not on the PATH" in shown
     assert len(list(programs.iterdir())) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_is_stopped_before_it_has_detached_leaves_nothing_that_goes_on(
+    number: signal.Signals, tiny_suite: Any, tmp_path: Path
+) -> None:
+    tiny_suite.write(tmp_path, steps=10_000_000)
+    words = ["bench", "suite=tiny.yaml", "workers=1", "detach=true"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        parent = psutil.Process(process.pid)
+        (child,) = in_time(parent.children)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == {signal.SIGTERM: 143, signal.SIGINT: 130}[number], told
+    assert "run the same command again" in told and told.count("\n") == 1
+    in_time(lambda: not child.is_running(), 60)
+    assert not list((tmp_path / "runs").rglob("*log*"))
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,14 @@ def test_offline_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     for path in (tmp_path / "runs").rglob("result.json"):
         assert json.loads(path.read_text())["env_steps"] == 0
     found = lines_of(folder / "budgeted.csv")
-    assert len(found) == 4
-    assert {line["candidates"] for line in found.values()} == {"2"}  # one setting, two seeds
+    candidates = {name.partition(" ")[0]: line["candidates"] for name, line in found.items()}
+    # One setting and two seeds, and twice as many where its authors have a setting for this data.
+    assert candidates == {"td3_bc": "2", "iql": "2", "cql": "2", "rebrac": "4"}
     assert "# Budgeted scores" in (folder / "budgeted.md").read_text()
     assert "trimtab-v0, last" in (folder / "normalised.md").read_text()
+    # One setting for all data in one table, that of its authors for this data in the other.
+    assert {*lines_of(folder / "normalised.csv")} == {"td3_bc", "iql", "cql", "rebrac"}
+    assert {*lines_of(folder / "published.csv")} == {"td3_bc", "iql", "cql", "rebrac~published"}
 
 
 def test_offline_to_online_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +58,7 @@ def test_offline_to_online_at_toy_size(tmp_path: Path, monkeypatch: pytest.Monke
     assert 0 in steps and max(steps) == 60
 
 
-@pytest.mark.parametrize(("name", "runs"), [("offline", 216), ("offline_to_online", 54)])
+@pytest.mark.parametrize(("name", "runs"), [("offline", 129), ("offline_to_online", 60)])
 def test_the_cpu_scale_is_what_it_says(name: str, runs: int) -> None:
     suite = load_suite(name, "runs", scale="cpu")
     assert len(suite.jobs) == runs

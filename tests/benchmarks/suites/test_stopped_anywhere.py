@@ -34,8 +34,11 @@ def test_a_run_that_is_stopped_ends_as_one_left_alone(stops: Any, tmp_path: Path
     code, shown, told = stops.carry_out(stops.COMMANDS["train"], whole)
     assert code == 0, told
     seconds, expected = time.monotonic() - before, stops.result_of(whole, shown)
-    case = stops.Case(signal.SIGKILL, False, 0.85)
-    assert stops.stop("train", case, tmp_path / "killed", seconds, expected) == 0
+    for name, case in {
+        "killed": stops.Case(signal.SIGKILL, False, 0.85),
+        "interrupted": stops.Case(signal.SIGINT, True, 0.12),  # while it imports
+    }.items():
+        assert stops.stop("train", case, tmp_path / name, seconds, expected) == 0
 
 
 def test_results_are_compared_by_what_is_in_them(stops: Any, tmp_path: Path) -> None:

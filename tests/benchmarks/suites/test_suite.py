@@ -106,6 +106,18 @@ def test_bench_writes_everything_and_then_has_nothing_to_do(place: Path) -> None
     assert code == 0, told
     assert json.loads(shown)
 
+    # What says that all is done follows from the runs: a damaged one is written again.
+    note = out / "suite.json"
+    whole = note.read_text()
+    for damage in ("", whole[: len(whole) // 2], json.dumps({**json.loads(whole), "folders": 3})):
+        note.write_text(damage)
+        code, shown, told = bench(place)
+        if damage:
+            assert (code, note.read_text()) == (0, whole), told
+        else:  # an empty file may be anybody's
+            assert code == 2 and "something is there that this command has not made" in told
+            note.write_text(whole)
+
     # A part of it has tables of its own, and its runs are those that are done.
     code, shown, told = bench(place, "only=fro*", "seeds=1")
     assert code == 0, told

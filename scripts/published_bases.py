@@ -1,0 +1,43 @@
+"""The frozen policies that a suite's methods started from, kept beside its results.
+
+A clone that is trained again on another kind of processor is another clone. Who adds a method to
+published results starts from the published bases: copy them to where the runs go, and the suite
+finds them done.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from trimtab.benchmarks.core.rundir import LOCK
+from trimtab.benchmarks.suites.suite import Suite
+from trimtab.files import read_json
+
+BASES = "bases"
+"""Folder of a result that has them, laid out as a folder of runs is."""
+_DEPTH = 5
+"""Folders from a folder of runs to a run's own: family, environment, method, hash, seed."""
+
+
+def keep_bases(part: Path, place: Path, suite: Suite) -> None:
+    """Copy the finished runs that others of an arena start from, without their checkpoints.
+
+    A suite without controls compares other things than what a base becomes, and keeps none.
+
+    Args:
+        part: what ``trimtab bench`` wrote; its ``suite.json`` names the folders of the runs.
+        place: folder of the committed result.
+        suite: the suite.
+    """
+    if not suite.controls:
+        return
+    bases = {job.base for job in suite.jobs if job.base is not None}
+    for run, folder in read_json(part / "suite.json", "suite")["folders"].items():
+        if run.rpartition("/")[0] in bases:
+            shutil.copytree(
+                folder,
+                place.joinpath(BASES, *Path(folder).parts[-_DEPTH:]),
+                ignore=shutil.ignore_patterns("checkpoint", LOCK),
+                dirs_exist_ok=True,
+            )
