@@ -94,7 +94,8 @@ class Algorithm(ABC):
             in one line which is missing. ``start`` stands for a base, or for a policy with a
             dataset, whichever is given: ``Setup.start`` then returns what the method learns on
             from.
-        takes: what of these, or of ``expert``, it makes use of where it is given.
+        takes: what it can do without, and uses where a run gives it: names of ``uses``, or
+            ``expert``.
         starts_from: the one kind of policy that it can start from; empty: any kind.
         without: settings of a parent that have no effect on it; the harness refuses them.
         bootstraps: whether it looks at next observations. A method that does not is also given
@@ -103,8 +104,6 @@ class Algorithm(ABC):
             that only has a dataset is refused where its rewards tell nothing.
         success_reward: least reward of a decision that it takes for a success; where it is a
             number, a dataset has to have successes and others. None where it takes none for one.
-        rewards_differ: whether equal rewards tell it nothing, although they tell how long an
-            episode went on.
         statistics_of_transitions: whether ``setup.statistics`` counts the observations of
             transitions alone, as loaders of transitions do, and not the last one of each episode.
         wants: extra fields of its batches; a keyword of its constructor may decide it.
@@ -130,7 +129,6 @@ class Algorithm(ABC):
     faithful: ClassVar[bool] = True
     bootstraps: ClassVar[bool] = True
     looks_at_rewards: ClassVar[bool] = True
-    rewards_differ: ClassVar[bool] = False
     success_reward: float | None = None
     statistics_of_transitions: ClassVar[bool] = False
     wants: BatchSpec = BatchSpec()

@@ -230,9 +230,9 @@ def _check_callbacks(callbacks: Any) -> None:
     for one in callbacks if several else [callbacks]:
         if not several or not isinstance(one, Callback):
             kind = one.__name__ if isinstance(one, type) else type(one).__name__
-            what = f"the class {kind}" if isinstance(one, type) else f"of type {kind}"
+            what = f"the class {kind}" if isinstance(one, type) else f"something of type {kind}"
             raise TrimtabError(
-                f"train: callbacks={'[…]' if several else '…'} holds {what}; give a list of "
+                f"train: callbacks {'holds' if several else 'is'} {what}; give a list of "
                 "objects of classes that inherit trimtab.Callback, such as [MyCallback()]"
             )
 

@@ -166,7 +166,7 @@ def bare(id: str, options: Mapping[str, Any], *, render: bool = False) -> RawEnv
         ) from error
     except (TrimtabError, OSError):  # a full disk is told of by who knows what it was for
         raise
-    except Exception as error:  # a family may be a user's own
+    except (Exception, SystemExit) as error:  # a family may be a user's own
         raise TrimtabError(f"{id} cannot be made ({in_a_line(error)})") from error
     if not isinstance(made, gymnasium.Env):
         kind = type(made).__name__
@@ -337,7 +337,7 @@ def _first_contact(env: TaskEnv) -> None:
         env.step((action.low + action.high) / 2)
     except (TrimtabError, OSError):
         raise
-    except Exception as error:  # it is a user's, and may hold any fault
+    except (Exception, SystemExit) as error:  # it is a user's, and may hold any fault
         raise TrimtabError(f"{env.id}: {where} raises {where_raised(error)}") from error
 
 

@@ -130,7 +130,7 @@ class Adam:
                 first += size
 
     def _bounded_together(self, gradients: Mapping[int, Tensor]) -> list[tuple[Tensor, ...]]:
-        """Return the gradients, those in one tuple whose norm is bounded as a whole."""
+        """Return the gradients in tuples. The norm of each tuple as a whole is bounded."""
         if not self.bounded_apart:
             return [tuple(gradients.values())]
         ends = itertools.accumulate(self._sizes, initial=0)

@@ -21,7 +21,9 @@ def cosine(start: float, end: float, updates: int, length: int) -> float:
 
 
 def rising(highest: float, updates: int, length: int) -> float:
-    """Return a rate that rises evenly to ``highest``, from its first share on, and stays there.
+    """Return a rate that rises evenly to ``highest`` and stays there.
+
+    The first of ``length`` updates has one part in ``length`` of it, the last one has all of it.
 
     Args:
         highest: the rate after the rise.

@@ -14,10 +14,10 @@ The expert rows are drawn from the few episodes that a run names by ``expert=``,
 Where it names none, they are those rows of a batch that collect most until their episode's end.
 
 An adaptation (``faithful`` is False): the paper's code was not found, and only its idea is known
-here. Our choices are to do without expert episodes, that an update takes as many expert rows as are
-``guide_share`` of its batch, that the virtual step is of the last layer, its rate, the network G
-and the range of its weights: from 0 to ``most_weight``, half of it at first, which is TD3+BC where
-it is 2.
+here. Our choices: without ``expert=`` the good rows come from the batch itself; an update takes
+``guide_share`` of its batch as expert rows; the virtual step is one of the last layer; its rate;
+the network G; and the range of its weights, from 0 to ``most_weight``. They begin at half of that.
+Half of 2 is 1, which is TD3+BC.
 """
 
 from __future__ import annotations

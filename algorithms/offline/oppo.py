@@ -17,7 +17,7 @@ more reward, summed over ``foresee`` decisions from its first one on, and says n
 are alike. The learner sees these answers alone, and no reward; the policy asks for none.
 
 The encoder is no part of what acts or of the bundle. Settings are those of the authors' code for
-scripted teachers; the paper's tables of tuned numbers for each dataset were not all found.
+scripted teachers. Not all of the paper's tuned numbers for single datasets were found.
 
 Deviations from the authors' code: their encoder is BERT, whose blocks normalise after and not
 before each part, and sums its outputs over the padding as well, where the sum here is over what is
@@ -37,6 +37,7 @@ from torch.nn import functional
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam, Group
 from trimtab.algorithms.common.schedules import rising
+from trimtab.algorithms.phases import Budget, Phase
 from trimtab.policies.kinds.preferred_sequence import PreferredSequencePolicy
 from trimtab.policies.networks.sequences import Context, with_memory
 from trimtab.policies.networks.transformer import Transformer
@@ -74,7 +75,6 @@ class OPPO(Algorithm):
 
     uses = frozenset({"dataset"})
     bootstraps = False
-    rewards_differ = True
 
     def __init__(
         self,
@@ -127,6 +127,7 @@ class OPPO(Algorithm):
                 "a multiple of it"
             )
         self.batch_size, self.dropout, self.margin = batch_size, dropout, margin
+        self.discount = setup.discount
         self.preference_weight, self.norm_weight = preference_weight, norm_weight
         self.learning_rate, self.rise_updates = learning_rate, rise_updates
         self.wants = BatchSpec(sequence=context, n_step=foresee)
@@ -147,6 +148,19 @@ class OPPO(Algorithm):
             bounded_apart=True,
         )
         self.optimal_optimizer = Adam([optimal], optimal_learning_rate, weight_decay=weight_decay)
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Return the usual phases.
+
+        Raises:
+            TrimtabError: if rewards are discounted: the teacher adds them up as they are.
+        """
+        if self.discount != 1.0:
+            raise TrimtabError(
+                f"discount={self.discount:g}: OPPO's teacher sums rewards that are not "
+                "discounted; set discount=1"
+            )
+        return super().phases(budget)
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of encoder and decoder, then one of z*."""
@@ -198,7 +212,7 @@ class OPPO(Algorithm):
 def preference_loss(
     optimal: Tensor, embedded: Tensor, first: Tensor, second: Tensor, margin: float
 ) -> Tensor:
-    """Return by how much the preferred stretch of a pair is not nearer the optimal embedding.
+    """Return how much is missing until preferred stretches are nearer z* than the others.
 
     It is the mean over the pairs that are told apart, and 0 where there are none.
 
@@ -211,7 +225,7 @@ def preference_loss(
     """
     one, other = embedded.chunk(2)
     prefers_first = (first > second)[:, None]
-    # Written with one column for each pair, so that nobody waits to learn how many are told apart.
+    # Pairs without a preference count 0: to pick the others out would make a GPU wait.
     found = functional.triplet_margin_loss(
         optimal.expand_as(one),
         torch.where(prefers_first, one, other),

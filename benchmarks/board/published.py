@@ -20,9 +20,9 @@ __all__ = ["FILES", "build", "write"]
 FILES = ("published.md", "published.csv")
 """What is written."""
 READING = """\
-The scores of `normalised.md`, but each method has what its authors set for the dataset, where they
-differ from its one setting (**~published**). A method without that mark has the same setting in
-both tables."""
+The scores of `normalised.md`, but methods marked with **~published** have what their authors set
+for the dataset. A method without that mark has its one setting in both tables: its authors set
+nothing else for the dataset, or this scale of the suite leaves their setting out."""
 
 
 def build(table: pa.Table, names: Mapping[str, str] | None = None) -> list[Normalised]:

@@ -54,7 +54,8 @@ def detach(words: Sequence[str], folder: Path) -> None:
         check_own(log, None, "out")
     # Of two that are started at once, one finds the folder in use: the log is the other one's.
     with atomic_file(log) as own:
-        # From before it is started, so that no signal comes between that and knowing its number.
+        # Signals are held back before the process is started: one that came between its start and
+        # this line's end would leave it behind.
         with interrupt_as_event() as interrupted, sigterm_as_event() as stopped:
             with own.open("wb") as told:
                 process = subprocess.Popen(
@@ -65,12 +66,12 @@ def detach(words: Sequence[str], folder: Path) -> None:
             with _ended_if_stopped(process):
                 deadline = time.monotonic() + _BEGUN
                 while process.poll() is None and time.monotonic() < deadline:
-                    if _is_at_it(process.pid, folder):
-                        break
-                    if interrupted.is_set():
-                        raise KeyboardInterrupt
                     if stopped.wait(0.1):
                         raise Stopped("bench: stopped; nothing goes on, run the same command again")
+                    if interrupted.is_set():
+                        raise KeyboardInterrupt
+                    if _is_at_it(process.pid, folder):
+                        break
         if process.poll():
             lines = own.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
             raise TrimtabError(lines[-1].removeprefix("trimtab: "))
@@ -81,7 +82,7 @@ def detach(words: Sequence[str], folder: Path) -> None:
 
 @contextmanager
 def _ended_if_stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End a process whose starter is stopped before it knows that the process is at its work."""
+    """End a process if its starter is stopped before the process has begun its work."""
     try:
         yield
     except BaseException:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
+import io
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
 
 import trimtab
 from trimtab.benchmarks.cli.surroundings import (
@@ -31,6 +32,8 @@ from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import add_plugin
 
+logger = logging.getLogger(__name__)
+
 HEADER = """\
 Trimtab: a benchmark suite for robot control. In it, small policies steer large generative policies,
 fine-tune them and are measured against them.
@@ -45,31 +48,43 @@ def main(words: Sequence[str] | None = None) -> None:
     with interrupts_noted() as interrupted:
         try:
             code = _carried_out(words, interrupted)
-        except Exception:
+        except Exception as error:
             if not interrupted.is_set():
                 raise
-            code = _interrupted()
+            code = _interrupted(error)
     sys.exit(code)
 
 
-def console() -> NoReturn:
+def console() -> None:
     """Carry out the command line of this process, and end it.
 
-    C++ libraries that have threads of their own may abort a process while it takes them down, most
-    of all after an error: it then ends with code 134, not with ours. So all that Python does at its
-    end is done here, and the rest is left to the operating system.
+    After an error, C++ libraries that have threads of their own may abort the process while Python
+    takes it down: it then ends with code 134, and not with ours. So after an error, what Python
+    does at its end is done here, and the operating system does the rest.
     """
-    code: Any = 0
     try:
         main()
     except SystemExit as ended:
-        code = ended.code
-    threading._shutdown()  # type: ignore[attr-defined]  # pools of threads end
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code if isinstance(code, int) else 1)
+        if not ended.code:
+            raise
+        code = ended.code if isinstance(ended.code, int) else 1
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    with contextlib.suppress(BaseException):  # such as a second Ctrl+C
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    _flush_files()
+    os._exit(code)
+
+
+def _flush_files() -> None:
+    """Write what is in the buffers of open files, such as a log that an environment keeps."""
+    for file in gc.get_objects():
+        if isinstance(file, io.IOBase):
+            with contextlib.suppress(OSError, ValueError):
+                file.flush()
 
 
 def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
@@ -84,11 +99,18 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
         sys.stdout.flush()
     except TrimtabError as error:
         if interrupted.is_set() and not isinstance(error, Stopped):  # it is what came of that
-            return _interrupted()
+            return _interrupted(error)
         print_error(str(error))
         code = error.exit_code
     except KeyboardInterrupt:
         code = _interrupted()
+    except SystemExit as ended:  # by a simulator, or by code that Trimtab imported
+        print_error(
+            f"something called sys.exit({'' if ended.code is None else repr(ended.code)}) in the "
+            "middle of the command; TRIMTAB_LOG=debug shows where"
+        )
+        logger.debug("sys.exit", exc_info=ended)
+        code = 2
     except MemoryError as error:  # such as a buffer or a horizon of billions of steps
         print_error(f"not enough memory: {error or 'close something, or ask for less'}")
         code = 2
@@ -112,8 +134,10 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
     return code
 
 
-def _interrupted() -> int:
-    print_error("interrupted; run the same command again to go on")
+def _interrupted(error: BaseException | None = None) -> int:
+    """Say that the command was interrupted, and what else went wrong in it after that."""
+    more = "" if error is None else f" (it ended with: {' '.join(str(error).split())[:300]})"
+    print_error(f"interrupted; run the same command again to go on{more}")
     return 130
 
 

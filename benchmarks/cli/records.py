@@ -75,15 +75,16 @@ def merged_records(files: Sequence[Path], order: Sequence[str]) -> list[Record]:
 def methods_of(records: Sequence[Record]) -> dict[str, str]:
     """Return what a suite's grid calls each configuration, by the configuration's hash.
 
-    A variant of a method is called ``<method>~<variant>``.
+    A variant of a method is called ``<method>~<variant>``, unless it is the same configuration.
     """
-    names = {}
+    names = dict[str, str]()
     for record in records:
         place = record.get("place", {})
         if place.get("method"):
             variant = place.get("variant")
             name = place["method"] + (f"~{variant}" if variant else "")
-            names[record["config_hash"]] = name
+            if not variant or record["config_hash"] not in names:
+                names[record["config_hash"]] = name
     return names
 
 

@@ -11,7 +11,7 @@ __all__ = ["LOG", "check_folder", "check_renderer", "check_streams", "log_level"
 
 LOG = "TRIMTAB_LOG"
 _RENDERERS = {
-    *("", "egl", "osmesa", "glfw", "cgl", "wgl"),
+    *("", "egl", "glx", "osmesa", "glfw", "cgl", "wgl"),
     *("on", "enable", "enabled", "true", "1", "off", "disable", "disabled", "false", "0"),
 }
 """Values of ``MUJOCO_GL`` that MuJoCo takes, in small letters."""

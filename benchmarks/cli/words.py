@@ -113,13 +113,13 @@ def parse(
                 raise TrimtabError(
                     f"{command}: {word}: one word too many; see trimtab {command} --help"
                 )
-            if bare and key == bare[0]:
-                places += bare_of.get(word, ())
         key = key.lstrip("-+")
         if key not in settings:
             raise TrimtabError(f"{command}: no setting {key!r}; {near(key, settings)}")
         if key in values:
             raise TrimtabError(f"{command}: {key} is given twice, the second time as {text[:80]!r}")
+        if bare and key == bare[0]:
+            places = [place for place in places if place != key] + [*bare_of.get(text, ())]
         setting = settings[key]
         if text == "~" or text.startswith("~/"):  # not every shell reads it after "="
             text = os.path.expanduser(text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ _CHECKPOINT = "checkpoint/"
 _HEAVY = ".safetensors"
 _TRACKERS = "trackers"
 _TRIES = 5
+_BETWEEN = 0.2
+"""Seconds longer that each try waits than the one before."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,9 @@ class Copy:
         Raises:
             TrimtabError: if the copy cannot be read, or does not have the content that it should.
         """
-        for _ in range(_TRIES):
+        before: Files | None = None
+        for attempt in range(_TRIES):
+            time.sleep(attempt * _BETWEEN)
             files = self._shelf.files(self._where)
             if files is None:
                 self._clear({})
@@ -99,9 +104,17 @@ class Copy:
                 self._clear(files)
                 for name, entry in files.items():
                     self._bring(name, entry, whole=wanted(name))
-            except FileNotFoundError:  # replaced by a newer one in the meantime
+            except FileNotFoundError:
+                if files == before:  # twice the same: no newer one has taken its place
+                    break
+                before = files
                 continue
             return True
+        else:
+            raise TrimtabError(
+                f"{self._where}: its copy was replaced by a newer one each time that it was read; "
+                "try again, or wait for the run to end"
+            )
         raise TrimtabError(
             f"{self._where}: its copy lacks files that its {MANIFEST} names, and cannot be mended: "
             "remove this folder there, and carry the run out again"

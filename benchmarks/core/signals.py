@@ -81,9 +81,9 @@ def sigterm_as_exit() -> Iterator[None]:
 
 @contextmanager
 def interrupts_noted() -> Iterator[threading.Event]:
-    """Note that SIGINT came, which raises ``KeyboardInterrupt`` as ever.
+    """Note that SIGINT came. It raises ``KeyboardInterrupt``, as it does without this.
 
-    Where it meets an import or a callback from C, another exception comes out of that.
+    During an import, or in a callback from C, that may come out as another exception.
     """
     noted = threading.Event()
     before = signal.getsignal(signal.SIGINT)

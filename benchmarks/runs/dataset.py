@@ -86,7 +86,10 @@ def expert_of(config: RunConfig, env: EnvSpec) -> Dataset | None:
         return None
     given = Path(path).expanduser()
     if not given.exists():
-        raise TrimtabError(f"expert={path}: does not exist; give a dataset's file or folder")
+        raise TrimtabError(
+            f"expert={path}: does not exist; give a dataset's file or folder, and no name of a "
+            "recipe: trimtab dataset make records one"
+        )
     dataset = open_dataset(given, Path(config["out"]), None, task=env.id)
     if dataset.num_steps > _MOST_OF_EXPERTS:
         raise TrimtabError(
@@ -203,7 +206,7 @@ def check_rewards_fit(dataset: Dataset, env: EnvSpec) -> None:
         )
 
 
-def check_rewards_tell(dataset: Dataset, method: str, *, differ: bool = False) -> None:
+def check_rewards_tell(dataset: Dataset, method: str) -> None:
     """Check that some decisions of a dataset are better than others.
 
     Where all rewards are equal they can still tell how long an episode went on, unless they are 0
@@ -212,7 +215,6 @@ def check_rewards_tell(dataset: Dataset, method: str, *, differ: bool = False) -
     Args:
         dataset: the data.
         method: name of the method that learns from it.
-        differ: whether that is not enough, because the method compares equally long stretches.
 
     Raises:
         TrimtabError: if they are not.
@@ -220,7 +222,7 @@ def check_rewards_tell(dataset: Dataset, method: str, *, differ: bool = False) -
     first = float(dataset.episodes[0].rewards[0])
     if any((episode.rewards != first).any() for episode in dataset.episodes):
         return
-    if not differ and first and any(episode.terminations[-1] for episode in dataset.episodes):
+    if first and any(episode.terminations[-1] for episode in dataset.episodes):
         return
     raise TrimtabError(
         f"dataset {dataset.id}: every reward is {first:g}, which tells {method} nothing; choose "

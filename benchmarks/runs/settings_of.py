@@ -51,6 +51,8 @@ _GROUPS = {
 }
 _OWN = ("out", "suite_name")
 """Settings that say where a run lies and who asked for it, not what it is."""
+_BY_PATH = ("base", "expert", "oracles")
+"""Settings that are named by what the user wrote, where that is known."""
 _DERIVED = ("acts", "version", "protocol")
 """What follows from the rest of an identity document, or is counted by the harness."""
 
@@ -84,8 +86,8 @@ def settings_of(folder: Path) -> dict[str, Any]:
             found[path] = value
     known = identity_words(provenance.get("identity", {}))
     for word, value in known.items():
-        # A base and data are named by the user's words where those are known, not by hashes.
-        if not (word in found and word == "base" or word.startswith("dataset.") and config):
+        # What a run starts from and its data are named as the user named them, if that is known.
+        if not (word in found and word in _BY_PATH or word.startswith("dataset.") and config):
             found[word] = value
     if not config and "seed" in provenance:
         found["seed"] = provenance["seed"]

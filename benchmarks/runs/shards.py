@@ -160,7 +160,7 @@ def write_rows(out: Path, rows: list[EpisodeRow], shard: Shard, note: Mapping[st
 
 
 def check_whole(file: Path) -> None:
-    """Check that a file of rows is no single part of an evaluation in several.
+    """Check that a file of rows is a whole evaluation, and not one of its parts.
 
     Raises:
         TrimtabError: if it is one.

@@ -160,7 +160,7 @@ def _check_data(config: RunConfig, dataset: Dataset, algorithm: Algorithm, act_s
     if algorithm.success_reward is not None:
         check_successes(dataset, config.algorithm, algorithm.success_reward)
     elif told and not config["online_steps"]:
-        check_rewards_tell(dataset, config.algorithm, differ=algorithm.rewards_differ)
+        check_rewards_tell(dataset, config.algorithm)
     if algorithm.wants.next_action:
         check_goes_on(dataset, config.algorithm, act_steps)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -122,8 +123,8 @@ def most(limit: int) -> Rule:
     return lambda value: f"must be at most {limit}" if (value or 0) > limit else None
 
 
-def number_if_any(value: Any) -> str | None:
-    """Return what is wrong with a value that is a number which no setting can have."""
+def possible(value: Any) -> str | None:
+    """Return what is wrong with a number that no setting can have; other values are right."""
     if isinstance(value, float) and math.isnan(value):
         return "is not a number"
     if isinstance(value, int) and abs(value) >= 2**63:
@@ -277,16 +278,23 @@ def check_values(settings: Mapping[str, Any]) -> None:
         known = check_keywords(group, section)
         for key, value in section.items():
             if key in known:
-                _check(f"{group}.{key}", value, _keyword_rule(key))
+                _check(f"{group}.{key}", value, _keyword_rule(key, known[key].annotation))
             if key not in known and key != "_target_":
                 raise TrimtabError(f"{group}.{key}: no such setting; {nearest(key, known)}")
 
 
-def _keyword_rule(key: str) -> Rule:
-    """Return what a keyword of a method, a policy or a source must be, whoever has it."""
-    if key.endswith("learning_rate"):
-        return optional(at_least_zero)
-    return _KEYWORD_RULES.get(key, number_if_any)
+def _keyword_rule(key: str, kind: Any) -> Rule:
+    """Return what a keyword of a method, a policy or a source must be.
+
+    Args:
+        key: its name. Names have rules whoever has them, where the value is a number.
+        kind: the type that it is annotated with.
+    """
+    kinds = {kind} if isinstance(kind, type) else {*typing.get_args(kind)}
+    if not kinds or not kinds <= {int, float, type(None)}:
+        return possible
+    rule = at_least_zero if key.endswith("learning_rate") else _KEYWORD_RULES.get(key, possible)
+    return optional(rule) if rule is at_least_zero or type(None) in kinds else rule
 
 
 def _check_child(group: str, section: Any) -> None:

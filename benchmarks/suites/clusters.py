@@ -29,8 +29,14 @@ class Cluster(Protocol):
     def check(self) -> None:
         """Raise a ``TrimtabError`` where nothing can be submitted."""
 
-    def room(self, runs: int, most: int, running: int) -> int:
-        """Return how many more jobs of so many runs may be submitted; ``most`` at once, or 0."""
+    def room(self, runs: int, most: int, there: int) -> int:
+        """Return how many more jobs may be submitted.
+
+        Args:
+            runs: how many runs a job carries out.
+            most: how many jobs may run at once; 0 for no limit.
+            there: how many were submitted and have not ended.
+        """
 
     def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
         """Return what submitit is told for a job of so many runs."""
@@ -40,6 +46,9 @@ class Cluster(Protocol):
 
     def cancel(self, id: str) -> None:
         """Have a job told to end; it may be told again."""
+
+    def cancel_named(self, name: str) -> None:
+        """Have every job of a name told to end: of an array whose ids are not known."""
 
 
 class _Slurm:
@@ -53,9 +62,13 @@ class _Slurm:
                     "submits to the cluster, or try it out here with launcher.cluster=local"
                 )
 
-    def room(self, runs: int, most: int, running: int) -> int:
-        # Arrays after one another would each have so many at once.
-        return min(most - running, MOST_IN_ARRAY) if most else MOST_IN_ARRAY
+    def room(self, runs: int, most: int, there: int) -> int:
+        # A first array may be long: Slurm itself carries out so many of its jobs at once. A later
+        # one beside it has the places that are free, once half of them are: each array waits in
+        # the queue anew.
+        if not most or not there:
+            return MOST_IN_ARRAY
+        return most - there if most - there >= (most + 1) // 2 else 0
 
     def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
         named = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
@@ -72,9 +85,8 @@ class _Slurm:
         if settings["setup"]:
             found["slurm_setup"] = [settings["setup"]]
         return found | {
-            "name": "trimtab",
             "slurm_signal_delay_s": settings["signal_seconds"],
-            "slurm_array_parallelism": MOST_IN_ARRAY,
+            "slurm_array_parallelism": most or MOST_IN_ARRAY,
         }
 
     def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
@@ -93,6 +105,11 @@ class _Slurm:
         with suppress(OSError):
             subprocess.run(["scancel", id], capture_output=True, check=False)
 
+    def cancel_named(self, name: str) -> None:
+        with suppress(OSError):
+            command = ["scancel", f"--user={os.getuid()}", f"--name={name}"]
+            subprocess.run(command, capture_output=True, check=False)
+
 
 class _ThisMachine:
     """Processes of this machine, which submitit starts as it starts jobs."""
@@ -100,8 +117,8 @@ class _ThisMachine:
     def check(self) -> None:
         return
 
-    def room(self, runs: int, most: int, running: int) -> int:
-        return (most or max((os.cpu_count() or 1) // runs, 1)) - running
+    def room(self, runs: int, most: int, there: int) -> int:
+        return (most or max((os.cpu_count() or 1) // runs, 1)) - there
 
     def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
         return {"timeout_min": settings["minutes"], "gpus_per_node": settings["gpus"]}
@@ -112,6 +129,9 @@ class _ThisMachine:
     def cancel(self, id: str) -> None:
         with suppress(ProcessLookupError):  # a job is known by the number of its process
             os.kill(int(id), signal.SIGTERM)
+
+    def cancel_named(self, name: str) -> None:
+        return  # a process either started or did not
 
 
 CLUSTERS: Mapping[str, type[Cluster]] = {"slurm": _Slurm, "local": _ThisMachine}

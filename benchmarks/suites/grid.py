@@ -38,6 +38,12 @@ _KEYS = frozenset(
         "seconds", "seeds",
     }
 )  # fmt: skip
+_OF_SCALE = frozenset(
+    {
+        "words", "seeds", "tasks", "bases", "methods", "variants", "published", "clone", "budget",
+        "data", "where_known", "leave_out",
+    }
+)  # fmt: skip
 _OF_METHOD = frozenset({"words", "base", "budget", "data", "seconds"})
 _WITHOUT_BASES = frozenset({"words", "seconds", "tasks"})
 
@@ -60,7 +66,13 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
         raise TrimtabError(f"suite {suite}: its grid has {', '.join(sorted(_KEYS))}, no {key}")
     for key in ("clone", "budget", "where_known"):
         _check_words(suite, f"grid.{key}", grid.get(key, []))
+    if "published" in grid and "bases" in grid:
+        raise TrimtabError(
+            f"suite {suite}: grid.published is for grids without bases; write its words as variants"
+        )
     for key, value in narrowing.items():
+        if key not in _OF_SCALE:
+            raise TrimtabError(f"suite {suite}: its scale has {key}; {nearest(key, _OF_SCALE)}")
         _check_words(suite, f"its scale's {key}", value)
     for key in ("bases", "tasks", "variants", "published"):
         for name, value in (grid.get(key) or {}).items():
@@ -74,11 +86,13 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
 
 def _left(suite: str, runs: Runs, patterns: Sequence[str]) -> Runs:
     """Return the runs that no pattern leaves out."""
+    left_out = set[str]()
     for pattern in patterns:
         found = {name for name in runs if fnmatch.fnmatchcase(name, str(pattern))}
         if not found:
             raise TrimtabError(f"suite {suite}: its scale's leave_out names no run by {pattern}")
-        runs = {name: run for name, run in runs.items() if name not in found}
+        left_out |= found
+    runs = {name: run for name, run in runs.items() if name not in left_out}
     if not runs:
         raise TrimtabError(f"suite {suite}: its grid has no run that its scale does not leave out")
     return runs

@@ -133,11 +133,13 @@ def _combinations(words: Sequence[str]) -> list[list[str]]:
         swept = override.is_sweep_override()
         values = override.sweep_string_iterator() if swept else ()
         choices.append([f"{key}={value}" for value in values] if swept else [word])
-    found = [list(words) for words in itertools.product(*choices)]
-    for number, words in enumerate(found):
-        if words in found[:number]:
-            raise TrimtabError(f"sweep: {' '.join(words)} is there twice; name each value once")
-    return found
+    found = dict[tuple[str, ...], None]()
+    for combination in itertools.product(*choices):
+        if combination in found:
+            shown = " ".join(combination)
+            raise TrimtabError(f"sweep: {shown} is there twice; name each value once")
+        found[combination] = None
+    return [list(combination) for combination in found]
 
 
 def _label(words: Sequence[str], combinations: Sequence[Sequence[str]]) -> str:

@@ -56,8 +56,8 @@ class Keeper:
 
         Args:
             run: the folder.
-            holder: who asks. One that asks again was started again, and its turn before has ended;
-                another one has to wait.
+            holder: name of the work that asks. If it asks again, it was started again, and its
+                earlier turn has ended; work of another name has to wait.
 
         Raises:
             TrimtabError: if the folder cannot be made or locked.
@@ -202,7 +202,7 @@ class KeptHome:
     Args:
         call: calls its keeper.
         private: what no other machine is called; part of the name of the scratch folder.
-        holder: what no other run of the command is called.
+        holder: name of the work; no other work of the command has it.
     """
 
     def __init__(self, call: Call, private: str, holder: str) -> None:

@@ -47,7 +47,7 @@ class Transformer(nn.Module):
         count = tokens.shape[1]
         past = torch.ones(count, count, dtype=torch.bool, device=tokens.device)
         seen = (past.tril() if self.causal else past) & there[:, None, None, :]  # [B, 1, T, T]
-        # A token of the padding sees nothing: all scores are equal there, and nothing reads it.
+        # What a token of the padding becomes has no meaning, and nothing reads it.
         mask = torch.where(seen, 0.0, -1e4)
         tokens = functional.dropout(tokens, dropout, dropout > 0)
         for block in self.blocks:

@@ -160,7 +160,10 @@ def test_a_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
     [
         (lambda run: trimtab.train("seed=1"), "settings is of type str; give a mapping"),
         (lambda run: trimtab.train(callbacks=[Heard]), "holds the class Heard; give a list of obj"),
-        (lambda run: trimtab.train(callbacks=Heard()), "holds of type Heard; give a list of obj"),
+        (
+            lambda run: trimtab.train(callbacks=Heard()),
+            "callbacks is something of type Heard; give a list of obj",
+        ),
         (lambda run: trimtab.train(callbacks=[print]), "of type builtin_function_or_method; give"),
         (lambda run: trimtab.train(callbacks=None), "of type NoneType; give a list of objects"),
         (lambda run: trimtab.evaluate(None), "evaluate: policy is of type NoneType; give one path"),

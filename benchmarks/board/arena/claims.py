@@ -278,13 +278,20 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
     A task counts where the method had learned something by then: each of its runs has to be above
     each of ``than``, policies that were not trained. Nothing can be lost below that.
     """
-    every = _of_data(claim, contests)
+    every = [
+        one
+        for one in _of_data(claim, contests)
+        if all(one.methods[name].switch for name in (claim.method, claim.than) if name)
+        and one.methods[claim.method].kept
+    ]
+    if not every:
+        return Finding(claim, "cannot be told", "no run made the switch", 0)
     found = [
         one
         for one in every
         if min(_at_switch(one, claim.method)) > max(_at_switch(one, claim.than))
     ]
-    if every and not found:
+    if not found:
         levels = "; ".join(
             f"{one.task} "
             + " against ".join(
@@ -299,10 +306,7 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
         np.array([kept / max(abs(level), 1e-12) for kept, level in zip(*sides, strict=True)])
         for sides in ((one.methods[claim.method].kept, one.methods[claim.method].switch)
                       for one in found)
-        if len(sides[0])
     ]  # fmt: skip
-    if not shares:
-        return Finding(claim, "cannot be told", "no run made the switch", 0)
     seeds = [np.array([share]) for share in np.concatenate(shares)]
     if len(seeds) < 2:
         return Finding(claim, "cannot be told", "only one run made the switch", len(found))
@@ -316,8 +320,8 @@ def _data_keeps(claim: Claim, contests: Sequence[DataContest]) -> Finding:
 
 
 def _at_switch(contest: DataContest, method: str) -> tuple[float, ...]:
-    """Return a method's scores at the switch; without a method what everything is above."""
-    return (contest.methods[method].switch if method else ()) or (-float("inf"),)
+    """Return a method's scores at the switch; where no method is named, minus infinity."""
+    return contest.methods[method].switch if method else (-float("inf"),)
 
 
 _DATA_JUDGES: Mapping[str, Callable[[Claim, Sequence[DataContest]], Finding]] = {

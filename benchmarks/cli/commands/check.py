@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -55,12 +57,14 @@ def check(env: str, env_options: str, format: str, overrides: Sequence[str]) -> 
 
 def _faults(env: str, options: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a task, here and in another process."""
-    faults, episode = faults_of(env, options, playing=False)
+    with _patience(env, "it is not made"):
+        faults, episode = faults_of(env, options, playing=False)
     if episode is None:
         return faults
-    # Elsewhere first: what never returns can be stopped there, and what ends its process without a
-    # word is seen.
-    there, elsewhere = _play_elsewhere(env, options)
+    # It is played elsewhere first: there, what never returns can be stopped, and what ends its
+    # process is seen.
+    with _patience(env, f"its first {REPEATED} steps are not over"):
+        there, elsewhere = _play_elsewhere(env, options)
     if there is None:
         return [*faults, *elsewhere]
     faults, episode = faults_of(env, options)
@@ -86,12 +90,14 @@ def _play_elsewhere(env: str, options: Mapping[str, Any]) -> tuple[Episode | Non
             worker_pool(1, context, _prepare_worker, told=told, stopped=_STOPPED) as pool,
         ):
             future = pool.submit(episode_in_process, env, dict(options))
-            await_some([future], told, _STOPPED, _Patience(env).look)
+            await_some([future], told, _STOPPED)
             episode, why = future.result()
     except TrimtabError as error:
         if error.exit_code != TrimtabError.exit_code:  # told to stop
             raise
-        return None, ["it ends a worker process without a word; see what it does when it is made"]
+        return None, [
+            "it ends the process that plays it, without a word: see what reset() and step() do"
+        ]
     if why:
         return episode, [
             f"it cannot be made in a worker process ({why}); runs side by side need a task that "
@@ -111,25 +117,32 @@ def _apart(there: Episode, here: Episode, faults: Sequence[str]) -> list[str]:
     ]
 
 
-class _Patience:
-    """Says from time to time that a task is still being played, so that a hang is understood."""
+@contextlib.contextmanager
+def _patience(env: str, what: str) -> Iterator[None]:
+    """Say from time to time that a task still does something, so that a hang is understood.
 
-    def __init__(self, env: str) -> None:
-        self._env = env
-        self._began = time.monotonic()
-        self._said = 0
+    Args:
+        env: the task's id.
+        what: words for what is not over.
+    """
+    began, over = time.monotonic(), threading.Event()
 
-    def look(self) -> None:
-        """Say so, if it is time."""
-        seconds = time.monotonic() - self._began
-        if seconds < (self._said + 1) * SILENCE:
-            return
-        self._said += 1
+    def say() -> None:
         screen = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-        screen.print(
-            f"{self._env}: its first {REPEATED} steps are not over after {seconds:.0f} s; see "
-            "whether reset() and step() return, or stop this with Ctrl+C"
-        )
+        while not over.wait(SILENCE):
+            seconds = time.monotonic() - began
+            screen.print(
+                f"{env}: {what} after {seconds:.0f} s; see whether its constructor, reset() and "
+                "step() return, or stop this with Ctrl+C"
+            )
+
+    thread = threading.Thread(target=say, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _prepare_worker() -> None:

@@ -50,12 +50,19 @@ LOOK = 0.5
 """Seconds between two looks at the files of jobs."""
 AGAIN = 4.0
 """Seconds between two times that jobs are told to end: one that only begins hears nothing yet."""
+FAILURES = 3
+"""Submissions in a row that may fail for other reasons than too many jobs."""
 LATER = 30.0
 """Seconds until jobs that were not taken are submitted again, where others are there."""
 ASK = 10.0
 """Seconds between two questions to the cluster; a job that is gone in two answers has ended."""
 GRACE = 60.0
 """Seconds that jobs have to save their runs' states when this process is told to end."""
+_TOO_MANY = (
+    *("QOSMaxSubmit", "AssocMaxSubmit", "QOSGrpSubmit", "AssocGrpSubmit", "MaxArraySize"),
+    *("Invalid job array specification", "job submit limit", "job violates accounting/QOS policy"),
+)
+"""What ``sbatch`` says where it takes fewer jobs than these, and has taken none of them."""
 _CANCELLED = ("CANCELLED", "DEADLINE", "REVOKED")
 _ENDED = ("BOOT_FAIL", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
 
@@ -114,6 +121,8 @@ class _Jobs:
         self._asked = time.monotonic()
         self._accepted = MOST_IN_ARRAY  # how many jobs the cluster takes at once
         self._not_before = float("-inf")
+        self._arrays = 0
+        self._failures = 0  # submissions in a row that failed for another reason
 
     def submit(self, work: Work) -> concurrent.futures.Future[Done]:
         """Have a run carried out; it is submitted with those that are submitted besides."""
@@ -146,12 +155,18 @@ class _Jobs:
         if not due or time.monotonic() < self._not_before:
             return
         calls = [Job(list(sent.works.items()), self._notes) for sent in due]
+        self._arrays += 1
+        name = f"trimtab-{self._notes.name}-{self._arrays}"
         try:
+            self._executor.update_parameters(name=name)
             jobs = self._executor.submit_array(calls)
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            self._refused(len(due), error)
+            if any(word in str(error) for word in _TOO_MANY):
+                self._refused(len(due), error)
+            else:
+                self._failed(name, error)
             return
-        self._accepted = min(2 * self._accepted, MOST_IN_ARRAY)
+        self._accepted, self._failures = min(2 * self._accepted, MOST_IN_ARRAY), 0
         for sent, job in zip(due, jobs, strict=True):
             sent.id, sent.missing, sent.tries = job.job_id, 0, sent.tries + 1
             self._sent[job.job_id], self._jobs[job.job_id] = sent, job
@@ -160,20 +175,39 @@ class _Jobs:
         self._again = self._again[len(due) :]
 
     def _refused(self, jobs: int, error: Exception) -> None:
-        """Submit fewer jobs, and later where one is too many as long as others are there.
+        """Note that a cluster takes fewer jobs than these; half as many are tried next.
+
+        While other jobs are there, that is done later: their end makes room.
 
         Raises:
-            TrimtabError: if not even one is taken, and none is there whose end could make room.
+            TrimtabError: if a single job is refused, and no other one is there.
         """
         if jobs == 1 and not self._sent:
             raise TrimtabError(
                 f"launcher=slurm: nothing could be submitted: {line_of(error)}"
-            ) from (error)
+            ) from error
         self._accepted = max(jobs // 2, 1)
         if self._sent:
             self._not_before = time.monotonic() + LATER
         logger.warning("%d jobs were not taken, %d are tried next (%s)", jobs, self._accepted,
                        line_of(error))  # fmt: skip
+
+    def _failed(self, name: str, error: Exception) -> None:
+        """Try an array again later, where others are there; some failures are a moment's.
+
+        It may have been taken, and only the answer was lost: so what has its name is told to end.
+
+        Raises:
+            TrimtabError: if nothing else is there, or this happens several times in a row.
+        """
+        self._cluster.cancel_named(name)
+        self._failures += 1
+        if not self._sent or self._failures > FAILURES:
+            raise TrimtabError(
+                f"launcher=slurm: nothing could be submitted: {line_of(error)}"
+            ) from error
+        self._not_before = time.monotonic() + LATER
+        logger.warning("nothing could be submitted, and is tried again (%s)", line_of(error))
 
     def _read(self) -> None:
         """Read how far runs are and what became of them."""

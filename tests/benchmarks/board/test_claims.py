@@ -99,6 +99,7 @@ DATA = """
 - {text: a keeps, source: us, tier: ours, suite: switch, kind: keeps, method: a}
 - {text: stayed, source: us, tier: ours, suite: offline, kind: keeps, method: iql}
 - {text: b learned, source: us, tier: ours, suite: switch, kind: keeps, method: b, than: floor}
+- {text: c keeps, source: us, tier: ours, suite: switch, kind: keeps, method: b, than: c}
 - {text: no rows, source: us, tier: ours, suite: nowhere, kind: higher, method: a, than: b}
 """
 
@@ -133,11 +134,12 @@ def test_claims_of_the_suites_of_data(arena: Arena, tmp_path: Path) -> None:
         for seed in seeds
         for one in (*rows("mine/S-v0", "a", seed, [(0, 10.0), (100, 2.0 + seed), (200, 12.0)]),
                     *rows("mine/S-v0", "b", seed, [(0, 10.0), (100, 10.0), (200, 11.0 + seed)]),
+                    *rows("mine/S-v0", "c", seed, [(100, 3.0), (200, 3.0)]),
                     *rows("mine/S-v0", "floor", seed, [(0, 7.0 + seed), (200, 7.0 + seed)]))
     ]  # fmt: skip
     data = {
         "offline": contests_of(episodes_table(learnt), named),
-        "switch": contests_of(episodes_table(went), records("s", "mine/S-v0", "a", "b", "floor")),
+        "switch": contests_of(episodes_table(went), records("s", "mine/S-v0", *"abc", "floor")),
     }
     scores = data["switch"][0].methods["a"]
     assert scores.switch == (10.0,) * 5 and scores.drop == (-8.0, -7.0, -6.0, -5.0, -4.0)
@@ -147,11 +149,12 @@ def test_claims_of_the_suites_of_data(arena: Arena, tmp_path: Path) -> None:
     found = find(read_claims(tmp_path / "claims.yaml"), arena, data)
     assert [one.verdict for one in found] == [
         "holds", "holds", "holds", "holds", "does not hold", "cannot be told", "cannot be told",
-        "cannot be told",
+        "cannot be told", "cannot be told",
     ]  # fmt: skip
     assert found[0].contests == 1 and "mixed 12 against 5" in found[0].numbers
     assert "s 0 against -6" in found[2].numbers
     assert found[6].numbers == "no more than floor at the switch: s 10 against 9"
+    assert found[7].numbers == "no run made the switch"  # c has no score at it
 
 
 def test_a_claim_of_data_by_a_measure_that_is_not_there(tmp_path: Path) -> None:

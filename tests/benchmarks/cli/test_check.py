@@ -276,6 +276,8 @@ AT_ONCE = {
     "NoInfo": "step() returned None as info; return a dictionary",
     "WrongParts": "its obs_parts are {'observation': (0, 1, 2, 3)}; give a dictionary from names",
     "Raises": "IndexError: a mistake of mine, toys.py line",
+    "Exits": "SystemExit: no licence, toys.py line",
+    "ExitsWhenMade": "cannot be made (SystemExit",
 }
 """What a run is refused with before anything is written, and what a check says."""
 LATER = {
@@ -289,7 +291,7 @@ BY_PLAYING = {
     "UnseededStart": "reset(seed=11) a second time gives another observation: take all that is",
     "UnseededStep": "reset(seed=11) a second time gives another observation after 1 steps",
     "ChangesTheAction": "step() changes the array of the action that it is given, which is the pol",
-    "LeavesItsProcess": "it ends a worker process without a word; see what it does when",
+    "LeavesItsProcess": "it ends the process that plays it, without a word: see what reset() an",
     "OfTheProcess": "reset(seed=…) in another process gives another observation: something of the",
 }
 """What only a check sees."""
@@ -389,7 +391,7 @@ def test_a_task_that_waits_is_said_to(
     monkeypatch.setattr(checks, "SILENCE", 1.0)
     code, lines = said(capfd, "check", "env=toys/Waits")
     assert code == 0 and "no fault found" in lines[0]
-    assert "toys/Waits: its first 20 steps are not over after 1 s; see whether reset()" in lines[1]
+    assert "toys/Waits: its first 20 steps are not over after 1 s; see whether its" in lines[1]
 
 
 # ---- wrong families ------------------------------------------------------------------------------

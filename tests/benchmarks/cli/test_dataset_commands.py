@@ -48,6 +48,7 @@ def test_words_without_a_name_have_a_place_after_each_action(
         assert answer(capfd, "info", word)["episodes"] == len(recorded.episodes)
     assert answer(capfd, "check", str(end)) == answer(capfd, "check", f"path={end}")
     assert "did you mean two_routes" in answer(capfd, "make", "two_rout", code=2)
+    assert "did you mean two_routes" in answer(capfd, "action=make", "two_rout", code=2)
     assert "one word too many" in answer(capfd, "check", str(end), str(end), code=2)
     assert "action=chek: did you mean check" in answer(capfd, "chek", str(end), code=2)
 

@@ -15,6 +15,23 @@ from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
+ENDS = """
+import sys
+from trimtab.benchmarks.cli import main as command_line
+from trimtab.errors import TrimtabError
+def run(words):
+    global log
+    log = open("log.csv", "w")
+    log.write("kept")
+    if words[0] == "2":
+        raise TrimtabError("wrong")
+    if words[0] != "0":
+        sys.exit(*words[1:])
+    return 0
+command_line.run = run
+command_line.console()
+"""
+"""A command that ends as its words say, with a file open as an environment may have one."""
 WITHOUT = (
     "import sys; sys.modules[sys.argv[1]] = None; from trimtab.benchmarks.cli.main import main; "
     "main(['doctor'])"
@@ -98,9 +115,30 @@ def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
     with pytest.raises(SystemExit) as ended:
         command_line.main(["list", "env"])
     assert ended.value.code == 130
-    assert capfd.readouterr().err == "trimtab: interrupted; run the same command again to go on\n"
+    told = capfd.readouterr().err
+    assert told.startswith("trimtab: interrupted; run the same command again to go on (it ended")
+    assert "ImportError: initialization failed" in told and told.count("\n") == 1
     monkeypatch.setattr(command_line, "run", lambda words: importing(words, interrupt=False))
     with pytest.raises(SystemExit) as ended:
         command_line.main(["list", "env"])
     assert ended.value.code == 2 and "initialization failed" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (["0"], 0, ""),
+        (["2"], 2, "trimtab: wrong\n"),
+        (["exit"], 2, "trimtab: something called sys.exit() in the middle of the command; "),
+        (["exit", "no licence"], 2, "trimtab: something called sys.exit('no licence') in the mid"),
+    ],
+)
+def test_however_a_command_ends_its_files_are_written_and_its_code_is_told(
+    words: list[str], code: int, line: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", ENDS, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code and done.stderr.startswith(line)
+    assert len(done.stderr.splitlines()) == bool(line)
+    assert (tmp_path / "log.csv").read_text() == "kept"

@@ -7,6 +7,7 @@ family ``toys`` (``TRIMTAB_FAMILIES=toys``).
 from __future__ import annotations
 
 import os
+import sys
 import time
 from typing import Any
 
@@ -216,6 +217,16 @@ class WrongParts(Right):
 class Raises(Right):
     def step(self, action: Any) -> Any:
         raise IndexError("a mistake of mine")
+
+
+class Exits(Right):
+    def step(self, action: Any) -> Any:
+        sys.exit("no licence")
+
+
+class ExitsWhenMade(Right):
+    def __init__(self) -> None:
+        sys.exit()
 
 
 class ChangesTheAction(Right):

@@ -18,9 +18,9 @@ import pytest
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.core import lease as leases
-from trimtab.benchmarks.core import lockfile
+from trimtab.benchmarks.core import lockfile, mirror
 from trimtab.benchmarks.core.lease import LEASE, lease
-from trimtab.benchmarks.core.mirror import MANIFEST, entries_of, files_of_text
+from trimtab.benchmarks.core.mirror import MANIFEST, Copy, Entry, entries_of, files_of_text
 from trimtab.benchmarks.core.rundir import locked
 from trimtab.benchmarks.core.storage import beside, child_of, open_store
 from trimtab.benchmarks.runs.away import Home, scratch_of
@@ -377,6 +377,44 @@ def test_a_manifest_names_no_file_outside_of_its_folder(name: str) -> None:
             files_of_text(json.dumps({"files": {"a/b": {**entry, **wrong}}}).encode(), "there")
     with pytest.raises(TrimtabError, match="is no manifest of a run"):
         files_of_text(b"[]", "there")
+
+
+class Replaced:
+    """A shelf whose copies lack a file; a newer manifest has come each time, or has not."""
+
+    def __init__(self, newer: bool) -> None:
+        self.newer, self.read = newer, 0
+
+    def files(self, where: str) -> dict[str, Entry]:
+        self.read += 1
+        return {"rows": Entry(self.read if self.newer else 1, "0" * 64)}
+
+    def bring(self, *_: object) -> None:
+        raise FileNotFoundError
+
+    def take(self, *_: object) -> None:
+        raise AssertionError("nothing is sent")
+
+
+@pytest.mark.parametrize(
+    ("newer", "read", "told"),
+    [
+        (True, 5, "there: its copy was replaced by a newer one each time that it was read; try"),
+        (
+            False,
+            2,
+            "there: its copy lacks files that its manifest.json names, and cannot be mended",
+        ),
+    ],
+)
+def test_a_copy_that_is_replaced_while_it_is_read_is_not_called_broken(
+    newer: bool, read: int, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_BETWEEN", 0.0)
+    shelf = Replaced(newer)
+    with pytest.raises(TrimtabError, match=told):
+        Copy(shelf, "there", tmp_path / "here").fetch()
+    assert shelf.read == read
 
 
 def test_a_scratch_folder_is_its_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

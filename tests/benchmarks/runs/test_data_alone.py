@@ -43,9 +43,12 @@ def test_rewards_that_tell_nothing_are_refused(tiny: Any, tmp_path: Path) -> Non
     checked(-1.0, True, *learner)  # how soon an episode ends
     checked(0.0, False, *learner, "online_steps=2000")  # other rewards are to come
     checked(0.0, False, "algorithm=bc", "policy=gaussian", "policy.hidden=[8]")
-    # Stretches of one length are compared by their rewards alone.
+    # The sum of what follows ends with the episode, so it tells how long that went on.
+    checked(-1.0, True, "algorithm=oppo", "algorithm.embedding=8")
     with pytest.raises(TrimtabError, match="every reward is -1, which tells oppo nothing"):
-        checked(-1.0, True, "algorithm=oppo", "algorithm.embedding=8")
+        checked(-1.0, False, "algorithm=oppo", "algorithm.embedding=8")
+    with pytest.raises(TrimtabError, match="discount=0.9: OPPO's teacher sums rewards that are no"):
+        checked(-1.0, True, "algorithm=oppo", "algorithm.embedding=8", "discount=0.9")
     # A classifier of success learns from the data alone, whatever comes later.
     for reward, which in ((0.0, "no step"), (1.0, "every step")):
         told = f"{which} of it has a reward of at least 1, so serl cannot learn what a success is"

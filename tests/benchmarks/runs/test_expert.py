@@ -11,6 +11,7 @@ import torch
 
 from trimtab.benchmarks.runs.build import components
 from trimtab.benchmarks.runs.dataset import expert_of
+from trimtab.benchmarks.runs.settings_of import settings_of
 from trimtab.benchmarks.runs.train import check, train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.types import TrimtabError
@@ -28,6 +29,7 @@ def test_a_run_is_guided_by_other_data(tiny: Any, tmp_path: Path) -> None:
     parts = components(config)
     data = expert_of(config, parts.env)
     assert data is not None and identity["expert"] == data.content_hash
+    assert settings_of(guided.folder)["expert"] == str(tiny.dataset)  # and no hash, for a reader
     # Every decision is there once, in its order.
     given = parts.make_algorithm().expert  # type: ignore[attr-defined]
     actions = torch.cat([torch.tensor(episode.actions) for episode in data.episodes])

@@ -170,6 +170,40 @@ WRONG = {
 }
 
 
+KEYWORDS_OF_OWN = """
+from trimtab.algorithms.offline.bc import BehaviorCloning
+
+
+class Own(BehaviorCloning):
+    def __init__(
+        self,
+        setup: object,
+        *,
+        embedding: str = "clip",
+        latent: list[int] | None = None,
+        bins: int | None = 8,
+        head_learning_rate: str = "cosine",
+        context: int = 4,
+    ) -> None:
+        super().__init__(setup)
+"""
+
+
+def test_keywords_of_ones_own_have_the_rules_of_their_names_where_they_are_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_keywords.py").write_text(KEYWORDS_OF_OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = [*BC, "algorithm._target_=own_keywords.Own"]
+    words = ["embedding=bert", "latent=[8,8]", "bins=null", "head_learning_rate=step"]
+    found = compose_run([*own, *(f"algorithm.{word}" for word in words)])["algorithm"]
+    assert (found["embedding"], found["latent"], found["bins"]) == ("bert", [8, 8], None)
+    with pytest.raises(TrimtabError, match="algorithm.context=1000000: must be at most 10000"):
+        compose_run([*own, "algorithm.context=1000000"])
+    with pytest.raises(TrimtabError, match="algorithm.bins=-1: must be a whole number of at least"):
+        compose_run([*own, "algorithm.bins=-1"])
+
+
 @pytest.mark.parametrize(
     ("word", "key", "value"),
     [

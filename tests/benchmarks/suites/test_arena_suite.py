@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,17 +11,17 @@ import pytest
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.suites.suite import load_suite
 
-SOURCE = Path(__file__).parents[3] / "src"
+
+def bench(*words: str) -> None:
+    """Carry the arena out below the current folder, from this process."""
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "suite=arena", "scale=ci", "workers=1", *words])
+    assert ended.value.code == 0
 
 
 def test_the_arena_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=arena", "scale=ci",
-         "workers=1"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(SOURCE)}, capture_output=True,
-        text=True, timeout=900, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    bench()
     folder = tmp_path / "runs" / "suites" / "arena-ci"
     jobs = load_suite("arena", "runs", scale="ci").jobs
     records = json.loads((folder / "runs.json").read_text())
@@ -53,11 +50,8 @@ def test_the_arena_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (folder / "figure.png").stat().st_size > 10_000
 
     # Any part of it has tables: one of bases alone has no contest, and so no row of one.
-    monkeypatch.chdir(tmp_path)
     for only, contests in (("doors-flow", 0), ("doors-flow-residual", 1)):
-        with pytest.raises(SystemExit) as ended:
-            main(["bench", "suite=arena", "scale=ci", "workers=1", f"only={only}"])
-        assert ended.value.code == 0
+        bench(f"only={only}")
         part = folder.with_name("arena-ci-part")
         assert len((part / "arena.csv").read_text().splitlines()) == 2 * contests
         assert (part / "figure.png").stat().st_size > 5_000

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from trimtab.benchmarks.cli.records import methods_of
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.types import TrimtabError
 
@@ -117,6 +118,8 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
             "small": {"leave_out": ["hop-*"]},
             "none": {"leave_out": ["hip-*"]},
             "nothing": {"leave_out": ["*"]},
+            "twice": {"leave_out": ["*-ppo", "walk-ppo"]},
+            "misspelt": {"leaveout": ["hop-*"]},
         },
     }
     jobs = {job.name: job for job in suite_of(document, tmp_path).jobs}
@@ -124,6 +127,11 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
     assert {job.name for job in suite_of(document, tmp_path, "small").jobs} == {
         "walk-sac", "walk-ppo",
     }  # fmt: skip
+    assert {job.name for job in suite_of(document, tmp_path, "twice").jobs} == {
+        "hop-sac", "walk-sac",
+    }  # fmt: skip
+    with pytest.raises(TrimtabError, match="its scale has leaveout; did you mean leave_out"):
+        suite_of(document, tmp_path, "misspelt")
     with pytest.raises(TrimtabError, match=r"its scale's leave_out names no run by hip-\*"):
         suite_of(document, tmp_path, "none")
     with pytest.raises(TrimtabError, match="has no run that its scale does not leave out"):
@@ -163,6 +171,11 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
     assert given == [
         "algorithm=sac", "algorithm.tau=0.1", "algorithm.tau=0.2", "algorithm.warmup_steps=7",
     ]  # fmt: skip
+    # Settings that are none of their own are the same configuration, whose name is the plain one.
+    places = [{"method": "sac"}, {"method": "sac", "variant": "published"}]
+    for order in (places, places[::-1]):
+        records = [{"config_hash": "a", "place": place} for place in order]
+        assert methods_of(records) == {"a": "sac"}
     small = {job.name for job in suite_of(document, tmp_path, "small").jobs}
     assert small == {*jobs} - {"hop-ppo~published"}
     for method, task, said in (
@@ -182,6 +195,7 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
         (("grid", "bodies"), {}, "no bodies"),
         (("scale", "small", "tasks"), ["hup"], "names hup of tasks; did you mean hop"),
         (("controls",), "frozen", "controls must be a list"),
+        (("grid", "published"), {"sac": {"hop": []}}, "grid.published is for grids without bases"),
         (("grid", "tasks", "hop", "words"), None, "grid.tasks.hop.words must be a list"),
         (("grid", "bases", "flow"), "policy=flow", "grid.bases.flow must be a list"),
         (("grid", "variants", "dsrl_sac", "wide"), None, "variants.dsrl_sac.wide must be a list"),

@@ -29,11 +29,12 @@ class Answers:
 
     def __init__(self, *states: dict[str, str] | None) -> None:
         self.left, self.cancelled, self.asked = list(states), 0, (0, 0)
+        self.cancelled_names = list[str]()
 
     def check(self) -> None:
         return
 
-    def room(self, runs: int, most: int, running: int) -> int:
+    def room(self, runs: int, most: int, there: int) -> int:
         return 10
 
     def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
@@ -45,6 +46,9 @@ class Answers:
 
     def cancel(self, id: str) -> None:
         self.cancelled += 1
+
+    def cancel_named(self, name: str) -> None:
+        self.cancelled_names.append(name)
 
 
 def launcher(folder: Path, cluster: Answers, workers: int = 0, runs_a_job: int = 1) -> Any:
@@ -152,9 +156,15 @@ class Limited:
 
     def __init__(self, most: int) -> None:
         self.most, self.there, self.asked = most, 0, list[int]()
+        self.names, self.lost = list[str](), ""
+
+    def update_parameters(self, name: str) -> None:
+        self.names.append(name)
 
     def submit_array(self, calls: list[Any]) -> list[Any]:
         self.asked.append(len(calls))
+        if self.lost:
+            raise RuntimeError(self.lost)
         if self.there + len(calls) > self.most:
             raise RuntimeError("sbatch: error: QOSMaxSubmitJobPerUserLimit")
         first = self.there
@@ -195,7 +205,46 @@ def test_what_a_cluster_does_not_take_is_submitted_later_and_in_parts(
         alone._hand_over()
 
 
+def test_an_array_whose_answer_was_lost_is_told_to_end_and_not_cut_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been taken: its jobs would be there twice, and nobody would know them."""
+    cluster = Answers()
+    found = launcher(tmp_path, cluster)
+    found._executor = executor = Limited(100)
+    found.submit(Work("run 0", ()))
+    found._hand_over()
+    monkeypatch.setattr(slurm, "LATER", 0.0)
+    executor.lost = "sbatch: error: Batch job submission failed: Socket timed out on send/recv"
+    for number in (1, 2):
+        found.submit(Work(f"run {number}", ()))
+    found._hand_over()
+    executor.lost = ""
+    found._hand_over()
+    assert executor.asked == [1, 2, 2] and len(found._sent) == 3
+    assert cluster.cancelled_names == executor.names[1:2] and len({*executor.names}) == 3
+    # What fails every time is not tried for ever.
+    executor.lost = "sbatch: error: Invalid account or account/partition combination specified"
+    found.submit(Work("run 3", ()))
+    for _ in range(slurm.FAILURES):
+        found._hand_over()
+    with pytest.raises(TrimtabError, match="nothing could be submitted: sbatch: error: Invalid ac"):
+        found._hand_over()
+    # And with nothing else there, not even once more.
+    cluster = Answers()
+    alone = launcher(tmp_path / "alone", cluster)
+    alone._executor = executor
+    alone.submit(Work("a run", ()))
+    with pytest.raises(TrimtabError, match="nothing could be submitted"):
+        alone._hand_over()
+    assert cluster.cancelled_names == executor.names[-1:]
+
+
 def test_workers_are_all_jobs_together_and_not_those_of_each_array() -> None:
+    """A later array has the places that are free, once there are enough of them to wait for."""
     cluster = CLUSTERS["slurm"]()
-    assert [cluster.room(1, 3, running) for running in (0, 2, 3)] == [3, 1, 0]
+    assert [cluster.room(1, 3, there) for there in (0, 1, 2, 3, 40)] == [500, 2, 0, 0, 0]
+    assert [cluster.room(1, 1, there) for there in (0, 1)] == [500, 0]
     assert cluster.room(1, 0, 800) == 500  # no limit is asked for
+    settings = {key: option.default for key, option in slurm.OPTIONS.items()}
+    assert cluster.parameters(settings, 1, 3)["slurm_array_parallelism"] == 3
