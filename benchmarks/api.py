@@ -7,6 +7,7 @@ and check as on the command line, and a run the same folder and the same bits.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import GROUPS
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.errors import TrimtabError
+from trimtab.plugins import command_line
 
 __all__ = [
     "Callback",
@@ -49,6 +51,9 @@ __all__ = [
 
 _NAMES = frozenset({*GROUPS, "env"})
 """Settings whose value is a name."""
+_LISTS = frozenset({"dataset", "oracles", "tracker"})
+"""Settings of a run whose value may be a list."""
+_NAME = re.compile(r"[+~]{0,2}\w[\w.]*")
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ def train(
             "values, or names as keywords, such as seed=1"
         )
     _check_callbacks(callbacks)
+    _check_names(settings or {}, more)
     chosen = {**(settings or {}), **more}
     if len(chosen) < len(settings or {}) + len(more):
         twice = sorted(set(settings or {}) & set(more))
@@ -196,7 +202,7 @@ def leaderboard(
             metric=metric,
             baselines=baseline,
             intervals=intervals,
-            command=f"trimtab leaderboard runs={folder}",
+            command=command_line("leaderboard", f"runs={folder}"),
             versions=versions(),
             sources=sources,
             physics=physics,
@@ -234,6 +240,24 @@ def _check_callbacks(callbacks: Any) -> None:
             raise TrimtabError(
                 f"train: callbacks {'holds' if several else 'is'} {what}; give a list of "
                 "objects of classes that inherit trimtab.Callback, such as [MyCallback()]"
+            )
+
+
+def _check_names(*given: Mapping[Any, Any]) -> None:
+    """Check that settings have names, and that one run is asked for.
+
+    Raises:
+        TrimtabError: if they have not, or a setting has the values of several runs.
+    """
+    for name, value in ((name, value) for settings in given for name, value in settings.items()):
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise TrimtabError(
+                f"train: {name!r} is no name of a setting; names are text, such as 'seed' or "
+                "'algorithm.hidden'"
+            )
+        if isinstance(value, list | tuple) and not {name, name.partition(".")[1]} & {*_LISTS, "."}:
+            raise TrimtabError(
+                f"train: {name}={value!r}: is one value of one run; call train once for each"
             )
 
 

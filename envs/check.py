@@ -112,7 +112,9 @@ def _raised_in(id: str, found: Episode, where: str) -> Iterator[None]:
         yield
     except TrimtabError as error:
         found.faults.append(str(error).removeprefix(f"{id}: "))
-    except (Exception, SystemExit) as error:  # a simulator may call sys.exit
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a simulator may call sys.exit, or have its own kind
         old = where == "reset()" and "unexpected keyword argument" in str(error)
         found.faults.append(OLD_RESET if old else f"{where} raises {where_raised(error)}")
 
@@ -237,6 +239,6 @@ def episode_in_process(id: str, options: Mapping[str, Any]) -> tuple[Episode, st
         with contextlib.closing(bare(id, options)) as raw:
             env = with_flat_spaces(id, raw)
             return play(id, env, success_key, seed=_SEED, steps=REPEATED), ""
-    except (Exception, SystemExit) as error:  # who asked has to be told in words
+    except BaseException as error:  # whatever it is, who asked has to be told in words
         line = str(error) if isinstance(error, TrimtabError) else where_raised(error)
         return Episode(), line.removeprefix(f"{id}: ")

@@ -161,13 +161,14 @@ def bare(id: str, options: Mapping[str, Any], *, render: bool = False) -> RawEnv
     try:
         made: Any = family.build(name, render=render, **{key: values[key] for key in task.options})
     except ImportError as error:
-        raise TrimtabError(
-            f"{id} needs the extra: pip install '{family.install}' ({error})"
-        ) from error
+        told = f"{id} needs the extra: pip install '{family.install}' ({error})"
+        raise TrimtabError(told) from error
     except (TrimtabError, OSError):  # a full disk is told of by who knows what it was for
         raise
     except (Exception, SystemExit) as error:  # a family may be a user's own
-        raise TrimtabError(f"{id} cannot be made ({in_a_line(error)})") from error
+        lacks = isinstance(error, TypeError) and "required" in str(error)
+        hint = "; give what it needs as env_options.<name>=…" if lacks else ""
+        raise TrimtabError(f"{id} cannot be made ({in_a_line(error)}){hint}") from error
     if not isinstance(made, gymnasium.Env):
         kind = type(made).__name__
         raise TrimtabError(f"{id}: what makes it returned {kind}, no gymnasium.Env; return one")
@@ -335,9 +336,9 @@ def _first_contact(env: TaskEnv) -> None:
         env.reset(seed=0)
         where = "step()"
         env.step((action.low + action.high) / 2)
-    except (TrimtabError, OSError):
+    except (TrimtabError, OSError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # it is a user's, and may hold any fault
+    except BaseException as error:  # it is a user's, and may hold any fault
         raise TrimtabError(f"{env.id}: {where} raises {where_raised(error)}") from error
 
 

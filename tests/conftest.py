@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import functools
 import gc
 import json
 import logging
 import os
 import shutil
-import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest import runner
 from hypothesis import settings
 
 from trimtab.benchmarks.artefacts.headless import choose_renderer
@@ -86,6 +86,10 @@ TOGETHER = dict.fromkeys(
 TOGETHER |= dict.fromkeys(
     ("envs/test_mjx.py", "envs/test_traced.py"), "envs/test_contract.py[playground]"
 )
+# And a bundle of each kind of policy is exported once a process.
+TOGETHER |= dict.fromkeys(
+    ("policies/test_black_box.py", "policies/test_runtime.py"), "policies/test_bundle.py"
+)
 DURATIONS = Path(__file__).with_name("durations.json")
 _seconds: collections.Counter[str] = collections.Counter()
 
@@ -142,17 +146,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Groups(config, log)
 
 
-def pytest_runtest_setup() -> None:
-    _read_operators_once()
+def _with_room(run: Callable[[], object]) -> object:
+    return run()
 
 
-def _read_operators_once() -> None:
-    """Keep the exporter's table of ONNX operators, which it makes anew for each graph in 0.8 s."""
-    exporter = sys.modules.get("torch.onnx._internal.exporter._registration")
-    if exporter is None or hasattr(exporter.ONNXRegistry.from_torchlib, "cache_info"):
-        return  # nothing was exported yet, or it is kept already
-    once = functools.cache(exporter.ONNXRegistry.from_torchlib)
-    exporter.ONNXRegistry.from_torchlib = staticmethod(once)  # it is called on an instance, too
+# CPython keeps the frames of calls in pieces of 16 kB, and gives a piece back to the system when
+# the last call in it returns. Below pytest's own fifty calls, a loop deep inside JAX may lie at
+# such an edge, and a third of its time goes there. A call that asks for more than a quarter of a
+# megabyte gets half of one, in which there is room for all that is called from it.
+_with_room.__code__ = _with_room.__code__.replace(co_stacksize=33_000)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
+    """Run a test as pytest does, where its calls have room."""
+    return _with_room(lambda: runner.pytest_runtest_protocol(item, nextitem))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -70,8 +70,8 @@ def test_the_method_is_listed_with_its_paper_and_trains(followed: Path) -> None:
     trained = [
         "train", "algorithm=filtered_bc",
         "env=robotics/PointMaze-TwoRoutes-v0", "policy=flow", "policy.hidden=[16,16]",
-        "dataset=two_routes", "dataset.episodes=4", "act_steps=4", "offline_steps=40",
-        "eval_episodes=2",
+        "policy.sampling_steps=2", "dataset=two_routes", "dataset.episodes=4", "act_steps=4",
+        "offline_steps=40", "eval_episodes=2",
     ]  # fmt: skip
     staged = [
         "train", "algorithm=goal_best_of", "algorithm.hidden=[8]", "algorithm.batch_size=16",
@@ -96,28 +96,54 @@ def test_the_method_is_listed_with_its_paper_and_trains(followed: Path) -> None:
     assert check_bundle(exported)["onnx"] <= 1e-4
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["act_steps=2"], "relabels goals, a step at a time"),
-        (
-            ["env=gym/Hopper-v5", "dataset=hopper_random", "dataset.steps=100"],
-            "has none; trimtab list env tag=goal",
-        ),
-        (["env_options.reward=sparse", "other_task=true"], "does not follow from goals alone"),
+REFUSED = {
+    "relabels goals, a step at a time": ["act_steps=2"],
+    "has none; trimtab list env tag=goal": [
+        "env=gym/Hopper-v5", "dataset=hopper_random", "dataset.steps=100",
     ],
-)
-def test_a_method_with_goals_refuses_what_has_none(
-    words: list[str], told: str, followed: Path
-) -> None:
-    task = [
-        "algorithm=goal_best_of", "policy=flow", "dataset.episodes=4", "offline_steps=10",
-        "env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes",
+    "does not follow from goals alone": ["env_options.reward=sparse", "other_task=true"],
+}  # fmt: skip
+"""Words that the second method refuses, by what it says of them."""
+
+ANSWERS = """
+import contextlib, io, json, sys
+from trimtab.benchmarks.cli.main import main
+answers = []
+for words in json.loads(sys.argv[1]):
+    told, code = io.StringIO(), 0
+    with contextlib.redirect_stderr(told):
+        try:
+            main(words)
+        except SystemExit as ended:
+            code = ended.code
+    answers.append((code, told.getvalue()))
+print(json.dumps(answers))
+"""
+"""As :data:`SEVERAL`; prints the exit code and the standard error of each command."""
+
+
+@pytest.fixture(scope="module")
+def refusals(followed: Path) -> dict[str, tuple[int, str]]:
+    """The exit code and the standard error of each of :data:`REFUSED`."""
+    task = ["env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "dataset.episodes=4"]
+    commands = [
+        [
+            "train", "algorithm=goal_best_of", "policy=flow", "offline_steps=10",
+            *([] if "gym" in words[0] else task), *words,
+        ]
+        for words in REFUSED.values()
     ]  # fmt: skip
-    if "gym" in words[0]:
-        task = ["algorithm=goal_best_of", "policy=flow", "offline_steps=10"]
-    done = run(followed, "-m", "trimtab.benchmarks.cli.main", "train", *task, *words)
-    assert done.returncode == 2 and told in done.stderr, done.stderr
+    done = run(followed, "-c", ANSWERS, json.dumps(commands))
+    assert done.returncode == 0, done.stderr
+    return dict(zip(REFUSED, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("told", REFUSED)
+def test_a_method_with_goals_refuses_what_has_none(
+    told: str, refusals: dict[str, tuple[int, str]]
+) -> None:
+    code, shown = refusals[told]
+    assert code == 2 and told in shown, shown
 
 
 def test_the_contract_tests_cover_the_method(followed: Path) -> None:

@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import trimtab
+from trimtab.benchmarks.cli.main import main
 
 LINKED = ("envs", "datasets", "policies", "algorithms", "benchmarks", "conf")
 
@@ -199,10 +200,16 @@ def test_installed_command_line_answers(installed: Path) -> None:
     assert "bench" in run(sys.executable, "-P", "-c", code, **alone)
 
 
-def test_installed_wheel_lists_what_the_tree_lists(installed: Path, root: Path) -> None:
-    listing = ("-m", "trimtab.benchmarks.cli.main", "list", "algorithm", "format=json")
-    alone = run(sys.executable, "-P", *listing, cwd=installed.parent, path=installed)
-    assert alone == run(sys.executable, "-P", *listing, cwd=installed.parent, path=root / "src")
+def test_installed_wheel_lists_what_the_tree_lists(
+    installed: Path, root: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ("list", "algorithm", "format=json")
+    command = (sys.executable, "-P", "-m", "trimtab.benchmarks.cli.main", *words)
+    alone = run(*command, cwd=installed.parent, path=installed)
+    assert Path(trimtab.__file__).is_relative_to(root / "src")  # what this process lists
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0 and capfd.readouterr().out == alone
 
 
 def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Path) -> None:

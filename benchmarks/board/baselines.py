@@ -8,13 +8,22 @@ from collections.abc import Mapping, Sequence
 from trimtab.benchmarks.board.groups import Group
 from trimtab.errors import TrimtabError
 
-__all__ = ["Baselines", "baseline_of", "check_names"]
+__all__ = ["Baselines", "baseline_of", "check_names", "known_among"]
 
 Baselines = Mapping[str, str | None] | str | None
 """One name for all methods, or one for each; None leaves every method with its frozen base."""
 
 FROZEN = "frozen"
 """Name of the algorithm that leaves its base as it is: the default baseline of what steers it."""
+
+
+def known_among(baselines: Mapping[str, str | None], groups: Sequence[Group]) -> Baselines:
+    """Return the baselines whose names are all there, such as those that a suite has noted.
+
+    Of a suite's rows some may be left out, and a label may say less where settings are not known.
+    """
+    known = {None, *(name for group in groups for name in (group.label, group.algorithm))}
+    return {name: other for name, other in baselines.items() if {name, other} <= known} or None
 
 
 def check_names(baselines: Baselines, groups: Sequence[Group]) -> None:

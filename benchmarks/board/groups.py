@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 from trimtab.benchmarks.board.model import Metric
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.stats import Array
+from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.benchmarks.runs.settings_of import differing, text_of
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.errors import TrimtabError
 
 __all__ = [
@@ -200,7 +202,13 @@ def _lying(runs: Sequence[tuple[str, int]], known: Sources) -> str:
 
 
 def metric_of(table: pa.Table, env: str, wanted: Metric | None) -> Metric:
-    """Return what an environment is scored by."""
+    """Return what an environment is scored by.
+
+    Raises:
+        TrimtabError: if rows have no success, or ``wanted`` is no metric.
+    """
+    if wanted is not None and wanted not in METRIC_NAMES:
+        raise TrimtabError(f"leaderboard: metric={wanted}: {nearest(wanted, METRIC_NAMES)}")
     if wanted == "return":
         return "return"
     success = table.filter(pc.equal(table["env"], env))["success"]

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from trimtab.benchmarks.board import stats
-from trimtab.benchmarks.board.baselines import Baselines, baseline_of, check_names
+from trimtab.benchmarks.board.baselines import Baselines, baseline_of, check_names, known_among
 from trimtab.benchmarks.board.groups import (
     grouped,
     metric_of,
@@ -88,6 +88,7 @@ def build(
     metrics = {env: metric_of(table, env, metric) for env in fingerprints}
     groups = grouped(table, metrics, known.settings)
     check_names(baselines, groups)
+    baselines = baselines or known_among(known.baselines, groups)
     tables = []
     for env, fingerprint in fingerprints.items():
         here = [group for group in groups if group.env == env]
@@ -114,6 +115,9 @@ def build(
 def check_place(out_folder: str | Path) -> None:
     """Check that a leaderboard written to a folder replaces none but an earlier leaderboard.
 
+    Rows are an earlier leaderboard's if one lies beside them; else they are those of a run or of an
+    evaluation, which are there once.
+
     Raises:
         TrimtabError: naming the file of somebody else's.
     """
@@ -129,6 +133,11 @@ def check_place(out_folder: str | Path) -> None:
                 f"out={rows}: something is there that this command has not made; name another "
                 "folder, or remove it"
             ) from error
+        if not (out / "leaderboard.json").is_file():
+            raise TrimtabError(
+                f"out={out}: has the rows of a run or of an evaluation, which a leaderboard would "
+                "replace; name another folder"
+            )
 
 
 def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
@@ -142,7 +151,6 @@ def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
     """
     out = Path(out_folder)
     check_place(out)
-    write_episodes(out / FILE_NAME, leaderboard.rows)
     texts = {
         "leaderboard.md": leaderboard.to_markdown(),
         "leaderboard.csv": leaderboard.to_csv(),
@@ -151,6 +159,7 @@ def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
     }
     for name, text in texts.items():
         atomic_write_text(out / name, text)
+    write_episodes(out / FILE_NAME, leaderboard.rows)  # last: beside it there is a leaderboard
     return {name: out / name for name in (*texts, FILE_NAME)}
 
 

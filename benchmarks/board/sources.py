@@ -6,6 +6,7 @@ they differ, and runs that are not in a table whole.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from trimtab.benchmarks.core.rundir import remedy
-from trimtab.benchmarks.runs.folder import EPISODES, Look, find_runs, look, read_provenance
-from trimtab.benchmarks.runs.rows import collect_episodes, episode_files
+from trimtab.benchmarks.runs.folder import (
+    EPISODES,
+    Look,
+    find_runs,
+    look,
+    named_runs,
+    read_provenance,
+)
+from trimtab.benchmarks.runs.rows import SUITE_NOTE, collect_episodes, episode_files
 from trimtab.benchmarks.runs.settings_of import identity_words
 from trimtab.benchmarks.runs.shards import check_shards, check_whole
 from trimtab.errors import TrimtabError
@@ -36,11 +44,13 @@ class Sources:
         settings: what decides the numbers of a configuration, by its hash and the words of the
             command line.
         notes: on runs that are unfinished or broken.
+        baselines: where the rows are a suite's own, what it compares its methods with.
     """
 
     folders: Mapping[tuple[str, int], Path] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    baselines: Mapping[str, str | None] = field(default_factory=dict)
 
     def newest(self, runs: Iterable[tuple[str, int]]) -> float:
         """Return when the newest of some runs was evaluated, as seconds; 0 where none is known."""
@@ -53,10 +63,12 @@ def collect(place: Path) -> tuple[pa.Table, Sources]:
 
     Raises:
         TrimtabError: if there is no row, a file of rows is damaged, or a part of an evaluation is
-            there twice or lacks.
+            there twice or is missing.
     """
     if place.is_dir():
         check_shards(place)
+    elif not place.exists() and glob.has_magic(str(place)):
+        raise TrimtabError(f"leaderboard: {place} does not exist; {_without_pattern(place)}")
     else:
         check_whole(place)
     runs = find_runs(place) if place.is_dir() else []
@@ -68,7 +80,16 @@ def collect(place: Path) -> tuple[pa.Table, Sources]:
         )
     table = collect_episodes(place)
     published = _published(place)
-    return table, Sources(known.folders, {**published, **known.settings}, known.notes)
+    settings = {**published, **known.settings}
+    return table, Sources(known.folders, settings, known.notes, _baselines_of(place))
+
+
+def _without_pattern(place: Path) -> str:
+    """Return what to give in place of a path with ``*``: a folder, of which all rows are taken."""
+    folder = next(path for path in place.parents if not glob.has_magic(str(path)))
+    runs = find_runs(folder) if folder.is_dir() else []
+    there = f", where there are {named_runs(runs)}" if runs else ""
+    return f"give a folder, all of whose runs are taken, such as runs={folder}{there}"
 
 
 def sources_of(runs: Iterable[Path]) -> Sources:
@@ -89,6 +110,23 @@ def sources_of(runs: Iterable[Path]) -> Sources:
             settings[digest] = words
         notes += _unfinished(look(folder))
     return Sources(folders, settings, tuple(notes))
+
+
+def _baselines_of(place: Path) -> dict[str, str | None]:
+    """Return what the suite whose own rows are there compares its methods with, if one is.
+
+    Raises:
+        TrimtabError: if its note is damaged: a table without the suite's gains would be another.
+    """
+    note = (place if place.is_dir() else place.parent) / SUITE_NOTE
+    try:
+        found = read_json(note, "suite") if note.is_file() else {}
+    except TrimtabError as error:
+        raise TrimtabError(
+            f"{error}; give the suite's trimtab bench again, or remove it"
+        ) from error
+    noted = found.get("baselines") if isinstance(found, dict) else None
+    return noted if isinstance(noted, dict) else {}
 
 
 def _unfinished(found: Look) -> list[str]:

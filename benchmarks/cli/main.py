@@ -82,7 +82,7 @@ def console() -> None:
 def _flush_files() -> None:
     """Write what is in the buffers of open files, such as a log that an environment keeps."""
     for file in gc.get_objects():
-        if isinstance(file, io.IOBase):
+        if issubclass(type(file), io.IOBase):  # isinstance would ask objects for their class
             with contextlib.suppress(OSError, ValueError):
                 file.flush()
 

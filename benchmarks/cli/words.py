@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +20,8 @@ __all__ = ["MOST", "Command", "Setting", "near", "parse"]
 MOST = 2**32 - 1
 """The largest whole number of a setting: NumPy's older generators take no larger seed."""
 
-
+_FEW = 4
+"""As many choices or fewer are all named where a word is none of them: a guess may mislead."""
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
 
 
@@ -28,13 +29,15 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
 class Setting:
     """One ``key=value`` word of a command; ``default`` decides its type, ``...`` means required.
 
-    With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path.
+    With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path. A whole
+    number is at least ``least``.
     """
 
     default: Any
     help: str
     choices: tuple[str, ...] = ()
     address: bool = False
+    least: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Command:
 
 def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
     """Return a hint that names the nearest right word, or all right words if none is near."""
+    if not known:
+        return "there are none"
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
 
@@ -80,6 +85,53 @@ def _next_place(settings: Mapping[str, Setting], places: list[str], word: str) -
     return ""
 
 
+def _is_bare(word: str, settings: Mapping[str, Setting]) -> bool:
+    """Return whether a word names no setting: it has no ``=``, or is an address or a path."""
+    key, equals, _ = word.partition("=")
+    known = key.lstrip("-+") in settings
+    return not equals or _ADDRESS.match(word) is not None or (not known and os.path.exists(word))
+
+
+def _place_of(
+    command: str,
+    settings: Mapping[str, Setting],
+    word: str,
+    places: list[str],
+    bare: Sequence[str],
+    given: Collection[str],
+) -> str:
+    """Return the setting whose value a bare word is.
+
+    Args:
+        command: its name.
+        settings: what it takes.
+        word: the word.
+        places: settings whose values may still be bare words; what is taken goes.
+        bare: all such settings that the command begins with.
+        given: settings that have a value by now.
+
+    Raises:
+        TrimtabError: if every place is taken.
+    """
+    if not bare:
+        return next(iter(settings))
+    key, first = _next_place(settings, places, word), bare[0]
+    if key:
+        return key
+    choices = settings[first].choices
+    # The word is a wrong one in the first place, unless what it is for is given as key=value.
+    free = first not in given and choices
+    if free and (not {*given} & {*bare} or difflib.get_close_matches(word, choices, cutoff=0.5)):
+        return first
+    raise TrimtabError(f"{command}: {word}: one word too many; see trimtab {command} --help")
+
+
+def _first(settings: Mapping[str, Setting], bare: Sequence[str]) -> str:
+    """Return, as ``key=…``, the setting that a path without a key most likely is for."""
+    paths = [key for key in bare or settings if not settings[key].choices]
+    return f"{(paths or list(settings))[0]}=…"
+
+
 def parse(
     command: str,
     settings: Mapping[str, Setting],
@@ -94,8 +146,8 @@ def parse(
         settings: what it takes.
         words: what it was given.
         bare: the settings whose values are the words without ``=``, in this order; by default the
-            first setting. One that has choices, none of which is the word, is passed over if it has
-            a default.
+            first setting. One that is given as ``key=value``, or that has choices, none of which is
+            the word, is passed over if it has a default.
         bare_of: further such settings, by the value of the first one.
 
     Raises:
@@ -103,36 +155,42 @@ def parse(
     """
     values: dict[str, Any] = {}
     places = list(bare)
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or _ADDRESS.match(word):
-            key, text = _next_place(settings, places, word) if bare else next(iter(settings)), word
-            if not key and bare[0] not in values and settings[bare[0]].choices:
-                key = bare[0]  # a wrong word in its place
-            if not key:
-                raise TrimtabError(
-                    f"{command}: {word}: one word too many; see trimtab {command} --help"
-                )
+    # Those with a key come first, so that a bare word never takes the place of one behind it.
+    for word in sorted(words, key=lambda word: _is_bare(word, settings)):
+        key, _, text = word.partition("=")
+        if _is_bare(word, settings):
+            key, text = _place_of(command, settings, word, places, bare, values.keys()), word
         key = key.lstrip("-+")
         if key not in settings:
-            raise TrimtabError(f"{command}: no setting {key!r}; {near(key, settings)}")
+            hint = near(key, settings)
+            if not key.isidentifier():
+                hint += f"; a path with = in it is {_first(settings, bare)}"
+            raise TrimtabError(f"{command}: no setting {key!r}; {hint}")
         if key in values:
             raise TrimtabError(f"{command}: {key} is given twice, the second time as {text[:80]!r}")
-        if bare and key == bare[0]:
-            places = [place for place in places if place != key] + [*bare_of.get(text, ())]
+        further = bare_of.get(text, ()) if bare and key == bare[0] else ()
+        places = [place for place in [*places, *further] if place != key and place not in values]
         setting = settings[key]
+        if not text and setting.default is not ...:  # such as only=$UNSET
+            raise TrimtabError(
+                f"{command}: {key}= is empty; leave it out, or give it a value: {setting.help}"
+            )
         if text == "~" or text.startswith("~/"):  # not every shell reads it after "="
             text = os.path.expanduser(text)
         if setting.choices and text not in setting.choices:
-            raise TrimtabError(f"{command}: {key}={text}: {near(text, setting.choices)}")
+            few = len(setting.choices) <= _FEW
+            hint = near("" if few else text, setting.choices)
+            raise TrimtabError(f"{command}: {key}={text}: {hint}")
         if _ADDRESS.match(text) and not setting.address:
             raise TrimtabError(
                 f"{command}: {key}={text}: takes no address; give a path on this machine"
             )
         if isinstance(setting.default, int):
             text = _without_exponent(text)
-            if not (text.isascii() and text.isdigit()):
-                raise TrimtabError(f"{command}: {key}={text}: must be a whole number, 0 or more")
+            if not (text.isascii() and text.isdigit()) or int(text[:20]) < setting.least:
+                raise TrimtabError(
+                    f"{command}: {key}={text}: must be a whole number, {setting.least} or more"
+                )
             if len(text.lstrip("0")) > len(str(MOST)) or int(text) > MOST:
                 raise TrimtabError(f"{command}: {key}={text}: must be at most {MOST}")
             values[key] = int(text)

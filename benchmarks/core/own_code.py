@@ -85,7 +85,9 @@ def in_a_line() -> Iterator[None]:
     """
     try:
         yield
-    except (Exception, SystemExit) as error:  # a simulator may call sys.exit
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # a simulator may call sys.exit, or have its own kind
         line = fault_of_own_code(error)
         if line is None:
             raise

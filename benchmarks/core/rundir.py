@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -188,6 +189,29 @@ def _unwritable(folder: Path, error: OSError) -> TrimtabError:
     return TrimtabError(
         f"cannot write {folder}: {error.strerror}; choose a writable folder with out=…"
     )
+
+
+def check_writable(folder: Path, variable: str, needed_by: str = "") -> None:
+    """Make the folder that an environment variable names, and check that it can be written.
+
+    Args:
+        folder: the folder.
+        variable: name of the variable.
+        needed_by: the word that makes it needed, if one does.
+
+    Raises:
+        TrimtabError: if it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        why = "it is no folder" if isinstance(error, FileExistsError) else error.strerror
+        told = f"{needed_by}: {variable}" if needed_by else variable
+        raise TrimtabError(
+            f"{told}: {folder} cannot be written: {why}; set {variable} to a writable folder"
+        ) from error
 
 
 def _is_still(path: Path, descriptor: int) -> bool:

@@ -23,6 +23,7 @@ __all__ = ["Store", "beside", "child_of", "is_address", "open_store"]
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://", re.IGNORECASE)
 _KNOWN = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
+_OF_HADOOP = ("hdfs", "viewfs")
 _CHUNK = 1 << 22
 _SUCH = "write an address as s3://bucket/runs or file:///shared/runs"
 
@@ -52,17 +53,19 @@ class Store:
     Args:
         files: file system of pyarrow's.
         root: folder in it.
-        address: what errors call it.
+        address: what it was asked for by.
+        setting: what errors call the address by.
     """
 
-    def __init__(self, files: pa_fs.FileSystem, root: str, address: str) -> None:
+    def __init__(self, files: pa_fs.FileSystem, root: str, address: str, setting: str) -> None:
         self._files, self._root, self.address = files, root.rstrip("/"), address
+        self._told = f"{setting}={address}"
         self._made: set[str] = set()
 
     def read(self, name: str) -> bytes | None:
         """Return what is in a small file; None where there is none."""
         try:
-            with self._explained(), self._files.open_input_stream(self._path(name)) as file:
+            with self._read(), self._files.open_input_stream(self._path(name)) as file:
                 return bytes(file.read())
         except FileNotFoundError:
             return None
@@ -70,7 +73,7 @@ class Store:
     def write(self, name: str, data: bytes) -> None:
         """Replace a small file, whole or not at all."""
         beside = f"{name}.{uuid.uuid4().hex[:8]}.tmp"
-        with self._explained():
+        with self._written():
             self._make_folder(name)
             with self._files.open_output_stream(self._path(beside)) as file:
                 file.write(data)
@@ -79,7 +82,7 @@ class Store:
     def put(self, name: str, path: Path) -> str:
         """Send a file; return the SHA-256 of what was sent."""
         digest = hashlib.sha256()
-        with self._explained():
+        with self._written():
             self._make_folder(name)
             with (
                 path.open("rb") as file,
@@ -98,7 +101,7 @@ class Store:
         """
         digest = hashlib.sha256()
         with (
-            self._explained(),
+            self._read(),
             self._files.open_input_stream(self._path(name)) as there,
             path.open("wb") as file,
         ):
@@ -112,7 +115,7 @@ class Store:
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
-        with self._explained(), contextlib.suppress(FileNotFoundError):
+        with self._written(), contextlib.suppress(FileNotFoundError):
             self._files.delete_file(self._path(name))
 
     def find(self, name: str) -> list[str]:
@@ -123,7 +126,7 @@ class Store:
     def names(self, folder: str) -> list[str]:
         """Return all files in a folder and below it, as names below that folder."""
         root = f"{self._root}/{folder}".rstrip("/")
-        with self._explained():
+        with self._written():
             below = pa_fs.FileSelector(root, allow_not_found=True, recursive=True)
             found = self._files.get_file_info(below)
         return [info.path[len(root) :].strip("/") for info in found if info.is_file]
@@ -137,18 +140,35 @@ class Store:
             self._files.create_dir(folder, recursive=True)
             self._made.add(folder)
 
+    @property
+    def folder(self) -> Path | None:
+        """The folder of this machine that it is; None for a store elsewhere."""
+        return Path(self._root) if isinstance(self._files, pa_fs.LocalFileSystem) else None
+
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _read(self) -> Iterator[None]:
         """Turn the refusal of a file system into one line; that a file is not there stays."""
         try:
             yield
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
-            line = " ".join(str(error).split())[:300]
-            raise TrimtabError(
-                f"{self.address}: {line}; see that it can be reached and written to from here"
-            ) from error
+            raise self._refusal(error) from error
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Turn the refusal of a file system into one line."""
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise self._refusal(error) from error
+
+    def _refusal(self, error: Exception) -> TrimtabError:
+        line = " ".join(str(error).split())[:300]
+        return TrimtabError(
+            f"{self._told}: {line}; see that it can be reached and written to from here, or name "
+            f"another place with {self._told.partition('=')[0]}=…"
+        )
 
 
 def open_store(address: str, setting: str) -> Store:
@@ -167,10 +187,21 @@ def open_store(address: str, setting: str) -> Store:
         raise TrimtabError(f"{told}: an address begins with one of {'://, '.join(_KNOWN)}://")
     try:
         files, root = pa_fs.FileSystem.from_uri(address)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise TrimtabError(
-            f"{told}: {' '.join(str(error).split())[:300]}; {_SUCH}, a space in it as %20"
-        ) from error
+    except (OSError, pa.ArrowException) as error:
+        line = " ".join(str(error).split())[:150]
+        invalid = isinstance(error, pa.ArrowInvalid)  # the address itself, and not what is there
+        more = f"{_SUCH}, a space in it as %20" if invalid else _needed(found[1].lower())
+        raise TrimtabError(f"{told}: {line}; {more}") from error
     if not root.strip("/"):
         raise TrimtabError(f"{told}: name a folder there; {_SUCH}")
-    return Store(files, root, address)
+    return Store(files, root, address, setting)
+
+
+def _needed(kind: str) -> str:
+    """Return what has to be there for a kind of address, where it cannot be opened."""
+    if kind in _OF_HADOOP:
+        return (
+            f"{kind}:// needs Java and Hadoop on this machine: install them and set JAVA_HOME and "
+            "HADOOP_HOME, or name another place"
+        )
+    return "see that it can be reached from here, or name another place"

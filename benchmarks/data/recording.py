@@ -89,7 +89,7 @@ def record_episodes(
     """
     wanted = wanted_of(recipe)
     with contextlib.closing(Stage(recipe)) as stage:  # wrong settings end it here, in one process
-        if wanted.episodes is not None and wanted.episodes <= BLOCK:
+        if _is_small(wanted, stage.horizon):
             with _one_thread():
                 return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
     count = workers or os.cpu_count() or 1
@@ -100,6 +100,13 @@ def record_episodes(
     ):
         attempts = _in_order(recipe, blocks, pool, count, told)
         return select(attempts, wanted, stage.task, progress)
+
+
+def _is_small(wanted: Wanted, horizon: int) -> bool:
+    """Return whether a recipe records a block or less: sooner done than processes have started."""
+    if wanted.episodes is not None:
+        return wanted.episodes <= BLOCK
+    return wanted.steps is not None and wanted.steps <= BLOCK * horizon
 
 
 def _prepare_worker() -> None:
@@ -150,7 +157,8 @@ class Stage:
         options = recipe.get("env_options") or {}
         controller = dict(recipe["controller"])
         self.recipe = recipe
-        self.task = get_spec(recipe["env"], **options).task
+        spec = get_spec(recipe["env"], **options)
+        self.task, self.horizon = spec.task, spec.horizon
         acts: Any = class_of(controller.pop("_target_"), "dataset.controller._target_")
         self.factory = functools.partial(acts, **controller)
         self.env = make(recipe["env"], **options)

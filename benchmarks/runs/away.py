@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import logging
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -20,7 +21,7 @@ from typing import Any, Protocol
 
 from trimtab.benchmarks.core.lease import LEASE, lease
 from trimtab.benchmarks.core.mirror import MANIFEST, Copy, Shelf, is_light
-from trimtab.benchmarks.core.rundir import LOCK_FILE
+from trimtab.benchmarks.core.rundir import LOCK_FILE, check_writable
 from trimtab.benchmarks.core.shelves import StoreShelf
 from trimtab.benchmarks.core.storage import Store, child_of, is_address, open_store
 from trimtab.benchmarks.runs.callbacks import Callback, Moment
@@ -29,8 +30,8 @@ from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "SCRATCH", "AddressHome", "Away", "Home", "at_home", "copied", "localised", "replaced",
-    "scratch_of", "visible",
+    "SCRATCH", "AddressHome", "Away", "Home", "at_home", "check_at_address", "copied", "localised",
+    "replaced", "scratch_of", "visible",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -199,11 +200,13 @@ def scratch_of(address: str) -> Path:
     """Return the folder of this machine for what belongs at an address.
 
     Raises:
-        TrimtabError: if another user has made the folder that is for this one.
+        TrimtabError: if it cannot be written, or another user has made the one for this user.
     """
     chosen = os.environ.get(SCRATCH)
     root = Path(chosen or Path(tempfile.gettempdir()) / f"trimtab-{os.getuid()}")
-    if not chosen:
+    if chosen:
+        check_writable(root, SCRATCH)
+    else:
         try:
             root.mkdir(mode=0o700, exist_ok=True)
             others = root.is_symlink() or root.stat().st_uid != os.getuid()
@@ -235,7 +238,9 @@ def copied(address: str, setting: str) -> Path:
     folder = scratch_of(address) / name
     folder.mkdir(parents=True, exist_ok=True)
     if not Copy(StoreShelf(store), name, folder).fetch(is_light):
-        raise TrimtabError(f"{setting}={address}: there is no run; see trimtab runs {above}")
+        shutil.rmtree(folder, ignore_errors=True)
+        hint = _plain(store, name) or f"there is no run; see trimtab runs {above}"
+        raise TrimtabError(f"{setting}={address}: {hint}")
     return folder
 
 
@@ -271,8 +276,35 @@ def visible(place: str, setting: str) -> Iterator[Path]:
                 continue
             _take_lease(store, where, folder)
         if not found:
-            raise TrimtabError(f"{setting}={place}: there is no run")
+            hint = _plain(store, "") or "there is no run"
+            raise TrimtabError(f"{setting}={place}: {hint}")
         yield Path(scratch)
+
+
+def check_at_address(place: str, setting: str) -> None:
+    """Check that what lies at an address was written to it as to an address.
+
+    Raises:
+        TrimtabError: if it is an ordinary folder.
+    """
+    store = open_store(place, setting)
+    if not store.find(MANIFEST) and (hint := _plain(store, "")):
+        raise TrimtabError(f"{setting}={place}: {hint}")
+
+
+def _plain(store: Store, name: str) -> str:
+    """Return what to do with the files of an ordinary folder at an address; empty if none is there.
+
+    Args:
+        store: at the address, or above it.
+        name: of the folder in it.
+    """
+    if not store.names(name):
+        return ""
+    why = "files are there that were not written to it as to an address (by out=)"
+    if store.folder is None:
+        return f"{why}; copy the folder to this machine and give its path"
+    return f"{why}; give the plain path: {shlex.quote(str(store.folder / name))}"
 
 
 def _take_lease(store: Store, where: str, folder: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.core.rundir import remedy
-from trimtab.benchmarks.runs.folder import RESULT, is_run
-from trimtab.benchmarks.runs.shapes import read_by, way_of
+from trimtab.benchmarks.runs.folder import RESULT, find_runs, is_run, named_runs
+from trimtab.benchmarks.runs.shapes import OBSERVATIONS, read_by, way_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.policies.agent import Reading
@@ -80,6 +80,8 @@ def policy_folder(path: str) -> Path:
             f"{folder} is a file; give the folder of a run or of a bundle (trimtab export makes a "
             "bundle of a .zip of Stable-Baselines3)"
         )
+    if not (folder / "config.json").exists() and (runs := find_runs(folder)):
+        raise TrimtabError(f"{folder} holds runs; give the folder of one: {named_runs(runs)}")
     return folder
 
 
@@ -144,10 +146,12 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
         TrimtabError: naming what differs.
     """
     have = base.policy.spec
-    if called != "policy" and way_of(base.policy.reading) != way_of(Reading(parts=spec.parts)):
+    theirs, ours = way_of(base.policy.reading), way_of(Reading(parts=spec.parts))
+    if called != "policy" and theirs != ours:
         raise TrimtabError(
-            f"{called} {base.folder} reads {read_by(have)}, and observations are given as "
-            f"{read_by(spec)}; leave observations= out"
+            f"{called} {base.folder} reads {OBSERVATIONS[theirs]} (observations={theirs}), and "
+            f"this run gives {OBSERVATIONS[ours]} (observations={ours}); write observations="
+            f"{theirs}, or give another {called}"
         )
     remembered = [name for name, part in have.parts.items() if part.remembered]
     if called != "policy" and remembered:
@@ -165,15 +169,15 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
             f"act_steps={spec.horizon}: {called} {base.folder} reads observations of its last "
             f"decisions, {trained} steps apart; leave act_steps out"
         )
-    for what, ours, theirs in (
+    for what, here, there in (
         ("observation length", read_by(spec), read_by(have)),
         ("action length", spec.action_dim, have.action_dim),
         ("action limits", (spec.action_low, spec.action_high), (have.action_low, have.action_high)),
     ):
-        if ours != theirs:
+        if here != there:
             raise TrimtabError(
-                f"{called} {base.folder} does not fit {env.id}: {what} {theirs} against {ours}; "
-                f"choose a {called} that was trained on a task with the same spaces"
+                f"{called} {base.folder} does not fit {env.id}: {what} {there} against {here}; "
+                f"give another {called}, trained on a task with the same spaces"
             )
     if spec.horizon > have.horizon:
         raise TrimtabError(

@@ -10,7 +10,8 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,8 @@ from trimtab.types import TrimtabError
 
 __all__ = [
     "CHECKPOINT", "CONFIG", "EPISODES", "METRICS", "POLICIES", "POLICY", "PROVENANCE", "RESULT",
-    "STATES", "Look", "check_done", "find_runs", "is_run", "log_fault", "look", "read_config",
-    "read_provenance", "read_result",
+    "STATES", "Look", "check_done", "find_runs", "is_run", "log_fault", "look", "named_runs",
+    "read_config", "read_provenance", "read_result",
 ]  # fmt: skip
 
 PROVENANCE, CONFIG, RESULT = "provenance.json", "config.yaml", "result.json"
@@ -41,6 +42,8 @@ STATES = ("running", "stopped", "done", "broken")
 _TAIL = 1 << 16  # bytes; no line of a log is as long
 _SEED = re.compile(r"seed\d+")
 """Names of runs' folders."""
+_NAMED = 3
+"""Folders that a message names; of the others it says how many there are."""
 _COUNTED = ("env_steps", "updates", "episodes", "seed")
 _STATE = (
     "algorithm", "metrics", "rows", "phases", "updates", "env_steps", "reached", "seconds",
@@ -101,6 +104,12 @@ def find_runs(place: Path) -> list[Path]:
                 found.append(Path(at, name))
                 names.remove(name)
     return sorted(found)
+
+
+def named_runs(runs: Sequence[Path]) -> str:
+    """Return some runs' folders in words: up to three of them, and how many more there are."""
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return ", ".join(shlex.quote(str(run)) for run in runs[:_NAMED]) + more
 
 
 def read_result(folder: Path) -> dict[str, Any]:

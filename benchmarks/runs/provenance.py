@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from trimtab.benchmarks.runs.folder import CONFIG, PROVENANCE, read_provenance
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.registry import confirm
 from trimtab.files import atomic_write_text
-from trimtab.plugins import plugins
+from trimtab.plugins import command_line, named_plugins, plugins
 from trimtab.types import TrimtabError
 
 _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
@@ -60,6 +59,7 @@ def write_provenance(
         "machine": machine(),
         "packages": versions(),
         "command": list(config.words),
+        **({"plugins": list(named_plugins())} if named_plugins() else {}),
         "config_hash": parts.config_hash,
         "identity": dict(parts.identity),
         "device": config["device"],
@@ -90,7 +90,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
     Raises:
         TrimtabError: if the disk refuses.
     """
-    command = " ".join(shlex.join(["trimtab", "train", *config.words]).split())
+    command = " ".join(command_line("train", *config.words).split())
     settings = OmegaConf.to_yaml({**config.settings, **config.asked})
     atomic_write_text(folder / CONFIG, f"# {command}\n{settings}")
 

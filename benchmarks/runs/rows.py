@@ -28,6 +28,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, read_bytes
 
 FILE_NAME = "episodes.parquet"
+SUITE_NOTE = "suite.json"
+"""The file beside a suite's tables: which runs they are of, and what is compared with what."""
 
 VERSION = 2
 """Version of the schema."""

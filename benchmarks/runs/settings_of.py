@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.runs.folder import CONFIG, read_config, read_provenance
+from trimtab.plugins import command_line
 from trimtab.types import TrimtabError
 
 __all__ = ["command_of", "differing", "identity_words", "settings_of", "text_of"]
@@ -130,25 +131,34 @@ def command_of(folder: Path) -> str | None:
 
     Its ``out`` is where the folder is now; runs of earlier versions have not noted their words.
     """
-    words = _or_nothing(read_provenance, folder).get("command")
-    if not (isinstance(words, list) and all(isinstance(word, str) for word in words)):
-        words = _noted(folder / CONFIG)
+    told = _or_nothing(read_provenance, folder)
+    words, named = told.get("command"), told.get("plugins") or []
+    if not _is_text(words) or not _is_text(named):
+        words, named = _noted(folder / CONFIG)
     if not words:
         return None
     # A suite's later word wins over an earlier one; train takes each setting once.
     last = {word.partition("=")[0].lstrip("+~"): word for word in words}
     words = [word for key, word in last.items() if key != "out"]
-    return shlex.join(["trimtab", "train", *words, *_out(folder, words)])
+    return command_line("train", *words, *_out(folder, words), named=named)
 
 
-def _noted(config: Path) -> list[str]:
-    """Return the words that ``config.yaml`` names above the settings."""
+def _is_text(value: Any) -> bool:
+    """Return whether a value is a list of text."""
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _noted(config: Path) -> tuple[list[str], list[str]]:
+    """Return the words that ``config.yaml`` names above the settings, and the plug-ins there."""
     try:
         line = config.open(encoding="utf-8").readline()
         words = shlex.split(line.removeprefix("#"))
     except (OSError, ValueError):
-        return []
-    return words[2:] if line.startswith("# trimtab train ") else []
+        return [], []
+    if words[:1] != ["trimtab"] or "train" not in words:
+        return [], []
+    place = words.index("train")
+    return words[place + 1 :], [str(Path(folder).absolute()) for folder in words[2:place:2]]
 
 
 def _out(folder: Path, words: Iterable[str]) -> list[str]:

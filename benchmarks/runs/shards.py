@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from trimtab.benchmarks.runs.evaluate import SUCCESS_RULE, Scores
 from trimtab.benchmarks.runs.identity import HASH_VERSION, PROTOCOL_REVISION
 from trimtab.benchmarks.runs.judging import BundleJudge
 from trimtab.benchmarks.runs.rows import FILE_NAME, EpisodeRow, read_episodes, write_episodes
+from trimtab.benchmarks.runs.settings_of import text_of
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, atomic_write_json, read_json, sha256_json
 from trimtab.policies.bundle.bundle import bundle_hash
@@ -133,6 +134,13 @@ def check_place(out: Path, shard: Shard, note: Mapping[str, Any]) -> Path:
         TrimtabError: if something else is there, such as the rows of another evaluation.
     """
     folder = out / shard.folder
+    for other in sorted(out.glob(f"shard-*-of-{shard.of}/{NOTE}")):
+        there = _note(other)
+        if other.parent != folder and there["evaluation"] != note["evaluation"]:
+            raise TrimtabError(
+                f"out={out}: {other.parent.name} there is a part of another evaluation"
+                f"{_differing(there, note)}; name another folder, or give the same words"
+            )
     if not os.path.lexists(folder):
         return folder
     if not (folder / NOTE).is_file():
@@ -140,8 +148,8 @@ def check_place(out: Path, shard: Shard, note: Mapping[str, Any]) -> Path:
     there = _note(folder / NOTE)
     if there["evaluation"] != note["evaluation"]:
         raise TrimtabError(
-            f"out={folder}: the rows of another evaluation are there, of {there.get('policy')} "
-            "or with other words; name another folder"
+            f"out={folder}: the rows of another evaluation are there"
+            f"{_differing(there, note)}; name another folder, or give the same words"
         )
     return folder
 
@@ -177,7 +185,7 @@ def check_shards(place: Path) -> None:
     """Check that every evaluation of which there is a part below a folder is there whole, and once.
 
     Raises:
-        TrimtabError: naming the parts that are there twice, or lack.
+        TrimtabError: naming the parts that are there twice, or are missing.
     """
     found: dict[str, dict[int, tuple[Path, Mapping[str, Any]]]] = {}
     for file in sorted(place.rglob(NOTE)):
@@ -200,20 +208,47 @@ def check_shards(place: Path) -> None:
             )
         shards[note["shard"]] = file.parent, note
     for shards in found.values():
-        _check_whole(shards)
+        _check_whole(shards, [part for other in found.values() for part in other.values()])
 
 
-def _check_whole(shards: Mapping[int, tuple[Path, Mapping[str, Any]]]) -> None:
-    """Check that the parts of one evaluation are all there, and every episode of it once."""
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return in which words two evaluations differ, from the notes beside their parts."""
+    one, two = there.get("asked"), here.get("asked")
+    if not isinstance(one, dict) or not isinstance(two, dict):
+        return ""
+    names = [name for name in two if one.get(name) != two[name]]
+    both = [f"{name}={text_of(one.get(name))} against {text_of(two[name])}" for name in names]
+    return f" ({', '.join(both)})" if both else ""
+
+
+def _check_whole(
+    shards: Mapping[int, tuple[Path, Mapping[str, Any]]],
+    everything: Sequence[tuple[Path, Mapping[str, Any]]],
+) -> None:
+    """Check that the parts of one evaluation are all there, and every episode of it once.
+
+    Args:
+        shards: its parts by their numbers.
+        everything: all parts of all evaluations that are there.
+
+    Raises:
+        TrimtabError: naming the parts that are missing, or an episode that is.
+    """
     folder, note = next(iter(shards.values()))
     lacking = [n for n in range(1, note["of"] + 1) if n not in shards]
     if lacking:
         named = ", ".join(f"{n}/{note['of']}" for n in lacking[:5])
         more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+        others = (
+            f"; {path} is part {one['shard']}/{one['of']} of another one{_differing(one, note)}"
+            for path, one in everything
+            if one["evaluation"] != note["evaluation"]
+            and (one["shard"], one["of"]) == (lacking[0], note["of"])
+        )
         raise TrimtabError(
             f"shards: beside {folder}, the part {named}{more} of the evaluation of "
-            f"{note.get('policy')} lacks; carry it out with the same words and shard={lacking[0]}/"
-            f"{note['of']}"
+            f"{note.get('policy')} is missing{next(others, '')}; carry it out with the same words "
+            f"and shard={lacking[0]}/{note['of']}"
         )
     counts = [0] * note["episodes"]
     for path, _ in shards.values():

@@ -27,6 +27,7 @@ from trimtab.benchmarks.runs.folder import (
     PROVENANCE,
     RESULT,
     check_done,
+    is_run,
     look,
     read_result,
 )
@@ -109,6 +110,8 @@ def _components(
 
 def _check_method(config: RunConfig, parts: build.Components) -> None:
     """Make the method once, and check that there is something for it to learn from."""
+    if is_run(Path(config["out"])):
+        raise TrimtabError(f"out={config['out']}: is the folder of a run; name one that holds runs")
     chosen_trackers(config["tracker"])
     algorithm = parts.make_algorithm()
     _check_phases(config, parts, algorithm)

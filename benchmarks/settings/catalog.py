@@ -7,9 +7,11 @@ import re
 from collections.abc import Mapping
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.benchmarks.settings.groups import group_options, registered_target
+from trimtab.benchmarks.settings.groups import group_options, heading, registered_target
 from trimtab.types import TrimtabError
 
+NO_PAPER = "–"
+"""Stands for the paper of a user's method that cites none."""
 _PAPER = re.compile(r'"([^"]+)"\s*\(arXiv\s+(\d{4}\.\d{4,5})')
 
 
@@ -43,7 +45,7 @@ def describe_own(target: str, heading: str = "") -> tuple[str, str]:
     except TrimtabError:
         module = importlib.import_module(target.rpartition(".")[0])
         text = (heading or module.__doc__ or target).strip()
-        return text.splitlines()[0].rstrip("."), "–"
+        return text.splitlines()[0].rstrip("."), NO_PAPER
 
 
 FAMILIES: Mapping[str, str] = {
@@ -71,9 +73,18 @@ def family_of(target: str) -> str:
 
 
 def adaptations() -> list[str]:
-    """Return the names of the registered methods that are adaptations of their papers."""
+    """Return the names of the methods that are adaptations of the papers that they name.
+
+    A user's method may name none, and is no adaptation then.
+    """
     targets = {name: registered_target("algorithm", name) for name in group_options("algorithm")}
-    return [name for name, target in targets.items() if target and not is_faithful(target)]
+    return [
+        name
+        for name, target in targets.items()
+        if target
+        and not is_faithful(target)
+        and describe_own(target, heading("algorithm", name))[1] != NO_PAPER
+    ]
 
 
 def is_faithful(target: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import itertools
 from typing import Any
@@ -106,7 +107,7 @@ def settings_help() -> list[str]:
 
 
 def conf_file(name: str) -> DictConfig:
-    """Return a file of ``conf/``, such as ``dataset/two_routes.yaml``, as it is written.
+    """Return a file of ``conf/``, such as ``dataset/two_routes.yaml``, as it is written; read-only.
 
     Raises:
         TrimtabError: if it is no YAML, or no mapping; or if it is a user's, and Hydra would take
@@ -115,7 +116,7 @@ def conf_file(name: str) -> DictConfig:
     users = outside_file(name)
     file = f"conf/{name}" if users is None else str(users)
     try:
-        loaded = OmegaConf.create(_text(name))
+        loaded = _parsed(_text(name))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise TrimtabError(f"{file}: is no YAML ({yaml_fault(error)}); correct it") from error
     except RecursionError as error:
@@ -127,6 +128,18 @@ def conf_file(name: str) -> DictConfig:
     group = name.partition("/")[0]
     if users is not None and group in loaded:
         check_placed(f"{users}: ", group, _text(name))
+    return loaded
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(text: str) -> Any:
+    """Return what a file's text says; whoever asks for the same text is given the same object.
+
+    A suite's words and every leaderboard ask for the same files again and again, and to parse one
+    takes milliseconds. By the text and not by the name, because a user's file may change.
+    """
+    loaded = OmegaConf.create(text)
+    OmegaConf.set_readonly(loaded, True)
     return loaded
 
 

@@ -27,33 +27,37 @@ from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.datasets.catalog import external_datasets
 from trimtab.types import TrimtabError
 
-__all__ = ["check_name", "check_overrides", "dataset_override", "spell_out"]
+__all__ = ["check_name", "check_overrides", "dataset_override", "readable", "spell_out"]
 
 
 _PATHS = frozenset({"out", "base", "expert", "dataset.path"})
 """Settings whose value is a path, which may have any letters."""
-_GRAMMAR = re.compile(r"""['"]|null$|(choice|range|interval|glob|sort|shuffle)\(""")
+_GRAMMAR = re.compile(r"""['"]|null$|(choice|range|interval|glob|sort|shuffle|tag)\(""")
 """How a value begins that is already written as Hydra reads it."""
+_QUOTED = re.compile(r"""(['"])(.*)\1""")
+"""A value that is one piece of text in quotes."""
+_LISTS = {"oracles": True, "dataset": False}
+"""Settings that take lists of paths; whether a list may be written without its brackets."""
+_NEXT_LIST = re.compile(r"\]\s*,\s*\[")
 _HOME = re.compile(r"""(?<=['"])~(?=/)""")
 _AWKWARD = re.compile(r"""[\[\](),=~'"\\]|(?<!\$)\{""")
 """What Hydra's grammar would take for its own in a path; ``${seed}`` is to be filled in."""
 
 
-def spell_out(overrides: Sequence[str], *, several: bool = False) -> list[str]:
-    """Return overrides with short forms written out, and paths in quotes.
+def spell_out(overrides: Sequence[str]) -> list[str]:
+    """Return a run's overrides with short forms written out, and paths in quotes.
 
-    Short forms are those of a dataset: its folder, runs, or others' id.
-
-    Args:
-        overrides: words of a run, or of a sweep.
-        several: whether they are a sweep's, in which a comma stands between values.
+    Short forms are those of a dataset (its folder, runs, or others' id), and files of the user's
+    own in the place of a group's name.
     """
     spelt: list[str] = []
     for override in overrides:
         key, _, value = override.partition("=")
-        if key in GROUPS and is_file_of_settings(value):
-            override = f"{key}={adopted(key, value, group_options(key))}"
-            spelt.append(override)
+        if key in GROUPS and (inside := _QUOTED.fullmatch(value)):
+            value = inside[2].replace(f"\\{inside[1]}", inside[1])
+            override = f"{key}={value}"
+        if key in GROUPS and is_file_of_settings(value) and _is_one(value):
+            spelt.append(f"{key}={adopted(key, value, group_options(key))}")
             continue
         is_folder = not value.startswith("[") and (
             "/" in value or "." in value or value == "~" or (value and Path(value).exists())
@@ -64,36 +68,65 @@ def spell_out(overrides: Sequence[str], *, several: bool = False) -> list[str]:
             spelt += ["dataset=folder", f"dataset.path={value}"]
         elif key == "dataset" and value.startswith("["):
             spelt += ["dataset=runs", f"dataset.runs={_paths_in_quotes(value)}"]
-        elif key == "oracles" and value not in ("", "null"):
-            spelt.append(f"{key}={_paths_in_quotes(value if value[0] == '[' else f'[{value}]')}")
         else:
-            spelt.append(override)
-    return [_lexable(word, several) for word in spelt]
+            spelt.append(_list_in_quotes(override))
+    return [readable(word) for word in spelt]
+
+
+def _is_one(path: str) -> bool:
+    """Return whether a comma in a path is the file's, and does not stand between several."""
+    return "," not in path or os.path.exists(path)
+
+
+def _list_in_quotes(word: str) -> str:
+    """Return a word whose value is a list of paths with each of them in quotes."""
+    key, _, value = word.partition("=")
+    if key not in _LISTS or value in ("", "null"):
+        return word
+    if value[0] == "[":
+        return f"{key}={_paths_in_quotes(value)}"
+    return f"{key}={_paths_in_quotes(f'[{value}]')}" if _LISTS[key] else word
 
 
 def _paths_in_quotes(listed: str) -> str:
     """Return a list of paths with each of them in quotes, unless it is written so already."""
     inside = listed[1:-1]
-    if not listed.endswith("]") or set(inside) & set("'\"\\"):
+    if not listed.endswith("]") or set(inside) & set("'\"\\") or _NEXT_LIST.search(inside):
         return listed
     paths = [path.strip() for path in inside.split(",")]
     return f"[{','.join(quoted(os.path.expanduser(path)) for path in paths if path)}]"
 
 
-def _lexable(word: str, several: bool) -> str:
-    """Return a word with its value in quotes if Hydra would not read its letters without them."""
+def readable(word: str, *, several: bool = False) -> str:
+    """Return a word with its value in quotes if Hydra would not read its letters without them.
+
+    Args:
+        word: of a run, spelt out; or of a sweep, as it was given.
+        several: whether it is a sweep's, in which a comma stands between values.
+    """
+    word = _list_in_quotes(word) if several else word
     key, _, value = word.partition("=")
     if key in _PATHS or key == "dataset.runs":  # in quotes, so that no shell has read it
         value = _HOME.sub(lambda _: os.path.expanduser("~"), value)
         word = f"{key}={value}" if "=" in word else word
-    if key in _PATHS and _AWKWARD.search(value) and not _GRAMMAR.match(value):
-        paths = value.split(",") if several else [value]
-        return f"{key}={','.join(quoted(os.path.expanduser(path)) for path in paths)}"
+    if value.startswith(("[", "{")) and key in GROUPS or _GRAMMAR.match(value):
+        return word
+    if several and (key in _PATHS or key in GROUPS):
+        paths = [path.strip() for path in value.split(",")]
+        return f"{key}={','.join(_path(path) for path in paths)}" if "=" in word else word
+    if key in _PATHS and _AWKWARD.search(value):
+        return f"{key}={quoted(os.path.expanduser(value))}"
     plain = value[:1] not in ("[", "{") and not set(value) & set("'\"(),")  # one piece of text
     return f"{key}={quoted(value)}" if plain and not value.isascii() else word
 
 
-def check_overrides(overrides: Sequence[str], *, several: bool = False) -> list[str]:
+def _path(path: str) -> str:
+    """Return a path, or a name, as one of the values of a sweep."""
+    awkward = _AWKWARD.search(path) or not path.isascii()
+    return quoted(os.path.expanduser(path)) if awkward else path
+
+
+def check_overrides(overrides: Sequence[str]) -> list[str]:
     """Check names against what there is, and let every constructor keyword be set.
 
     Hydra only lets a key be set that some YAML has; a keyword that a YAML leaves at its default is
@@ -101,10 +134,9 @@ def check_overrides(overrides: Sequence[str], *, several: bool = False) -> list[
 
     Args:
         overrides: words as :func:`spell_out` returns them.
-        several: whether they are a sweep's.
 
     Raises:
-        TrimtabError: with the nearest right name; or if there are several values and no sweep.
+        TrimtabError: with the nearest right name; or if one has several values.
     """
     parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
     top = top_level()
@@ -117,7 +149,7 @@ def check_overrides(overrides: Sequence[str], *, several: bool = False) -> list[
         elif not isinstance(override.value(), str | None):
             raise TrimtabError(f"{text}: leave the word out; what is not named is not used")
     for text, override in zip(overrides, parsed, strict=True):
-        if override.is_sweep_override() and not several:
+        if override.is_sweep_override():
             raise TrimtabError(
                 f"{text}: these are several runs, a sweep: add -m; one value with a comma in it "
                 "goes into quotes"
@@ -152,6 +184,8 @@ def _check_choice(text: str, override: Override) -> None:
     options = sorted(GlobalHydra.instance().config_loader().get_group_options(group))
     swept = override.is_sweep_override()
     for one in override.sweep_string_iterator() if swept else [override.value()]:
+        if swept and is_file_of_settings(str(one)):  # read once it is known to be a sweep
+            continue
         if one in (None, "null") or isinstance(one, list | dict):
             raise TrimtabError(f"{text}: name one, or leave it out; {nearest('', options)}")
         check_name(group, str(one), options)
@@ -175,7 +209,9 @@ def check_name(group: str, name: str, options: Sequence[str]) -> None:
             f"{group}={name}: is called {RENAMED[name]} now; write {group}={RENAMED[name]}"
         )
     if name not in options:
-        raise TrimtabError(f"{group}={name}: {nearest(name, options)}")
+        known = nearest(name, options)
+        more = f"; trimtab list {group} shows them" if known.startswith("there are") else ""
+        raise TrimtabError(f"{group}={name}: {known}{more}")
 
 
 def _inner_override(text: str, head: str, rest: str, chosen: Mapping[str, Any]) -> str:

@@ -7,12 +7,14 @@ from collections.abc import Iterable
 
 __all__ = ["nearest", "quoted", "yaml_fault"]
 
-_MOST_NAMED = 100  # right words in one message; more of them are no help
+_MOST_NAMED = 40  # right words in one message; more of them are no help
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint that names the nearest right word, or all of them."""
     known = list(known)
+    if not known:
+        return "there are none"
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]}?"

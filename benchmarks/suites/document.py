@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trimtab.benchmarks.settings.groups import load_group
 from trimtab.benchmarks.settings.values import MOST_SEED
-from trimtab.benchmarks.settings.words import nearest, yaml_fault
+from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 
@@ -51,13 +50,12 @@ def read_document(name: str) -> tuple[str, dict[str, Any]]:
             raise TrimtabError(f"suite={name}: must be a name, or a file that ends in .yaml")
         return name, load_group("suite", name)
     try:
-        document = yaml.safe_load(read_bytes(path, _MOST_BYTES).decode())
+        text = read_bytes(path, _MOST_BYTES)
     except TrimtabError as error:
         raise TrimtabError(f"suite={error}") from error
     except OSError as error:
         raise TrimtabError(f"suite={name}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise TrimtabError(f"suite={name}: is no YAML ({yaml_fault(error)})") from error
+    document = plain_yaml(text, f"suite={name}")
     check_document(name, document)
     return path.stem, document
 
@@ -119,7 +117,9 @@ def _check_run(name: str, run: Any, what: Any, shared: Mapping[str, Any]) -> Non
         _check_words(name, f"{run}.{key}", what.get(key, []))
     for part in what.get("with", []):
         if part not in shared:
-            raise TrimtabError(f"suite={name}: {run} is with {part}; {nearest(part, shared)}")
+            raise TrimtabError(
+                f"suite={name}: {run} is with {part} of shared; {nearest(part, shared)}"
+            )
     if not isinstance(what.get("base"), str | None):
         raise TrimtabError(f"suite={name}: {run}.base must be the name of a run above it")
     seconds = what.get("seconds", 1)

@@ -8,7 +8,7 @@ import platform
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,9 @@ class Followed:
 
         Args:
             ended: how it ended, once it has.
+
+        Raises:
+            TrimtabError: if the address cannot be written the first time, before any run begins.
         """
         with self._lock:
             if not (self._changed or ended):
@@ -75,12 +78,12 @@ class Followed:
             self._changed = False
             runs = {label: dict(run) for label, run in self._runs.items()}
         now = {"updated": time.time(), "ended": ended, "runs": runs}
+        if self._store is not None and (ended or time.monotonic() - self._sent > EVERY_AWAY):
+            first, self._sent = self._sent == float("-inf"), time.monotonic()
+            with nullcontext() if first else suppress(TrimtabError):
+                self._store.write(_there(self._path), json.dumps(self._note | now).encode())
         with suppress(TrimtabError):  # a full disk ends the runs by their own files
             atomic_write_json(self._path, self._note | now)
-        if self._store is not None and (ended or time.monotonic() - self._sent > EVERY_AWAY):
-            self._sent = time.monotonic()
-            with suppress(TrimtabError):
-                self._store.write(_there(self._path), json.dumps(self._note | now).encode())
 
 
 def _there(path: Path) -> str:

@@ -22,6 +22,7 @@ from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.benchmarks.settings.groups import constructed_section, group_options
 from trimtab.benchmarks.settings.overrides import check_name
 from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.suites.naming import runs_once
 from trimtab.types import TrimtabError
 
 __all__ = ["Narrowing", "expanded"]
@@ -81,7 +82,8 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
     rest = {key: grid[key] for key in ("seconds", "seeds") if key in grid}
     chosen = _Grid(suite, grid, narrowing)
     runs = chosen.from_bases() if "bases" in grid else chosen.without_bases()
-    return _left(suite, {name: rest | run for name, run in runs}, narrowing.get("leave_out", []))
+    named = runs_once(suite, ((name, rest | run) for name, run in runs))
+    return _left(suite, named, narrowing.get("leave_out", []))
 
 
 def _left(suite: str, runs: Runs, patterns: Sequence[str]) -> Runs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from rich.console import Console
 from trimtab.benchmarks.core.storage import beside, is_address
 from trimtab.benchmarks.runs.away import copied
 from trimtab.benchmarks.runs.folder import look
+from trimtab.benchmarks.runs.rows import SUITE_NOTE
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.following import PROGRESS, following
@@ -20,10 +21,7 @@ from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json, read_json
 
-__all__ = ["NOTE", "Outcome", "run_suite"]
-
-NOTE = "suite.json"
-"""The file beside a suite's tables that says which runs they are of."""
+__all__ = ["Outcome", "run_suite"]
 
 
 @dataclass
@@ -64,9 +62,10 @@ def run_suite(
         TrimtabError: the first error of a run; the other runs are stopped, and go on next time.
     """
     chosen = launcher or chosen_launcher("local")
-    note = out / NOTE
+    note = out / SUITE_NOTE
     done = _all_done(note, suite)
     if done is not None:
+        _write_note(note, suite, done)
         return Outcome(done, already_done=True)
     outcome = Outcome()
     weights = {job.label: job.seconds for job in suite.jobs}
@@ -89,10 +88,19 @@ def run_suite(
     outcome.folders = {
         (job.name, job.seed): outcome.folders[job.name, job.seed] for job in suite.jobs
     }
-    folders = {f"{name}/{seed}": str(path) for (name, seed), path in outcome.folders.items()}
-    found = {"suite": suite.source, "digest": suite.digest, "folders": folders}
-    atomic_write_json(note, found)
+    _write_note(note, suite, outcome.folders)
     return outcome
+
+
+def _write_note(note: Path, suite: Suite, folders: Mapping[tuple[str, int], Path]) -> None:
+    """Write what a suite's tables are of, and what they compare."""
+    found = {
+        "suite": suite.source,
+        "digest": suite.digest,
+        "baselines": dict(suite.baselines),
+        "folders": {f"{name}/{seed}": str(path) for (name, seed), path in folders.items()},
+    }
+    atomic_write_json(note, found)
 
 
 def _all_done(note: Path, suite: Suite) -> dict[tuple[str, int], Path] | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import itertools
 import re
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,15 @@ from rich.console import Console
 from trimtab.benchmarks.core.rundir import locked
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs.train import check
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work
 from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
-from trimtab.benchmarks.suites.space import space_of
-from trimtab.benchmarks.suites.study import Study, Trial, check_optuna, score_of, study_name
+from trimtab.benchmarks.suites.space import asked_for
+from trimtab.benchmarks.suites.study import SCORES, Study, Trial, check_optuna, score_of, study_name
+from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import Stopped, TrimtabError
+from trimtab.plugins import command_line
 
 __all__ = ["Search", "search"]
 
@@ -76,7 +78,8 @@ def search(
     """
     check_optuna()
     _check(how)
-    words, space = space_of(overrides)
+    words, space, runs = asked_for(overrides)
+    _check_score(how.score, runs)
     own = [word for word in words if not word.startswith("out=")]
     about = {
         "words": sorted(own), "space": space, "direction": how.direction, "score": how.score,
@@ -105,9 +108,6 @@ def search(
 
 
 def _check(how: Search) -> None:
-    for name in ("n_trials", "n_jobs"):
-        if getattr(how, name) < 1:
-            raise TrimtabError(f"hydra.sweeper.{name}={getattr(how, name)}: must be 1 or more")
     if how.study_name and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", how.study_name):
         raise TrimtabError(
             f"hydra.sweeper.study_name={how.study_name[:80]!r}: may have letters, digits, '.', '-' "
@@ -115,25 +115,60 @@ def _check(how: Search) -> None:
         )
 
 
+def _check_score(score: str, runs: Sequence[RunConfig]) -> None:
+    """Check that the results of runs will have the score that trials are compared by.
+
+    Raises:
+        TrimtabError: naming the task whose results have not.
+    """
+    for run in runs:
+        task = get_spec(run["env"], **checked_names(run["env_options"] or {}))
+        success = None if task.success_key is None else 0.0
+        if score_of(score, {"return": 0.0, "success": success}) is None:
+            others = " or ".join(
+                f"hydra.sweeper.score={name}"
+                for name in SCORES
+                if score_of(name, {"return": 0.0, "success": success}) is not None
+            )
+            raise TrimtabError(
+                f"hydra.sweeper.score={score}: {task.id} has no {score}, so no trial would have a "
+                f"score; write {others}"
+            )
+
+
+def _to_do(study: Study, how: Search) -> Iterator[Trial]:
+    """Yield the trials to be carried out: those that were stopped, new ones, those that failed.
+
+    What is tried next follows from the scores that are known by then. Trials that failed earlier
+    come last, so that new ones follow from the same scores whether or not the search was stopped
+    between that failure and them.
+    """
+    failed = [trial for trial in study.trials if trial.state == "failed"]
+    yield from [trial for trial in study.trials if trial.state == "running"]
+    while len(study.trials) < how.n_trials:
+        yield study.ask()
+    for trial in failed:
+        trial.state, trial.outcome = "running", {}
+        yield trial
+
+
 def _carry_out(
     study: Study, words: Sequence[str], how: Search, console: Console, chosen: Chosen, folder: Path
 ) -> None:
-    """Go on with trials that were stopped, then with new ones, until there are enough."""
-    stopped = [trial for trial in study.trials if trial.state == "running"]
-    new = max(how.n_trials - len(study.trials), 0)
-    if not stopped and not new:
+    """Go on with a search until there are enough trials, and none of them is left to be tried."""
+    numbers = [trial.number for trial in study.trials if trial.state != "done"]
+    numbers += range(len(study.trials), how.n_trials)
+    if not numbers:
         return
-    numbers = [trial.number for trial in stopped]
-    numbers += range(len(study.trials), len(study.trials) + new)
     weights = {f"trial {number}": 1.0 for number in numbers}
+    to_do = _to_do(study, how)
     with (
         Bars("search", weights, console) as bars,
         chosen.start(how.n_jobs, bars.tell, folder) as launched,
     ):
         running: dict[concurrent.futures.Future[Done], Trial] = {}
         while True:
-            while len(running) < how.n_jobs and (stopped or len(study.trials) < how.n_trials):
-                trial = stopped.pop(0) if stopped else study.ask()
+            for trial in itertools.islice(to_do, how.n_jobs - len(running)):
                 study.save()  # before it is begun: it goes on under the same settings
                 running[launched.submit(_work(trial, words))] = trial
             if not running:
@@ -201,4 +236,4 @@ def _outcomes(study: Study, words: Sequence[str]) -> list[Outcome]:
 def _best(study: Study, words: Sequence[str]) -> str:
     """Return the command that repeats the best trial; empty while there is none."""
     best = study.best_first()[0]
-    return "" if best.score is None else shlex.join(["trimtab", "train", *words, *best.words])
+    return "" if best.score is None else command_line("train", *words, *best.words)

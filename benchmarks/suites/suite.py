@@ -22,6 +22,13 @@ from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded
+from trimtab.benchmarks.suites.naming import (
+    check_baselines,
+    check_run,
+    known_baselines,
+    method_of,
+    runs_once,
+)
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.files import sha256_json
 from trimtab.types import TrimtabError
@@ -71,7 +78,7 @@ class Suite:
     source: str
     title: str
     jobs: tuple[Job, ...]
-    baselines: Mapping[str, str]
+    baselines: Mapping[str, str | None]
     export: str | None
     controls: tuple[str, ...]
     tables: tuple[str, ...]
@@ -131,11 +138,9 @@ def load_suite(
     given = None if seeds is None else list(seeds)
     chosen_scale, scaled = _scale(name, document, scale)
     grid = expanded(name, document["grid"], scaled) if "grid" in document else {}
-    described = {**grid, **document.get("runs", {})}
-    common = [
-        *document.get("common", []), *scaled.get("words", []), f"suite_name={name}",
-        f"out={quoted(runs)}",
-    ]  # fmt: skip
+    described = runs_once(name, [*grid.items(), *document.get("runs", {}).items()])
+    common = [*document.get("common", []), *scaled.get("words", [])]
+    places = [f"suite_name={name}", f"out={quoted(runs)}"]
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
     jobs: list[Job] = []
     for run, what in described.items():
@@ -148,17 +153,21 @@ def load_suite(
             raise TrimtabError(f"suite {name}: {run} has seeds {sorted(lacking)}, {base} has not")
         words = [word for part in what.get("with", []) for word in shared[part]]
         words += what.get("overrides", [])
+        check_run(name, run, [*common, *words])
         jobs += [
             Job(
                 name=run,
                 seed=seed,
-                overrides=(*common, *words, f"seed={seed}"),
+                overrides=(*common, *places, *words, f"seed={seed}"),
                 base=base,
                 seconds=float(what.get("seconds", 60)),
                 place=what.get("place", {}),
             )
             for seed in chosen
         ]
+    baselines: Mapping[str, str | None] = document.get("baselines", {})
+    check_baselines(name, baselines, _methods(jobs))
+    jobs = _chosen(name, jobs, only)
     export = document.get("export")
     if export is not None and export not in described:
         raise TrimtabError(f"suite {name}: export={export}: {nearest(export, described)}")
@@ -166,8 +175,8 @@ def load_suite(
         name=name,
         source=source,
         title=document["title"],
-        jobs=tuple(_chosen(name, jobs, only)),
-        baselines=document.get("baselines", {}),
+        jobs=tuple(jobs),
+        baselines=known_baselines(baselines, _methods(jobs)) if only else baselines,
         export=None if only else export,
         controls=tuple(document.get("controls", ())),
         tables=tuple(document.get("tables", ())),
@@ -176,6 +185,10 @@ def load_suite(
         | chosen_scale
         | ({"only": only} if only else {}),
     )
+
+
+def _methods(jobs: Sequence[Job]) -> set[str | None]:
+    return {method_of(job.overrides) for job in jobs}
 
 
 def _chosen(suite: str, jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hydra import initialize_config_module
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from rich.console import Console
 
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs.train import check
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.overrides import check_overrides, spell_out
+from trimtab.benchmarks.settings.swept import swept_words
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
 from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import sha256_json
 
-__all__ = ["sweep"]
+__all__ = ["MOST_RUNS", "sweep"]
+
+MOST_RUNS = 1000
+"""How many runs a sweep has at most: each is checked before the first one begins."""
 
 
 def sweep(
@@ -48,8 +49,6 @@ def sweep(
     """
     chosen = launcher or chosen_launcher("local")
     combinations = _combinations(overrides)
-    if not combinations:
-        raise TrimtabError("sweep: a range has no values in it, so there are no runs; widen it")
     runs = [compose_run(words) for words in combinations]
     _check(runs)
     out = runs[0]["out"]
@@ -115,26 +114,26 @@ def _check(runs: Sequence[RunConfig]) -> None:
 def _combinations(words: Sequence[str]) -> list[list[str]]:
     """Return every combination of a sweep's words, as single runs take them.
 
+    A run is given the words of the command line, so that whoever carries it out spells them out
+    himself: a file of settings is read there, and not known by a name of this process alone.
+
     Raises:
-        TrimtabError: on a wrong word, also where it is one of several after commas.
+        TrimtabError: if a word cannot be read, there are too many combinations, or one twice.
     """
-    words = spell_out(words, several=True)
-    try:
-        with initialize_config_module("trimtab.conf", version_base="1.3"):
-            check_overrides(words, several=True)
-        parsed = OverridesParser.create().parse_overrides(words)
-    except HydraException as error:
-        raise TrimtabError(f"sweep: {str(error).strip().splitlines()[0]}") from error
-    choices = []
-    for word, override in zip(words, parsed, strict=True):
-        key = word.partition("=")[0]
-        if key.startswith("hydra"):
-            raise TrimtabError(f"{word}: runs are carried out by launcher=…; leave the word out")
-        swept = override.is_sweep_override()
-        values = override.sweep_string_iterator() if swept else ()
-        choices.append([f"{key}={value}" for value in values] if swept else [word])
+    swept = swept_words(words)
+    count = math.prod(one.count for one in swept)
+    if count > MOST_RUNS:
+        raise TrimtabError(
+            f"sweep: these are {count} runs, and a sweep has at most {MOST_RUNS}; name fewer "
+            "values, or give some of them to another sweep"
+        )
+    empty = next((one for one in swept if one.count == 0), None)
+    if empty is not None:
+        raise TrimtabError(
+            f"sweep: {empty.text}: a range has no values in it, so there are no runs; widen it"
+        )
     found = dict[tuple[str, ...], None]()
-    for combination in itertools.product(*choices):
+    for combination in itertools.product(*(one.words() for one in swept)):
         if combination in found:
             shown = " ".join(combination)
             raise TrimtabError(f"sweep: {shown} is there twice; name each value once")

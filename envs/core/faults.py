@@ -22,6 +22,7 @@ OLD_RESET = (
     "(observation, info)"
 )
 """The line for a ``reset`` with another signature."""
+_LARGEST = float(np.finfo(np.float32).max)
 _NUMBERS = "fiub"
 """Kinds of NumPy types that become float32 without loss of meaning."""
 
@@ -89,10 +90,10 @@ def faults_of_step(result: Any, shape: tuple[int, ...], success_key: str | None)
             f"step() returned an info without {success_key!r}, the task's success_key (it has "
             f"{there}); put it into every info, or declare success_key=None"
         )
-    elif success_key is not None and not _is_number(info[success_key]):
+    elif success_key is not None and not _is_flag(info[success_key]):
         yield (
             f"step() returned {_short(info[success_key])} as info[{success_key!r}]; return True or "
-            "False: any text counts as true in Python"
+            "False"
         )
 
 
@@ -113,14 +114,27 @@ def _faults_of_observation(observation: Any, shape: tuple[int, ...], where: str)
     elif not np.isfinite(array).all():
         entry = int(np.argmin(np.isfinite(array)))
         yield f"{where} returned an observation that is not finite (entry {entry})"
+    elif (large := np.abs(array.astype(np.float64)) > _LARGEST).any():
+        entry = int(np.argmax(large))
+        yield (
+            f"{where} returned an observation with {array.ravel()[entry]:g} in entry {entry}, "
+            "which float32 cannot hold; return it in other units"
+        )
 
 
 def _is_number(value: Any) -> bool:
     """Return whether something is one finite number or truth value, of any library's type."""
-    try:
-        return not isinstance(value, str | bytes) and math.isfinite(value)
-    except (TypeError, ValueError):
+    if isinstance(value, str | bytes) or np.ndim(value):
         return False
+    try:
+        return math.isfinite(value)
+    except (OverflowError, TypeError, ValueError):
+        return False
+
+
+def _is_flag(value: Any) -> bool:
+    """Return whether something is True or False, or 1 or 0 in their place."""
+    return _is_number(value) and value in (0, 1)
 
 
 def _what(value: Any) -> str:

@@ -212,7 +212,9 @@ def _faults_of_action_space(space: Any) -> Iterator[str]:
         yield f"its action_space has no entries, {_named(space)}; take at least one number"
     else:
         low, high = space.low.ravel(), space.high.ravel()
-        wrong = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high) & (low < high)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            width = high.astype(np.float32) - low.astype(np.float32)
+        wrong = np.flatnonzero(~(np.isfinite(width) & (low < high)))
         if wrong.size:
             place = int(wrong[0])
             yield (

@@ -187,7 +187,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
                 bool(truncated) or self._elapsed >= self.horizon,
                 info,
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             faults = faults_of_step(result, self._shape, self.success_key)
             raise self._fault(faults, error) from error
 

@@ -43,6 +43,7 @@ class Programs:
     Attributes:
         env: the task as Playground has it, with ``mj_model`` and ``n_substeps``.
         obs_dim: length O of an observation.
+        first: a single simulation's state behind a reset, in shapes and types alone.
         device: the JAX device that all this runs on.
         begin: ``keys [N, 2] -> state, observations [N, O]``: starts every episode.
         keep: ``rows [N], new, old -> state``: the rows that are true from ``new``.
@@ -53,6 +54,7 @@ class Programs:
 
     env: Any
     obs_dim: int
+    first: Any
     device: Any
     begin: Callable[[Any], tuple[Any, Any]]
     keep: Callable[[Any, Any, Any], Any]
@@ -176,9 +178,13 @@ def programs(task: str, device: str) -> Programs:
 
         return jax.tree.map(chosen, new, old)
 
+    # Followed once in one row, from which JAX derives every number of rows; nothing of it is left
+    # in the program.
+    reset = jax.jit(env.reset, inline=True)
+
     def begin(keys: Any) -> tuple[Any, Any]:
         with jax.default_matmul_precision("highest"):  # a GPU would round to 10 bits otherwise
-            state = settled(jax.vmap(env.reset)(keys))
+            state = settled(jax.vmap(reset)(keys))
         return state, state.obs
 
     def play(state: Any, actions: Any, steps: Any) -> tuple[Any, Any, Any, Any]:
@@ -202,7 +208,7 @@ def programs(task: str, device: str) -> Programs:
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return jax.jit(function, compiler_options=_COMPILER_OPTIONS[device])
 
-    start = compiled(begin)
-    # JAX keeps what it traces for this, and a start in one row finds it again.
-    first = jax.eval_shape(start, np.zeros((1, 2), np.uint32))[1]
-    return Programs(env, int(first.shape[1]), place, start, compiled(keep), compiled(play))
+    with jax.default_matmul_precision("highest"):  # as in begin, which finds it again
+        first = jax.eval_shape(reset, np.zeros(2, np.uint32))
+    (obs_dim,) = first.obs.shape
+    return Programs(env, obs_dim, first, place, compiled(begin), compiled(keep), compiled(play))

@@ -7,6 +7,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     batch = torch.export.Dim("batch")
     sizes = {"obs": {0: batch}, "noise": {0: batch}}
     try:
-        with _quiet():
+        with _quiet(), _operators_once():
             program = torch.onnx.export(
                 graph_of,
                 example,
@@ -99,6 +100,37 @@ class _Positional(nn.Module):
         *parts, noise = tensors
         action: Tensor = self.policy(dict(zip(self.names, parts, strict=True)), noise)
         return action
+
+
+_tables: dict[tuple[object, ...], Any] = {}
+"""The exporter's tables of operators, by what they were asked for with."""
+
+
+@contextmanager
+def _operators_once() -> Iterator[None]:
+    """Keep the exporter's table of operators from one export to the next.
+
+    For each graph it makes the same table anew, out of the source code of a few hundred functions,
+    which takes as long as to trace a small policy. Whoever asks is given a copy: operators that
+    another caller adds to it stay that caller's.
+    """
+    from torch.onnx._internal.exporter._registration import ONNXRegistry  # which takes a second
+
+    own = vars(ONNXRegistry)["from_torchlib"]
+
+    def copied(*asked: object, **named: object) -> Any:
+        key = (*asked, *sorted(named.items()))
+        if key not in _tables:
+            _tables[key] = own.__get__(None, ONNXRegistry)(*asked, **named)
+        table = copy.copy(_tables[key])
+        table.functions = {operator: [*found] for operator, found in table.functions.items()}
+        return table
+
+    setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))  # noqa: B010 (it is a method)
+    try:
+        yield
+    finally:
+        setattr(ONNXRegistry, "from_torchlib", own)  # noqa: B010
 
 
 @contextmanager

@@ -12,14 +12,24 @@ import functools
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file, sha256_json
 
-__all__ = ["ENTRY_POINTS", "VARIABLE", "Plugin", "add_plugin", "plugins"]
+__all__ = [
+    "ENTRY_POINTS",
+    "VARIABLE",
+    "Plugin",
+    "add_plugin",
+    "command_line",
+    "named_plugins",
+    "plugins",
+]
 
 VARIABLE = "TRIMTAB_PLUGINS"
 """Environment variable with the folders of plug-ins, with ``:`` between them as in ``PATH``."""
@@ -69,6 +79,27 @@ def add_plugin(folder: str | os.PathLike[str]) -> None:
     after = os.pathsep.join([*filter(None, [before]), path])
     _plugins(after)
     os.environ[VARIABLE] = after
+
+
+def named_plugins() -> tuple[str, ...]:
+    """Return the folders of the plug-ins that were named for this process, absolute."""
+    folders = filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))
+    return tuple(dict.fromkeys(str(Path(folder).expanduser().absolute()) for folder in folders))
+
+
+def command_line(*words: str, named: Sequence[str] | None = None) -> str:
+    """Return a command of ``trimtab`` as a shell takes it here, with the plug-ins that it needs.
+
+    Args:
+        words: the command and its words.
+        named: folders of plug-ins, absolute; by default those named for this process.
+    """
+    options: list[str] = []
+    for folder in named_plugins() if named is None else named:
+        path = Path(folder)
+        below = path.is_relative_to(Path.cwd())
+        options += ["--with", f"./{path.relative_to(Path.cwd())}" if below else folder]
+    return shlex.join(["trimtab", *options, *words])
 
 
 @functools.cache

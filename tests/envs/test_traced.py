@@ -1,8 +1,8 @@
 """Playground's tasks that are not compiled, for time: JAX traces them, C MuJoCo steps their models.
 
-They are built, and their reset and their step (their reward, where another task of the same class
-has the step) are traced. This file comes behind the others that compile tasks, of which a process
-keeps only a few.
+They are built, and their reset and their step (where another task of the same class has the step,
+their reset by itself and their reward) are traced. This file comes behind the others that compile
+tasks, of which a process keeps only a few.
 """
 
 import runpy
@@ -27,9 +27,9 @@ def test_a_task_that_is_not_compiled_is_traced(
 ) -> None:
     """JAX follows its reset and a chunk of steps: what goes in comes out with the same types.
 
-    No number is computed by MJX; ``get_spec`` plays the same model in C MuJoCo. There is one row,
-    because JAX then finds the reset that ``get_spec`` traced; a task's own code never sees how many
-    there are. Of tasks that share another's step only the reward is traced.
+    No number is computed by MJX; ``get_spec`` plays the same model in C MuJoCo. A task's own code
+    never sees how many rows there are, so one is enough. A task that shares another's step has its
+    class too: that one's reset is followed in rows, this one's as ``get_spec`` does it, by itself.
     """
     import jax
 
@@ -37,12 +37,13 @@ def test_a_task_that_is_not_compiled_is_traced(
     count, chunk = 1, 3
     spec = get_spec(id)
     compiled = programs(spec.task, "cpu")
-    state, begun = jax.eval_shape(compiled.begin, jax.ShapeDtypeStruct((count, 2), np.uint32))
-    assert (begun.shape, begun.dtype) == ((count, spec.obs_dim), "f4")
     assert np.shape(spec.action_low) == (spec.action_dim,) and spec.fingerprint
     if id in STEPPED_AS:
-        rewards_are_traced(compiled.env, STEPPED_AS[id], state)
+        rewards_are_traced(compiled.env, STEPPED_AS[id], compiled.first)
+        assert compiled.first.obs.shape == (spec.obs_dim,) and compiled.first.obs.dtype == "f4"
         return
+    state, begun = jax.eval_shape(compiled.begin, jax.ShapeDtypeStruct((count, 2), np.uint32))
+    assert (begun.shape, begun.dtype) == ((count, spec.obs_dim), "f4")
     actions = jax.ShapeDtypeStruct((count, chunk, spec.action_dim), np.float32)
     after, obs, reward, terminated = jax.eval_shape(
         compiled.play, state, actions, jax.ShapeDtypeStruct((count,), np.int32)
@@ -71,10 +72,7 @@ def rewards_are_traced(env: Any, stepped: str, state: Any) -> None:
         reward = env._get_reward(data, action, info, metrics)
         return reward, metrics  # it has written into them
 
-    count = state.reward.shape[0]
-    action = jax.ShapeDtypeStruct((count, env.action_size), np.float32)
-    reward, metrics = jax.eval_shape(
-        jax.vmap(rewarded), state.data, action, state.info, state.metrics
-    )
+    action = jax.ShapeDtypeStruct((env.action_size,), np.float32)
+    reward, metrics = jax.eval_shape(rewarded, state.data, action, state.info, state.metrics)
     assert (reward.shape, reward.dtype) == (state.reward.shape, state.reward.dtype)
     assert jax.tree.map(np.shape, metrics) == jax.tree.map(np.shape, state.metrics)

@@ -15,8 +15,10 @@ import pytest
 import safetensors.torch
 import torch
 import yaml
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from trimtab.policies.base import Policy
+from trimtab.policies.bundle import onnx_export
 from trimtab.policies.bundle.bundle import bundle_hash, check_bundle, load_bundle, save_bundle
 from trimtab.policies.bundle.files import read_safetensors, sealed
 from trimtab.policies.bundle.onnx_export import export_onnx
@@ -485,3 +487,34 @@ def test_a_forward_that_cannot_be_exported() -> None:
 
     with pytest.raises(TrimtabError, match="cannot become ONNX"):
         export_onnx(Branching(PolicySpec(2, 1, 1, (-1.0,), (1.0,)), (1, 1)), {})
+
+
+def test_the_exporters_operators_are_read_once_and_nobody_elses_are_among_them(
+    policy_of: PolicyOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = vars(ONNXRegistry)["from_torchlib"]
+    made: list[ONNXRegistry] = []
+
+    def watched(*asked: Any, **named: Any) -> ONNXRegistry:
+        made.append(own.__get__(None, ONNXRegistry)(*asked, **named))
+        return made[-1]
+
+    def wrong(*_: Any) -> None:
+        raise AssertionError("an operator of somebody else's")
+
+    monkeypatch.setattr(onnx_export, "_tables", {})
+    monkeypatch.setattr(ONNXRegistry, "from_torchlib", staticmethod(watched))
+    policy = policy_of("gaussian")
+    first = export_onnx(policy, {})
+    assert vars(ONNXRegistry)["from_torchlib"].__func__ is watched  # torch's own is back
+    with onnx_export._operators_once():
+        ONNXRegistry.from_torchlib().register_op(torch.ops.aten.addmm.default, wrong)
+    assert export_onnx(policy, {}) == first
+    assert len(made) == len(onnx_export._tables) <= 2  # the exporter's version, and the default
+
+
+def test_an_export_that_fails_leaves_the_exporter_as_it_was() -> None:
+    before = vars(ONNXRegistry)["from_torchlib"]
+    with pytest.raises(ValueError, match="within"), onnx_export._operators_once():
+        raise ValueError("within")
+    assert vars(ONNXRegistry)["from_torchlib"] is before

@@ -21,16 +21,17 @@ from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs import provenance
-from trimtab.benchmarks.runs.rows import FILE_NAME, collect_files
+from trimtab.benchmarks.runs.rows import FILE_NAME, SUITE_NOTE, collect_files
 from trimtab.benchmarks.settings.values import MOST_SEED
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.suites import figures
 from trimtab.benchmarks.suites.following import PROGRESS, progress_of
 from trimtab.benchmarks.suites.launch import chosen_launcher
-from trimtab.benchmarks.suites.run_suite import NOTE, Outcome, run_suite
+from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.errors import TrimtabError
 from trimtab.files import check_own
+from trimtab.plugins import command_line
 
 __all__ = ["bench"]
 
@@ -60,6 +61,8 @@ def bench(
     ``overrides`` are the launcher's own settings.
     """
     chosen = [word.strip() for word in only.split(",") if word.strip()]
+    if only and not chosen:
+        raise TrimtabError(f"only={only}: names no run; leave it out for all runs")
     loaded = load_suite(
         suite, runs, _whole_numbers(seeds) if seeds else None, scale or None, chosen
     )
@@ -73,7 +76,7 @@ def bench(
         background.print_progress(progress_of(folder, address), format)
         return 0
     where = chosen_launcher(launcher, overrides)
-    command = f"trimtab bench suite={suite}" + (f" scale={scale}" if scale else "")
+    command = command_line("bench", f"suite={suite}") + (f" scale={scale}" if scale else "")
     command += f" only={only}" if only else ""
     console = Console(stderr=True, markup=False)
     _check_place(folder)
@@ -110,10 +113,10 @@ def _check_place(folder: Path) -> None:
         TrimtabError: naming the file of somebody else's.
     """
     boards.check_place(folder)
-    check_own(folder / NOTE, '"digest"', "out")
+    check_own(folder / SUITE_NOTE, '"digest"', "out")
     check_own(folder / PROGRESS, '"launcher"', "out")
     # A published folder has the tables of its suite, and not the note on where its runs were.
-    if not ((folder / NOTE).is_file() or (folder / "index.html").is_file()):
+    if not ((folder / SUITE_NOTE).is_file() or (folder / "index.html").is_file()):
         further = [name for table in FURTHER.values() for name in table.FILES]
         for name in (FIGURE, RECORDS, *arena_writing.FILES, *further):
             check_own(folder / name, None, "out")

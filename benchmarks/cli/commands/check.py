@@ -67,7 +67,8 @@ def _faults(env: str, options: Mapping[str, Any]) -> list[str]:
         there, elsewhere = _play_elsewhere(env, options)
     if there is None:
         return [*faults, *elsewhere]
-    faults, episode = faults_of(env, options)
+    with _patience(env, "its episodes here are not over"):
+        faults, episode = faults_of(env, options)
     if episode is None or not len(episode.obs):
         return faults
     return [*faults, *(elsewhere or _apart(there, episode, faults))]
@@ -132,8 +133,8 @@ def _patience(env: str, what: str) -> Iterator[None]:
         while not over.wait(SILENCE):
             seconds = time.monotonic() - began
             screen.print(
-                f"{env}: {what} after {seconds:.0f} s; see whether its constructor, reset() and "
-                "step() return, or stop this with Ctrl+C"
+                f"{env}: {what} after {seconds:.0f} s; see whether its constructor, reset(), "
+                "step() and close() return, or stop this with Ctrl+C"
             )
 
     thread = threading.Thread(target=say, daemon=True)

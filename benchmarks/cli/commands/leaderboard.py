@@ -14,6 +14,7 @@ from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.away import visible
 from trimtab.benchmarks.settings.renamed import RENAMED
+from trimtab.plugins import command_line
 
 __all__ = ["leaderboard"]
 
@@ -27,7 +28,8 @@ def leaderboard(
     options: dict[str, Any] = {"metric": metric} if metric else {}
     method, *rest = baseline.split(" ", 1)  # a label may go on, as "dsrl_sac (flow)" does
     baseline = " ".join([RENAMED.get(method, method), *rest])
-    command = f"trimtab leaderboard runs={runs}" + (f" baseline={baseline}" if baseline else "")
+    command = command_line("leaderboard", f"runs={runs}")
+    command += f" baseline={baseline}" if baseline else ""
     if intervals != KINDS[0]:
         command += f" intervals={intervals}"
     if out:

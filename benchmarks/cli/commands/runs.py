@@ -14,7 +14,7 @@ from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.core.storage import is_address
-from trimtab.benchmarks.runs.away import visible
+from trimtab.benchmarks.runs.away import check_at_address, visible
 from trimtab.benchmarks.runs.folder import find_runs
 from trimtab.benchmarks.runs.overview import Line, lines_of
 from trimtab.benchmarks.runs.repair import Mended, repair
@@ -115,6 +115,7 @@ def _repair(where: str, other: str, format: str) -> int:
     if other:
         raise TrimtabError(f"runs repair: {other}: one word too many; mend one run after another")
     if is_address(where):
+        check_at_address(where, "runs repair: where")
         raise TrimtabError(
             f"runs repair: {where}: what lies at an address is whole or not there; go on with the "
             "run, or remove its folder there"

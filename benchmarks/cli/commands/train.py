@@ -108,8 +108,8 @@ def _search(
 _SWEEPER = ("hydra/sweeper", "hydra.sweeper.")
 _SEARCH = {
     "hydra/sweeper": Setting("basic", "", ("basic", "optuna")),
-    "hydra.sweeper.n_trials": Setting(20, ""),
-    "hydra.sweeper.n_jobs": Setting(1, ""),
+    "hydra.sweeper.n_trials": Setting(20, "", least=1),
+    "hydra.sweeper.n_jobs": Setting(1, "", least=1),
     "hydra.sweeper.direction": Setting("maximize", "", DIRECTIONS),
     "hydra.sweeper.score": Setting("auto", "", tuple(SCORES)),
     "hydra.sweeper.sampler": Setting("tpe", "", tuple(SAMPLERS)),

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Mapping
+from pathlib import Path
 
+from trimtab.benchmarks.core.rundir import check_writable
 from trimtab.benchmarks.runs.tracking import Kind, TrackedRun, Tracker
 
 PROJECT = "trimtab"
+DIRECTORY = "TRACKIO_DIR"
+"""Environment variable: where its databases lie, in place of its folder in the user's cache."""
 
 
 class Trackio:
@@ -52,4 +57,12 @@ def _start(run: TrackedRun) -> Tracker:
     return Trackio(run)
 
 
-TRACKER = Kind("trackio", "trackio", _start)
+def _check() -> None:
+    """Check that its database can be written: else it would only warn, and keep no curve."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{cache}/huggingface"
+    folder = os.environ.get(DIRECTORY) or os.path.expanduser(f"{home}/trackio")
+    check_writable(Path(folder), DIRECTORY, "tracker=trackio")
+
+
+TRACKER = Kind("trackio", "trackio", _start, _check)

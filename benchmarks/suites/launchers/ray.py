@@ -11,16 +11,14 @@ import concurrent.futures
 import contextlib
 import functools
 import logging
+import math
 import os
 import platform
 import signal
-import socket
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
-
-import yaml
 
 from trimtab.benchmarks.core.mailbox import Mailbox
 from trimtab.benchmarks.core.signals import sigterm_as_event
@@ -37,6 +35,14 @@ from trimtab.benchmarks.suites.launch import (
     attempt,
     settle,
 )
+from trimtab.benchmarks.suites.ray_needs import (
+    ANSWER,
+    check_needs,
+    check_room,
+    cores_here,
+    line_of,
+    resources_of,
+)  # fmt: skip
 from trimtab.benchmarks.suites.unshared import Keeper, KeptHome
 from trimtab.errors import Stopped, TrimtabError
 
@@ -47,13 +53,9 @@ LOOK = 0.2
 GRACE = 60.0
 """Seconds that tasks have to save their runs' states when this process is told to end."""
 _EVERY = 1.0  # seconds between two times that a task says how far it is
-_ANSWER = 10.0  # seconds in which a cluster has to answer at first
 _PATIENCE = 90.0  # and later on, when its machines may have much else to do
-_LEAST = 0.0001  # the smallest share of a core or a GPU that Ray knows
 _STORE = 200_000_000  # bytes for objects on this machine; outcomes are a few kB each
 _LOCALHOST = ("127.0.0.1", "localhost")
-_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""How a caller of gRPC begins; who serves it answers with settings of its own."""
 
 OPTIONS = {
     "address": Option("", "host:port of a cluster's head, or auto; empty: start Ray here"),
@@ -80,11 +82,11 @@ class _Tasks:
         self._mailbox = holder.options(num_cpus=0, scheduling_strategy=here).remote()
         try:
             self._task = ray.remote(_carry_out).options(
-                **_resources(start.settings), retry_exceptions=[Stopped],
+                **resources_of(start.settings), retry_exceptions=[Stopped],
                 max_retries=start.settings["retries"], scheduling_strategy="SPREAD",
             )  # fmt: skip
         except (TypeError, ValueError) as error:
-            raise TrimtabError(f"launcher=ray: Ray says: {_line(error)}") from error
+            raise TrimtabError(f"launcher=ray: Ray says: {line_of(error)}") from error
         self._place: dict[str, Any] = {
             "folder": os.getcwd(), "keeper": None,
             "variables": {k: v for k, v in os.environ.items() if k.startswith("TRIMTAB_")},
@@ -129,7 +131,7 @@ class _Tasks:
             said = self._ray.get(self._mailbox.take.remote(), timeout=_PATIENCE)
         except RayError as error:
             raise TrimtabError(
-                f"launcher=ray: the cluster does not answer any more ({_line(error)}); run the "
+                f"launcher=ray: the cluster does not answer any more ({line_of(error)}); run the "
                 "same command to go on"
             ) from error
         for label, (share, text) in said.items():
@@ -140,7 +142,7 @@ class _Tasks:
                 settle(future, self._ray.get(task))
             except RayError as error:
                 future.set_exception(
-                    TrimtabError(f"Ray gave it up: {_line(error)}; run the same command to go on")
+                    TrimtabError(f"Ray gave it up: {line_of(error)}; run the same command to go on")
                 )
 
     def end(self) -> None:
@@ -201,7 +203,7 @@ def _called(keeper: Any, what: str, *said: Any) -> Any:
     try:
         return ray.get(getattr(keeper, what).remote(*said))
     except RayError as error:
-        raise TrimtabError(f"the machine that asked for the run says: {_line(error)}") from error
+        raise TrimtabError(f"the machine that asked for the run says: {line_of(error)}") from error
 
 
 @contextmanager
@@ -226,7 +228,7 @@ def _in_touch(work: Work, mailbox: Any) -> Iterator[tuple[Tell, threading.Event]
             with contextlib.suppress(Exception):  # Ray ends this process where nobody is left
                 share, text = now
                 said = mailbox.say.remote(work.label, share, f"{text} on {platform.node()}")
-                if ray.get(said, timeout=_ANSWER):
+                if ray.get(said, timeout=ANSWER):
                     told.set()
             # A run listens while it is carried out; before, there is no state to save.
             if told.is_set() and signal.getsignal(signal.SIGTERM) != usual:
@@ -243,105 +245,6 @@ def _in_touch(work: Work, mailbox: Any) -> Iterator[tuple[Tell, threading.Event]
         talker.join(timeout=2)
 
 
-def _resources(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what Ray is told of a task's needs.
-
-    Raises:
-        TrimtabError: if there is a number that Ray does not take, or ``resources`` is no mapping
-            from names to numbers.
-    """
-    for key in ("cpus", "gpus"):
-        if 0 < settings[key] < _LEAST:
-            raise TrimtabError(f"launcher.{key}={settings[key]}: must be 0, or {_LEAST} or more")
-    if settings["gpus"] > 1 and settings["gpus"] % 1:
-        raise TrimtabError(
-            f"launcher.gpus={settings['gpus']}: must be a part of one GPU, or a whole number"
-        )
-    text = settings["resources"]
-    try:
-        named: Any = yaml.safe_load(text) if text else {}
-    except yaml.YAMLError:
-        named = None
-    right = isinstance(named, dict) and all(
-        isinstance(key, str) and type(value) in (int, float) and _LEAST <= value <= 1e9
-        for key, value in named.items()
-    )
-    if not right or {"CPU", "GPU", "memory"} & set(named):
-        raise TrimtabError(f"launcher.resources={text}: must be like '{{a100: 1}}'")
-    found = {"num_cpus": settings["cpus"], "num_gpus": settings["gpus"], "resources": named}
-    if settings["memory_gb"]:
-        found["memory"] = int(settings["memory_gb"] * 1e9)
-    return found
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    _resources(settings)
-    if settings["shared"] not in ("true", "false"):
-        raise TrimtabError(f"launcher.shared={settings['shared']}: must be true or false")
-    if settings["address"] not in ("", "auto"):
-        _check_answers(settings["address"])
-
-
-def _check_answers(address: str) -> None:
-    """Check that a server of gRPC is at an address: Ray itself would try for a minute.
-
-    Raises:
-        TrimtabError: if there is none.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise TrimtabError(
-            f"launcher.address={address}: must be host:port of the cluster's head, as ray start "
-            "says it, or auto"
-        )
-    secured = os.environ.get("RAY_USE_TLS", "0") not in ("", "0")
-    try:
-        with socket.create_connection((host, int(port)), timeout=_ANSWER) as connection:
-            if secured:
-                return
-            connection.settimeout(_ANSWER)
-            connection.sendall(_HELLO)
-            answer = connection.recv(9)
-    except OSError as error:
-        raise TrimtabError(
-            f"launcher.address={address}: nobody answers there ({_line(error)}); start the "
-            "cluster, or leave the word out to start Ray here"
-        ) from error
-    if answer[3:4] != b"\x04":
-        raise TrimtabError(f"launcher.address={address}: what answers there is not Ray")
-
-
-def _check_room(settings: Mapping[str, Any], nodes: list[dict[str, Any]]) -> None:
-    """Check that some node of the cluster could ever carry out a run.
-
-    Raises:
-        TrimtabError: naming what no node has.
-    """
-    asked = {"CPU": settings["cpus"], "GPU": settings["gpus"]}
-    asked |= {"memory": settings["memory_gb"] * 1e9}
-    asked |= yaml.safe_load(settings["resources"] or "{}")
-    alive = [node["Resources"] for node in nodes if node["Alive"]]
-    if any(all(node.get(key, 0) >= much for key, much in asked.items()) for node in alive):
-        return
-    has = sorted({key for node in alive for key in node if not key.startswith("node:")})
-    lacking = {
-        key: much for key, much in asked.items() if all(node.get(key, 0) < much for node in alive)
-    }
-    want = ", ".join(f"{key}: {much:g}" for key, much in (lacking or asked).items())
-    raise TrimtabError(
-        f"launcher=ray: no node of the cluster has {want}; nodes have {', '.join(has)}; where "
-        "nodes come as they are asked for, add launcher.grows=1"
-    )
-
-
-def _line(error: BaseException) -> str:
-    """Return what an error says, in a line; of one in a task, what it was, and not where."""
-    cause = getattr(error, "cause", None)
-    if isinstance(cause, BaseException):
-        return f"{type(cause).__name__}: {_line(cause)}"
-    return " ".join(str(error).split())[:200] or type(error).__name__
-
-
 @contextmanager
 def _connected(start: Start) -> Iterator[None]:
     """Be connected with a cluster, one of this machine alone where there is no address.
@@ -355,9 +258,10 @@ def _connected(start: Start) -> Iterator[None]:
     address = start.settings["address"]
     words: dict[str, Any] = {"address": address}
     if not address:
-        cores = (start.workers or os.cpu_count() or 1) * max(start.settings["cpus"], 1)
+        # As many as there are, or more where more runs side by side are asked for.
+        cores = max(cores_here(), math.ceil(start.workers * start.settings["cpus"]))
         # "local" is one of its own, whatever RAY_ADDRESS says.
-        words = {"address": "local", "num_cpus": int(cores)}
+        words = {"address": "local", "num_cpus": cores}
         words |= {"include_dashboard": False, "object_store_memory": _STORE}
     elif address.rpartition(":")[0] in _LOCALHOST:  # a cluster that this machine has for itself
         words["_node_ip_address"] = _LOCALHOST[0]
@@ -371,12 +275,12 @@ def _connected(start: Start) -> Iterator[None]:
                 f"launcher.address={address}: the cluster asks for a token; set RAY_AUTH_MODE=token"
                 " and have its token in ~/.ray/auth_token"
             ) from error
-        raise TrimtabError(f"launcher=ray: Ray did not start: {_line(error)}") from error
+        raise TrimtabError(f"launcher=ray: Ray did not start: {line_of(error)}") from error
     try:
         if main:  # Ray has put its own in its place
             signal.signal(signal.SIGTERM, handler)
         if not start.settings["grows"]:
-            _check_room(start.settings, ray.nodes())
+            check_room(start.settings, ray.nodes())
         yield
     finally:
         ray.shutdown()
@@ -392,4 +296,4 @@ def _start(start: Start) -> Iterator[Launcher]:
             tasks.end()
 
 
-LAUNCHER = Kind("ray", _start, OPTIONS, "ray", _check)
+LAUNCHER = Kind("ray", _start, OPTIONS, "ray", check_needs)

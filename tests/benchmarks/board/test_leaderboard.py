@@ -331,6 +331,16 @@ def test_a_strangers_file_is_not_replaced(name: str, board: Leaderboard, tmp_pat
     leaderboard.write(board, tmp_path)  # its own files are replaced
 
 
+def test_the_rows_of_a_run_are_not_replaced(board: Leaderboard, tmp_path: Path) -> None:
+    """They are this package's own, but there once; a leaderboard's are made again from others."""
+    write_episodes(tmp_path / "episodes.parquet", board.rows)
+    before = (tmp_path / "episodes.parquet").read_bytes()
+    with pytest.raises(TrimtabError, match="has the rows of a run or of an evaluation, which a le"):
+        leaderboard.write(board, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["episodes.parquet"]
+    assert (tmp_path / "episodes.parquet").read_bytes() == before
+
+
 def test_every_published_leaderboard_is_known_as_one(root: Path) -> None:
     folders = [path.parent for path in root.glob("benchmarks/results/*/index.html")]
     assert len(folders) >= 5

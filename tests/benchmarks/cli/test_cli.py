@@ -27,7 +27,7 @@ from trimtab.errors import TrimtabError
 SMALL_CLONE = [
     "train", "env=robotics/PointMaze-TwoRoutes-v0", "algorithm=bc", "policy=flow",
     "dataset=two_routes", "dataset.episodes=4", "act_steps=4", "offline_steps=30",
-    "policy.hidden=[16,16]", "eval_episodes=2",
+    "policy.hidden=[16,16]", "policy.sampling_steps=2", "eval_episodes=2",
 ]  # fmt: skip
 STEER = [
     "train", "env=robotics/PointMaze-TwoRoutes-Blocked-v0", "algorithm=dsrl_sac",
@@ -242,7 +242,8 @@ def test_evaluate_refuses_a_task_with_other_spaces(bundle: Path, place: Path) ->
 
 
 def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path) -> None:
-    done = trimtab(*STEER, f"base={bundle}", "-m", "seed=0,1", "workers=1", cwd=place)
+    # Sweeps in processes of their own are in runs/test_resume.py.
+    done = trimtab_here(*STEER, f"base={bundle}", "-m", "seed=0,1", "workers=1", cwd=place)
     assert done.returncode == 0, done.stderr
     assert "sweep: 2 runs, 2 done" in done.stdout
     assert len(list(place.glob("runs/**/dsrl_sac/*/seed[01]/result.json"))) == 2

@@ -118,7 +118,7 @@ def test_wrong_words_are_one_line(swept: tuple[Path, list[Path]], tmp_path: Path
     assert "one word too many" in refused("runs", "diff", "a", "b", "c")
     assert "one word too many" in refused("runs", "repair", str(one), "b")
     assert "is no folder" in refused("runs", str(one / "config.yaml"))
-    assert "where is given twice" in refused("runs", "diff", "a", "b", "where=c")
+    assert "b: one word too many" in refused("runs", "diff", "a", "b", "where=c")
     assert not list(tmp_path.iterdir())
 
 
@@ -128,6 +128,37 @@ def test_bare_words_stand_for_settings_in_their_order() -> None:
     assert parse("it", settings, ["b", "y"], bare) == {"do": "b", "at": "y"}
     assert parse("it", settings, ["y"], bare) == {"do": "a", "at": "y"}
     assert parse("it", settings, ["at=b", "b"], bare) == {"do": "b", "at": "b"}
+    assert parse("it", settings, ["b", "at=b"], bare) == {"do": "b", "at": "b"}
+
+
+def test_a_word_with_an_equals_sign_may_be_a_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = {"do": Setting("a", "", ("a", "b")), "at": Setting("x", "where it is")}
+    with pytest.raises(TrimtabError, match="no setting 'c, d'; .*a path with = in it is at=…"):
+        parse("it", settings, ["c, d=e"], ("do", "at"))
+    (tmp_path / "c, d=e").mkdir()
+    assert parse("it", settings, ["c, d=e"], ("do", "at")) == {"do": "a", "at": "c, d=e"}
+    with pytest.raises(TrimtabError, match="it: at= is empty; leave it out, .*: where it is"):
+        parse("it", settings, ["at="], ("do", "at"))
+    with pytest.raises(TrimtabError, match="z: one word too many"):
+        parse("it", settings, ["at=y", "zzz"], ("do", "at"))
+
+
+def test_a_folder_is_asked_for_in_place_of_a_pattern_and_a_run_in_place_of_a_folder(
+    swept: tuple[Path, list[Path]], tmp_path: Path
+) -> None:
+    out, (one, _) = swept
+    told = refused("leaderboard", f"runs={out}/*")
+    assert f"give a folder, all of whose runs are taken, such as runs={out}, where there" in told
+    assert str(one) in told
+    told = refused("export", f"run={out}", f"out={tmp_path / 'bundle'}")
+    assert f"{out} holds runs; give the folder of one: " in told and str(one) in told
+    (tmp_path / "index.html").write_text("mine")
+    told = refused("leaderboard", f"runs={out}", f"out={tmp_path}")
+    assert "something is there that this command has not made" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
 
 
 def test_a_leaderboard_of_a_sweep_names_the_setting(swept: tuple[Path, list[Path]]) -> None:

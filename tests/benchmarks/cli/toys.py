@@ -168,6 +168,44 @@ class NanReward(Right):
         return np.nan
 
 
+class HugeReward(Right):
+    def reward(self) -> Any:
+        return 10**400
+
+
+class ArrayReward(Right):
+    def reward(self) -> Any:
+        return np.zeros(1)
+
+
+class TooLarge(Right):
+    def observe(self) -> Any:
+        return self.at + 1e300
+
+
+class FarLimits(Right):
+    action_space = spaces.Box(np.float32(-3e38), np.float32(3e38), (2,))
+
+
+class NeedsAnArgument(Right):
+    def __init__(self, weight: float) -> None:
+        super().__init__(weight)
+
+
+class OwnKind(BaseException):
+    """What somebody derives from all exceptions there are."""
+
+
+class RaisesItsOwnKind(Right):
+    def step(self, action: Any) -> Any:
+        raise OwnKind("a mistake of mine")
+
+
+class CountedSuccess(Right):
+    def info(self) -> Any:
+        return {"success": 7}
+
+
 class NoSuccess(Right):
     def info(self) -> Any:
         return {"other": 1}

@@ -18,7 +18,7 @@ import pytest
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.core import lease as leases
-from trimtab.benchmarks.core import lockfile, mirror
+from trimtab.benchmarks.core import lockfile, mirror, storage
 from trimtab.benchmarks.core.lease import LEASE, lease
 from trimtab.benchmarks.core.mirror import MANIFEST, Copy, Entry, entries_of, files_of_text
 from trimtab.benchmarks.core.rundir import locked
@@ -346,6 +346,14 @@ def test_a_lease_that_another_one_has_is_not_taken(held: str) -> None:
         (["train", *WORDS, "base=file://{}/none"], "base=file://{}/none: there is no run"),
         (["runs", "file://{}/none"], "runs=file://{}/none: there is no run"),
         (["runs", "file://{}/none?a=b"], "runs=file://{}/none?a=b: "),
+        (
+            ["train", *WORDS, "base=file://{}/plain/seed0"],
+            "files are there that were not written to it as to an address (by out=); give the "
+            "plain path: {}/plain/seed0",
+        ),
+        (["runs", "file://{}/plain"], "give the plain path: {}/plain"),
+        (["runs", "repair", "file://{}/plain/seed0"], "give the plain path: {}/plain/seed0"),
+        (["train", *WORDS, "out=file:///proc/nope"], "another place with out=…"),
         (["runs", "repair", "file://{}/none"], "what lies at an address is whole or not there"),
         (["leaderboard", "runs=file://{}/none"], "there is no run"),
         (["leaderboard", "out=file://{}/none"], "out=file://{}/none: takes no address"),
@@ -359,6 +367,8 @@ def test_wrong_addresses_are_told_in_one_line(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "one"))
     (tmp_path / "a-file").touch()
+    (tmp_path / "plain" / "seed0").mkdir(parents=True)
+    (tmp_path / "plain" / "seed0" / "config.yaml").touch()
     with pytest.raises(SystemExit) as ended:
         main([word.replace("{}", str(tmp_path)) for word in words])
     shown = capfd.readouterr().err
@@ -426,6 +436,31 @@ def test_a_scratch_folder_is_its_users_own(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / f"trimtab-{os.getuid()}").symlink_to(tmp_path)
     with pytest.raises(TrimtabError, match="is another user's; name a folder with TRIMTAB_SCRATCH"):
         scratch_of("s3://a/b")
+
+
+@pytest.mark.parametrize("place", ["a-file", "a-file/in", "/proc/nope"])
+def test_a_scratch_folder_that_cannot_be_written_is_named_with_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / place))
+    with pytest.raises(TrimtabError, match="cannot be written: .*; set TRIMTAB_SCRATCH to a wr"):
+        scratch_of("s3://a/b")
+
+
+def test_what_an_address_needs_on_this_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        @staticmethod
+        def from_uri(address: str) -> None:
+            raise OSError("Unable to load libjvm")
+
+    monkeypatch.setattr(storage.pa_fs, "FileSystem", Refusing)
+    for address, told in (
+        ("hdfs://host:1/z", "Unable to load libjvm; hdfs:// needs Java and Hadoop on this machine"),
+        ("s3://host/z", "Unable to load libjvm; see that it can be reached from here, or name ano"),
+    ):
+        with pytest.raises(TrimtabError, match=told):
+            storage.open_store(address, "out")
 
 
 def test_addresses_keep_their_options_at_their_end() -> None:

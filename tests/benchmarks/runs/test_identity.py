@@ -203,12 +203,15 @@ def test_old_rows_are_never_done_for_changed_mathematics(
 
 
 def test_a_suite_is_not_done_for_changed_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = load_suite("quickstart", "runs").digest
-    assert load_suite("quickstart", "runs").digest == before
+    def digest() -> str:
+        return load_suite("quickstart", "runs", [0], only=["maze-gaussian", "blocked-sac"]).digest
+
+    before = digest()
+    assert digest() == before
     for kind in (SAC, WaypointController):
         with monkeypatch.context() as patch:
             patch.setattr(kind, "revision", kind.revision + 1)
-            assert load_suite("quickstart", "runs").digest != before
+            assert digest() != before
 
 
 def test_a_later_keyword_at_its_neutral_value_is_the_same_run(

@@ -110,7 +110,7 @@ def test_parts_and_flat_vectors_hold_the_same_numbers(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert train(compose_run(steering)).summary["episodes"] == 1
     for wrong, told in (
-        ("observations=flat", "leave observations= out"),
+        ("observations=flat", r"one vector \(observations=flat\); write observations=dict, or"),
         ("history=3", "history=3: base .* reads 2; leave it out"),
         ("act_steps=1", "act_steps=1: base .* decisions, 2 steps apart; leave act_steps out"),
     ):

@@ -39,7 +39,7 @@ def test_bad_oracles_are_one_line(tiny: Any, tmp_path: Path) -> None:
         ([f"oracles={missing}"], rf"^{missing} does not exist; give the folder of a run"),
         ([f"oracles=[{tiny.base},{tiny.base}/policy]"], r"is given twice; leave one out$"),
         ([f"oracles=[{tiny.base}]", "env=gym/Hopper-v5", "env_options.horizon=null"],
-         r"^oracle \S+ does not fit gym/Hopper-v5: observation length"),
+         r"^oracle \S+ does not fit gym/Hopper-v5: observation length .*; give another oracle"),
         ([f"oracles=[{tiny.base}]", *other],
          r"^oracle \S+ was trained on robotics/PointMaze-TwoRoutes-v0, this run is on robotics/"),
     ):  # fmt: skip

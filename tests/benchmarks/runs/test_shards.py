@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,25 @@ def test_a_part_that_lacks_is_told_with_the_words_that_make_it(
     shutil.rmtree(parts / "machine2")
     shown = told(parts, capfd)
     assert "the part 2/2 of the evaluation of " in shown and shown.endswith("shard=2/2\n")
+    assert "is missing; carry it out" in shown
+
+
+def test_parts_of_evaluations_with_other_seeds_are_told_apart(
+    tiny: Any, parts: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (other,) = parts.glob("machine2/shard-*/shard.json")
+    note = json.loads(other.read_text())
+    note["asked"]["seed"] = 5
+    other.write_text(json.dumps({**note, "evaluation": "other"}))
+    shown = told(parts, capfd)
+    assert (
+        f"is missing; {other.parent} is part 2/2 of another one (seed=5 against 7); carry" in shown
+    )
+    monkeypatch.setattr(BundleJudge, "judge", None)  # it is told before an episode is played
+    assert evaluate(tiny, other.parents[1], "shard=1/2") == 2
+    shown = capfd.readouterr().err
+    assert "shard-2-of-2 there is a part of another evaluation (seed=5 against 7)" in shown
+    assert [path.name for path in other.parents[1].iterdir()] == ["shard-2-of-2"]
 
 
 def test_a_part_that_is_there_twice_is_told(
@@ -155,7 +175,8 @@ def test_wrong_parts_are_told(
 ) -> None:
     chosen = {"out": f"out={tmp_path / 'out'}"} | {word.partition("=")[0]: word for word in words}
     base = [f"policy={tiny.base}", f"episodes={EPISODES}"]
-    assert call("evaluate", *base, *chosen.values()) == 2
+    given = [word for word in chosen.values() if not word.endswith("=")]
+    assert call("evaluate", *base, *given) == 2
     shown = capfd.readouterr().err
     assert said in shown and shown.count("\n") == 1, shown
     assert not (tmp_path / "out").exists()

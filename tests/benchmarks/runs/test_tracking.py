@@ -137,6 +137,7 @@ def test_every_tracker_has_the_run_s_own_numbers(
     assert "trackio" not in sys.modules, "it reads TRACKIO_DIR when it is imported"
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", "/proc/nope")  # has no effect: it is the run's folder
     monkeypatch.setattr(loop, "LOG_EVERY", 5)
     words = [*words_of(tiny, tmp_path / "o"), "tracker=[tensorboard,wandb,trackio]"]
     with stopped_at(160):
@@ -210,6 +211,29 @@ def test_a_tracker_that_is_not_installed_names_its_extra(
         main(["train", *words, "tracker=wandb"])
     assert ended.value.code == 2
     assert "pip install 'trimtab[wandb]'" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("variable", ["TRACKIO_DIR", "HF_HOME"])
+def test_a_database_that_cannot_be_written_is_told_before_the_run(
+    variable: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("TRACKIO_DIR", raising=False)
+    monkeypatch.setenv(variable, "/proc/nope")
+    words = [
+        "env=gym/InvertedPendulum-v5",
+        "algorithm=sac",
+        "online_steps=6000",
+        f"out={tmp_path}/o",
+    ]
+    with pytest.raises(SystemExit) as ended:
+        main(["train", *words, "tracker=trackio"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and len(error.splitlines()) == 1
+    assert "tracker=trackio: TRACKIO_DIR: /proc/nope" in error and "set TRACKIO_DIR to a" in error
     assert not (tmp_path / "o").exists()
 
 

@@ -12,9 +12,10 @@ import pytest
 import yaml
 
 from trimtab.benchmarks.cli.commands.listing import LISTINGS
-from trimtab.benchmarks.settings import groups
+from trimtab.benchmarks.settings import groups, outside
 from trimtab.benchmarks.settings.catalog import (
     FAMILIES,
+    adaptations,
     describe_algorithm,
     family_of,
     is_faithful,
@@ -99,6 +100,23 @@ def test_an_adaptation_says_so_in_the_list_and_in_its_docstring() -> None:
         module = importlib.import_module(target.rpartition(".")[0])
         explained = "An adaptation (``faithful`` is False)" in (module.__doc__ or "")
         assert is_faithful(target) == (not explained) == (listed[file.stem] == "yes"), target
+
+
+def test_a_method_of_one_s_own_that_names_no_paper_adapts_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "_made", [])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "unpublished.py").write_text(
+        "from trimtab.algorithms.offline.bc import BehaviorCloning\n\n\n"
+        "class Mine(BehaviorCloning):\n    faithful = False\n"
+    )
+    for name, heading in (("nameless", "Mine."), ("named", 'As "A Title" (arXiv 2506.15799).')):
+        text = f"# @package _global_\n# {heading}\nalgorithm: {{_target_: unpublished.Mine}}\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+        outside.adopted("algorithm", str(tmp_path / f"{name}.yaml"), [])
+    found = adaptations()
+    assert "named" in found and "nameless" not in found and "mdpo_sac" in found
 
 
 def test_a_renamed_method_is_there_under_its_new_name_only() -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf.errors import ReadonlyConfigError
 
 from trimtab.benchmarks.runs.build import components
+from trimtab.benchmarks.settings import groups
 from trimtab.benchmarks.settings.config import compose_run, recipe_with
 from trimtab.benchmarks.settings.constructors import keywords
-from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.settings.groups import conf_file, load_group
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.types import TrimtabError
@@ -161,7 +163,7 @@ WRONG = {
         ["hydra.searchpath=[file:///x]"],
         "hydra.searchpath=[file:///x]: Hydra's own settings have no effect here",
     ),
-    "a method that is a number": (["algorithm=1e30"], "algorithm=1e+30: there are: "),
+    "a method that is a number": (["algorithm=1e30"], "algorithm=1e+30: there are "),
     "a number that is no dataset to leave out": (["~dataset=inf"], "~dataset=inf: leave the word"),
     "methods": (["algorithm=[bc,sac]"], "algorithm=[bc,sac]: name one, or leave it out"),
     "a policy that is a flag": (["policy=true"], "policy=True: there are: "),
@@ -448,6 +450,22 @@ def test_a_file_of_a_group_is_plain_values() -> None:
     assert load_group("dataset", "two_routes")["env"] == "robotics/PointMaze-TwoRoutes-v0"
     with pytest.raises(TrimtabError, match="dataset=two_rotes.*did you mean two_routes?"):
         load_group("dataset", "two_rotes")
+
+
+def test_a_file_of_settings_is_parsed_once_and_read_only_and_seen_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert conf_file("algorithm/bc.yaml") is conf_file("algorithm/bc.yaml")
+    with pytest.raises(ReadonlyConfigError):
+        conf_file("algorithm/bc.yaml")["algorithm"] = 3
+    load_group("algorithm", "bc")["algorithm"].clear()  # what one caller does with plain values
+    assert load_group("algorithm", "bc")["algorithm"]
+
+    own = tmp_path / "mine.yaml"
+    monkeypatch.setattr(groups, "outside_file", lambda name: own)
+    for said in ("dots", "dashes"):
+        own.write_text(f"line: {said}\n")
+        assert conf_file("policy/mine.yaml") == {"line": said}
 
 
 def test_a_changed_recipe_has_an_id_of_its_own() -> None:

@@ -18,9 +18,9 @@ import pytest
 
 from trimtab.benchmarks.suites import jobs
 from trimtab.benchmarks.suites.clusters import CLUSTERS
-from trimtab.benchmarks.suites.launch import Start, Work, launcher_kinds
-from trimtab.benchmarks.suites.launchers import ray as ray_tasks
+from trimtab.benchmarks.suites.launch import Start, Work, chosen_launcher, launcher_kinds
 from trimtab.benchmarks.suites.launchers import slurm
+from trimtab.benchmarks.suites.ray_needs import line_of
 from trimtab.errors import TrimtabError
 
 
@@ -131,8 +131,8 @@ def test_an_error_in_a_task_of_ray_is_told_without_where_it_was() -> None:
 
     trace = 'ray::_carry_out()\n  File "launch.py", line 3, in carry_out\nKeyError: "a"'
     error = RayTaskError("_carry_out", trace, KeyError("a"))
-    assert ray_tasks._line(error.as_instanceof_cause()) == "KeyError: 'a'"
-    assert ray_tasks._line(WorkerCrashedError()).startswith("The worker died unexpectedly")
+    assert line_of(error.as_instanceof_cause()) == "KeyError: 'a'"
+    assert line_of(WorkerCrashedError()).startswith("The worker died unexpectedly")
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,15 @@ def test_an_error_in_a_task_of_ray_is_told_without_where_it_was() -> None:
     ],
 )  # fmt: skip
 def test_numbers_that_ray_does_not_take_are_told_before_it_starts(word: str) -> None:
-    from trimtab.benchmarks.suites.launch import chosen_launcher
-
     with pytest.raises(TrimtabError, match="launcher.*must be"):
         chosen_launcher("ray", [f"launcher.{word}"])
     assert chosen_launcher("ray", ["launcher.gpus=0.5", "launcher.cpus=1.5"]).settings["cpus"]
     assert launcher_kinds()["ray"].options["cpus"].default == 1.0
+
+
+def test_more_cores_than_this_machine_has_are_refused_before_ray_starts() -> None:
+    with pytest.raises(TrimtabError, match=r"launcher.cpus=10000: this machine has \d+ cores"):
+        chosen_launcher("ray", ["launcher.cpus=10000", "launcher.grows=1"])
 
 
 class Limited:

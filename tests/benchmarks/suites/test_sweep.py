@@ -16,15 +16,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from trimtab import plugins
 from trimtab.benchmarks.cli.commands.train import _print_outcomes
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.runs import run as loop
+from trimtab.benchmarks.runs.settings_of import command_of
 from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings import outside
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.launch import Chosen, Done, Kind, Launcher, Start, Work, carry_out
 from trimtab.benchmarks.suites.outcome import Outcome
 from trimtab.benchmarks.suites.search import Search, search
-from trimtab.benchmarks.suites.study import Study
+from trimtab.benchmarks.suites.study import SAMPLERS, Study
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.errors import TrimtabError
 
@@ -228,8 +231,10 @@ def test_optuna_learns_from_the_scores_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["hydra.sweeper.n_trials=0"], "n_trials=0: must be 1 or more"),
-        (["hydra.sweeper.n_jobs=0"], "n_jobs=0: must be 1 or more"),
+        (["hydra.sweeper.n_trials=0"], "n_trials=0: must be a whole number, 1 or more"),
+        (["hydra.sweeper.n_trials=-1"], "n_trials=-1: must be a whole number, 1 or more"),
+        (["hydra.sweeper.n_jobs=0"], "n_jobs=0: must be a whole number, 1 or more"),
+        (["hydra.sweeper.score=succes"], "score=succes: there are: auto, success, return"),
         (["hydra.sweeper.direction=up"], "direction"),
         (["hydra.sweeper.sampler=tpx"], "sampler"),
         (["hydra.sweeper.n_trial=3"], "n_trials"),
@@ -241,6 +246,11 @@ def test_optuna_learns_from_the_scores_before(tmp_path: Path) -> None:
         (["algorithm.batch_size=choice()"], "choice()"),
         (["algorithm.learning_rat=choice(1,2)"], "learning_rate"),
         (["seed=3"], "no setting is to be searched"),
+        (["seed=interval(1,4)"], "write seed='range(1,5)' or seed='choice(1,4)'"),
+        (["seed=tag(log, interval(1,4))"], "write seed='tag(log, range(1,5))'"),
+        (["seed=choice(0,x)"], "seed=x: "),
+        (["seed=shuffle(range(0,1000000000))"], "from 100 values at most"),
+        (["seed=0,"], "seed=0,: cannot be read"),
     ],
 )
 def test_wrong_words_of_a_search_are_one_line(
@@ -253,6 +263,132 @@ def test_wrong_words_of_a_search_are_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+CHEAP = [
+    "env=gym/InvertedPendulum-v5", "algorithm=sac", "online_steps=10", "algorithm.warmup_steps=4",
+    "algorithm.hidden=[8]", "eval_episodes=1",
+]  # fmt: skip
+"""Words of a run that is never carried out: its trials are :class:`Scripted`."""
+
+
+class Scripted(Here):
+    """A launcher whose runs end at once: a return of their number, or as they are told to."""
+
+    def await_some(
+        self, futures: Collection[concurrent.futures.Future[Done]]
+    ) -> set[concurrent.futures.Future[Done]]:
+        (future,) = futures
+        number = int(self.waiting.pop(future).label.split()[1])
+        try:
+            self.before(number)
+            found = {"return": float(number), "success": None, "episodes": 1}
+            future.set_result(Done("runs", found, already_done=False))
+        except TrimtabError as error:
+            future.set_exception(error)
+        return {future}
+
+
+def scripted(before: Callable[[int], None]) -> Chosen:
+    @contextmanager
+    def started(start: Start) -> Iterator[Launcher]:
+        yield Scripted(start, before)
+
+    return Chosen(Kind("scripted", started), {})
+
+
+def test_a_trial_that_failed_is_tried_again_behind_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is tried next does not depend on whether it was stopped, or mended, in between."""
+    import optuna
+
+    def early(module: Any, seed: int) -> Any:  # learns from the first score on
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1)
+
+    monkeypatch.setitem(SAMPLERS, "tpe", early)  # type: ignore[arg-type]
+    tried: list[int] = []
+    faults: dict[int, BaseException] = {1: TrimtabError("not mended")}
+
+    def carried_out(number: int) -> None:
+        tried.append(number)
+        if number in faults:
+            raise faults[number]
+
+    def search_in(out: str) -> list[int]:
+        tried.clear()
+        words = [*CHEAP, f"out={tmp_path / out}", "algorithm.tau=interval(0.001,0.1)"]
+        search(
+            words, Search(n_trials=5), lambda *said: None, console=quiet(),
+            launcher=scripted(carried_out),
+        )  # fmt: skip
+        return list(tried)
+
+    def failing(out: str) -> None:
+        with pytest.raises(TrimtabError, match="1 of 5 trials failed: trial 1: not mended"):
+            search_in(out)
+
+    failing("whole")
+    assert tried == [0, 1, 2, 3, 4]
+    failing("whole")
+    assert tried == [1]
+    faults[3] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        search_in("parts")
+    faults.clear()
+    assert search_in("whole") == [1] and search_in("whole") == []
+    assert search_in("parts") == [3, 4, 1]
+    assert trials_in(tmp_path / "whole") == trials_in(tmp_path / "parts")
+    assert [trial["score"] for trial in trials_in(tmp_path / "whole")] == [0, 1, 2, 3, 4]
+
+
+def test_a_score_that_the_task_does_not_have_is_refused_before_anything_runs(
+    tmp_path: Path,
+) -> None:
+    words = [*CHEAP, f"out={tmp_path}", "seed=0,1"]
+    never = scripted(lambda number: pytest.fail("a trial was begun"))
+    with pytest.raises(TrimtabError, match="score=success: .* has no success.*score=return"):
+        search(words, Search(score="success"), print, console=quiet(), launcher=never)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_to_repeat_has_the_plug_ins_that_it_needs(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = tmp_path / "lab_of_this_test"
+    lab.mkdir()
+    (lab / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv(plugins.VARIABLE, str(lab))
+    monkeypatch.chdir(tmp_path)
+    words = [*short(tiny, Path("runs")), "algorithm.batch_size=choice(8,16)"]
+    best = searched(words, here())[1]
+    assert best.startswith("trimtab --with ./lab_of_this_test train env=")
+    folder = next(Path("runs").glob("**/config.yaml")).parent
+    monkeypatch.setenv(plugins.VARIABLE, "")  # it is the run that needs it, and not this process
+    noted = command_of(folder)
+    assert noted is not None and noted.startswith("trimtab --with ./lab_of_this_test train ")
+    (folder / "provenance.json").unlink()
+    assert command_of(folder) == noted  # from what config.yaml says
+
+
+def test_a_file_of_ones_own_is_one_of_the_values(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever carries out a run is given the file, and no name that this process gave to it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    method = "_target_: trimtab.algorithms.offline.bc.BehaviorCloning"
+    (tmp_path / "mine.yaml").write_text(f"# @package _global_\nalgorithm:\n  {method}\n")
+    told: list[Outcome] = []
+    others = [word for word in short(tiny, tmp_path / "runs") if not word.startswith("algorithm=")]
+    words = [*others, f"algorithm=bc,{tmp_path}/mine.yaml"]
+    # As in a process of its own, which knows nothing of this one's files.
+    sweep(words, told.extend, console=quiet(), launcher=here(lambda _: outside._made.clear()))
+    assert [one.label for one in told] == ["algorithm=bc", f"algorithm={tmp_path}/mine.yaml"]
+    assert [Path(one.folder).parts[-3] for one in told] == ["bc", "mine"]
+    searched_words = [*others, f"algorithm=choice({tmp_path}/mine.yaml)"]
+    outcomes, best = searched(searched_words, here(lambda _: outside._made.clear()))
+    assert {one.state for one in outcomes} == {"done"} and f"algorithm={tmp_path}/mine" in best
+
+
 def test_a_search_without_optuna_names_the_extra(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,13 +396,3 @@ def test_a_search_without_optuna_names_the_extra(
     with pytest.raises(TrimtabError, match=r"pip install 'trimtab\[optuna\]'"):
         searched([*short(tiny, tmp_path), *SPACE], here())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_setting_of_a_search_without_one_is_refused() -> None:
-    with pytest.raises(TrimtabError, match="add hydra/sweeper=optuna"):
-        trimtab(["train", "-m", "seed=0,1", "hydra.sweeper.n_trials=3"])
-
-
-def test_a_sweep_over_nothing_is_one_line() -> None:
-    with pytest.raises(TrimtabError, match="a range has no values in it, so there are no runs"):
-        sweep(["env=gym/Hopper-v5", "algorithm=sac", "seed=range(0,0)"], print, console=Console())

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from hydra.utils import get_class
 
+from trimtab.benchmarks.data import recording
 from trimtab.benchmarks.data.published import beginning_problem, beginnings, made_on_this_kind
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_digest, recipe_folder
 from trimtab.benchmarks.data.recording import Stage, dataset_of, record_episodes
@@ -295,6 +296,23 @@ def test_how_many_processes_record_changes_nothing(tmp_path: Path) -> None:
         and recorded_at.items()
         <= {path: path.stat().st_mtime_ns for path in blocks.rglob("*.hdf5")}.items()
     )  # what was recorded before is not recorded again
+
+
+def test_a_block_or_less_is_recorded_without_further_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {"episodes": None, "env_options": {"horizon": 25}, "only_successful": False}
+    small = recipe("two_routes", **changes, steps=16 * 25)
+    blocks = tmp_path / "blocks"
+    by_others = record_episodes({**small, "steps": 16 * 25 + 1}, blocks, workers=1)
+    assert [path.name for path in blocks.iterdir()]
+    monkeypatch.setattr(recording, "worker_pool", None)
+    here = record_episodes(small, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    # Whole episodes until the steps are there: the same ones, one less.
+    assert sum(map(len, here)) == 16 * 25
+    hashes = [dataset_of(small, found).content_hash for found in (here, by_others[:16])]
+    assert len(by_others) == 17 and hashes[0] == hashes[1]
 
 
 def test_recorders_end_with_who_started_them(tmp_path: Path) -> None:

@@ -1,0 +1,139 @@
+"""A suite file of one's own: what would be lost, or would change what is measured, is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.settings import outside
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.yaml_text import plain_yaml
+from trimtab.benchmarks.suites.following import following
+from trimtab.benchmarks.suites.suite import Suite, load_suite
+from trimtab.types import TrimtabError
+
+SAC, PPO = ["env=gym/Hopper-v5", "algorithm=sac"], ["env=gym/Hopper-v5", "algorithm=ppo"]
+DOCUMENT: dict[str, Any] = {
+    "title": "Mine",
+    "seeds": [0],
+    "runs": {"a": {"overrides": SAC}, "b": {"overrides": PPO}},
+}
+
+
+def suite_of(folder: Path, only: tuple[str, ...] = (), **changes: Any) -> Suite:
+    file = folder / "mine.yaml"
+    file.write_text(yaml.safe_dump(DOCUMENT | changes, sort_keys=False))
+    return load_suite(str(file), "runs", only=only)
+
+
+def test_a_key_that_is_there_twice_is_named_with_its_lines(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "title: Mine\nseeds: [0]\nruns:\n  a: {overrides: [algorithm=sac]}\n"
+        "  b: {overrides: [algorithm=sac]}\n  a: {overrides: [algorithm=ppo]}\n"
+    )
+    with pytest.raises(TrimtabError, match="line 6: a is there a second time, after line 4; ren"):
+        load_suite(str(file), "runs")
+    with pytest.raises(TrimtabError, match="mine: line 2: x is there a second time"):
+        plain_yaml(b"y: {x: 1,\n  x: 2}", "mine")
+    # What is merged into a mapping may say the same again, and so may another mapping.
+    merged = plain_yaml(b"a: &a {x: 1}\nb: {<<: *a, x: 2}\nc: {<<: *a, y: 3}", "mine")
+    assert merged == {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 1, "y": 3}}
+    with pytest.raises(TrimtabError, match=r"mine: is no YAML \(line 1"):
+        plain_yaml(b"a: [", "mine")
+    with pytest.raises(TrimtabError, match="mine: is no YAML"):
+        plain_yaml(b"\xff\xfe\xff", "mine")
+
+
+def test_a_key_that_is_there_twice_in_a_method_s_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "_made", [])  # later tests do not find the file
+    file = tmp_path / "twice.yaml"
+    target = "trimtab.algorithms.off_policy.sac.SAC"
+    file.write_text(
+        f"# @package _global_\nalgorithm:\n  _target_: {target}\n  tau: 0.1\n  tau: 0.2\n"
+    )
+    with pytest.raises(TrimtabError, match="line 5: .* tau"):
+        compose_run(["env=gym/Hopper-v5", f"algorithm={file}"])
+
+
+def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
+    grid = {"tasks": {"hop": []}, "methods": {"sac": SAC}}
+    with pytest.raises(TrimtabError, match="suite mine: two runs are called hop-sac; rename"):
+        suite_of(tmp_path, grid=grid, runs={"hop-sac": {"overrides": SAC}})
+    sides = {"tasks": {"hop": [], "hop-b": []}, "methods": {"b-sac": SAC, "sac": SAC}}
+    with pytest.raises(TrimtabError, match="two runs are called hop-b-sac"):
+        suite_of(tmp_path, grid=sides)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"common": ["seed=3"]}, r"the run a has seed=3, .*; write seeds: \[…\] in its place"),
+        ({"runs": {"a": {"overrides": [*SAC, "++seed=3"]}}}, r"has \+\+seed=3, .*; write seeds:"),
+        ({"shared": {"x": ["out=else"]}, "runs": {"a": {"with": ["x"]}}}, "give bench runs=…"),
+        ({"scale": {"all": ["out=else"]}}, "has out=else, which a suite sets .* give bench runs="),
+        ({"runs": {"a": {"overrides": [*SAC, "suite_name=b"]}}}, "the suite's name is its file's"),
+        ({"runs": {"../../a": {"overrides": SAC}}}, r"the run '../../a' must begin with a letter"),
+        ({"runs": {"a,b": {"overrides": SAC}}}, "have only letters, digits, - _ ~ and . in it"),
+        ({"runs": {"..": {"overrides": SAC}}}, "the run '..' must begin with a letter"),
+        ({"runs": {"a": {"with": ["gone"]}}}, "a is with gone of shared; there are none"),
+        ({"baselines": {"sac": "nothing"}}, "of a method 'nothing'; there are: ppo, sac"),
+        ({"baselines": {"sacc": None}}, "baselines: no run is of a method 'sacc'; did you mean sa"),
+    ],
+)
+def test_what_a_suite_decides_is_not_for_its_runs(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TrimtabError, match=said) as caught:
+        suite_of(tmp_path, **changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_baselines_are_checked_as_far_as_names_are_known(tmp_path: Path) -> None:
+    suite = suite_of(tmp_path, baselines={"sac": "ppo (tanh_gaussian)", "ppo": None})
+    assert suite.baselines == {"sac": "ppo (tanh_gaussian)", "ppo": None}
+    # Those of runs that are left out are no matter for the others.
+    part = suite_of(tmp_path, ("b",), baselines={"sac": "ppo", "ppo": None})
+    assert part.baselines == {"ppo": None}
+    # A method of one's own has its file's name; another file may name any method.
+    own = {"a": {"overrides": ["algorithm='./far/mine.yaml'"]}, "b": {"overrides": PPO}}
+    assert suite_of(tmp_path, runs=own, baselines={"mine": "ppo"}).baselines
+    unknown = {"a": {"overrides": ["experiment=any"]}}
+    assert suite_of(tmp_path, runs=unknown, baselines={"sac": "ppo"}).baselines
+
+
+def test_an_address_that_cannot_be_written_is_told_before_the_first_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    begun = tmp_path / "suites" / "mine" / "progress.json"
+    for place in (f"file://{tmp_path}/file/in", "file:///proc/nope"):
+        with (
+            pytest.raises(TrimtabError, match="another place with runs=…") as caught,
+            following(begun, "mine", ["a seed 0"], "local", place),
+        ):
+            raise AssertionError("a run was begun")
+        assert str(caught.value).startswith(f"runs={place}: ") and not begun.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["only="], "bench: only= is empty; leave it out, or give it a value: runs to carry out"),
+        (["only= , "], "names no run; leave it out for all runs"),
+        (["seeds="], "bench: seeds= is empty; leave it out"),
+        (["stauts"], "bench: action=stauts: "),
+    ],
+)
+def test_wrong_words_begin_no_run(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "suite=quickstart", f"runs={tmp_path / 'runs'}", *words])
+    shown = capsys.readouterr().err
+    assert ended.value.code == 2 and said in shown and shown.count("\n") == 1, shown
+    assert not list(tmp_path.iterdir())
