@@ -181,6 +181,12 @@ class Cluster:
             self.end()
         raise AssertionError(Path(self.log.name).read_text()[-2000:])
 
+    def start_second(self) -> None:
+        """Start a node in the place of the one that was lost."""
+        count = self.started() + 1
+        self.nodes[1] = self.node(f"--address={self.address}")
+        assert self.comes(count), Path(self.log.name).read_text()[-2000:]
+
     def comes(self, count: int) -> bool:
         """Wait for so many nodes to say that they are there; return whether the last one did."""
         in_time(lambda: self.started() >= count or self.nodes[-1].poll() is not None)
@@ -292,26 +298,35 @@ def test_ray_finds_the_same(here: Any, tiny_suite: Any, cluster: Cluster, tmp_pa
 def test_ray_finds_the_same_although_nodes_share_no_files_and_one_is_lost(
     here: Any, tiny_suite: Any, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
-    out, saved = tmp_path / "asked", list[int]()
-    out.mkdir()
+    def left_when_lost(out: Path) -> list[int]:
+        """Carry the suite out, and lose the second node; return how far each run had to go then."""
+        left = list[int]()
+        out.mkdir(parents=True)
+        monkeypatch.setenv("TRIMTAB_SCRATCH", str(out.parent / "scratch"))
 
-    def take_away() -> None:
-        """Lose the second of the two nodes, each of which is in the middle of a run."""
-        runs = [in_time(lambda seed=seed: trained_a_while(out, seed)) for seed in (0, 1)]
-        cluster.lose(cluster.nodes[1])
-        saved.extend(tiny_suite.steps - position(run) for run in runs)
+        def take_away() -> None:
+            runs = [in_time(lambda seed=seed: trained_a_while(out, seed)) for seed in (0, 1)]
+            cluster.lose(cluster.nodes[1])
+            left.extend(tiny_suite.steps - position(run) for run in runs)
 
-    taker = threading.Thread(target=take_away, daemon=True)
-    taker.start()
-    words = ["launcher=ray", f"launcher.address={cluster.address}", "launcher.shared=false"]
-    tiny_suite.bench(out, *words)
-    taker.join(10)
-    assert len(saved) == 2 and min(saved) > 0  # neither had come to its end
-    assert tiny_suite.found(out) == here
+        taker = threading.Thread(target=take_away, daemon=True)
+        taker.start()
+        words = ["launcher=ray", f"launcher.address={cluster.address}", "launcher.shared=false"]
+        tiny_suite.bench(out, *words)
+        taker.join(10)
+        assert len(left) == 2 and tiny_suite.found(out) == here
+        return left
+
+    # On a busy machine a node may begin when the other one's run has ended; then once more.
+    for number in range(3):
+        place = tmp_path / str(number)
+        if met := min(left_when_lost(place / "asked")) > 0:
+            break
+        cluster.start_second()
+    assert met, "each node was to be in the middle of a run"
     # Each of the two nodes had a folder of its own.
-    own = [path.parents[5] for path in (tmp_path / "scratch").rglob("bc/*/*/provenance.json")]
-    assert len(set(own)) == 2 and not any(path.is_relative_to(out) for path in own)
+    own = [path.parents[5] for path in (place / "scratch").rglob("bc/*/*/provenance.json")]
+    assert len(set(own)) == 2 and not any(path.is_relative_to(place / "asked") for path in own)
 
 
 @pytest.fixture
