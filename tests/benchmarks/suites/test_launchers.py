@@ -59,7 +59,9 @@ def position(run: Path) -> int:
 def trained_a_while(folder: Path, seed: int) -> Path | None:
     """Return the folder of a run that has saved its state twice."""
     runs = folder.glob(f"runs/**/bc/*/seed{seed}")
-    return next((run for run in runs if position(run) >= 100), None)
+    with contextlib.suppress(FileNotFoundError):  # a folder went while it was looked through
+        return next((run for run in runs if position(run) >= 100), None)
+    return None
 
 
 def test_slurm_finds_the_same_although_a_job_is_preempted_and_another_one_killed(
