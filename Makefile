@@ -58,7 +58,7 @@ test-nehalem:  ## run the test suite as on a processor without AVX
 # The groups of tests/conftest.py, in its order.
 run-tests: install
 	$(EMULATE_$(EMULATE)) $(TEST_SETTINGS) $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup \
-		--no-loadscope-reorder --durations=50 --durations-min=1 $(PYTEST_WORDS)
+		--no-loadscope-reorder --durations=50 --durations-min=1 --timeout=900 $(PYTEST_WORDS)
 
 docs: install  ## build the documentation site into site/; a broken link ends it
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build

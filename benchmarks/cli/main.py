@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 import trimtab
 from trimtab.benchmarks.cli.surroundings import (
@@ -28,7 +29,7 @@ from trimtab.benchmarks.cli.surroundings import (
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import Command, near, parse
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
+from trimtab.benchmarks.core.signals import interrupt_as_event, interrupts_noted, sigterm_as_exit
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import add_plugin
 
@@ -173,15 +174,27 @@ def run(words: Sequence[str]) -> int:
         return 0
     module, _, attribute = command.function.partition(":")
     if command.settings is None:
-        function: Callable[..., int] = getattr(importlib.import_module(module), attribute)
+        function: Callable[..., int] = getattr(_imported(module), attribute)
         return function(rest)
     kept = [word for word in rest if command.within and word.startswith(command.within)]
     own = [word for word in rest if word not in kept]
     settings = parse(name, command.settings, own, command.bare, command.bare_of)
     if command.within:
         settings["overrides"] = kept
-    function = getattr(importlib.import_module(module), attribute)
+    function = getattr(_imported(module), attribute)
     return function(**settings)
+
+
+def _imported(name: str) -> ModuleType:
+    """Import a command's module; an interrupt waits until it is there.
+
+    Torch and what else is written in C++ abort the process where one comes in their middle.
+    """
+    with interrupt_as_event() as interrupted:
+        module = importlib.import_module(name)
+    if interrupted.is_set():
+        raise KeyboardInterrupt
+    return module
 
 
 def _with_plugins(words: Sequence[str]) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.generator import Generator
 from trimtab.benchmarks.core.memory import want_of_memory
+from trimtab.benchmarks.data.recipes import is_recipe_section
 from trimtab.benchmarks.runs.base import (
     base_identity,
     base_label,
@@ -23,7 +24,13 @@ from trimtab.benchmarks.runs.base import (
     oracles_of,
     training,
 )
-from trimtab.benchmarks.runs.dataset import data_identity, expert_of, fitting_dataset, is_there
+from trimtab.benchmarks.runs.dataset import (
+    check_recipe_fits,
+    data_identity,
+    expert_of,
+    fitting_dataset,
+    is_there,
+)
 from trimtab.benchmarks.runs.identity import document_of, hash_of
 from trimtab.benchmarks.runs.shapes import spec_of, way_of
 from trimtab.benchmarks.settings.config import RunConfig
@@ -37,7 +44,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash
 from trimtab.types import Batch, BatchSpec, PolicySpec, Statistics, TrimtabError
 
-__all__ = ["Components", "components"]
+__all__ = ["Components", "components", "without_data"]
 
 logger = logging.getLogger(__name__)
 
@@ -92,16 +99,36 @@ def components(
     Raises:
         TrimtabError: if anything is missing, unknown, or does not fit the task.
     """
-    env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
-    _check_uses(config, method_of(config))
-    if config["dataset"] is None:
-        _check_nothing_is_of_data(config)
-    base = None if config["base"] is None else load_base(config["base"])
+    env, base = _task_and_base(config)
     if config["dataset"] is None or is_there(config, env):
         dataset = None if config["dataset"] is None else fitting_dataset(config, env, progress)
         return _assembled(config, env, base, dataset)
     rehearse(_assembled(config, env, base, None))
     return _assembled(config, env, base, fitting_dataset(config, env, progress))
+
+
+def without_data(config: RunConfig) -> Components | None:
+    """Return what a run is made of without its dataset, if that is a recipe's; else None.
+
+    A recipe is known before it is recorded, so the run's identity is right; statistics are made up.
+
+    Raises:
+        TrimtabError: as :func:`components`.
+    """
+    if config["dataset"] is None or not is_recipe_section(config["dataset"]):
+        return None
+    env, base = _task_and_base(config)
+    check_recipe_fits(config["dataset"], env, other_task=config["other_task"])
+    return _assembled(config, env, base, None)
+
+
+def _task_and_base(config: RunConfig) -> tuple[EnvSpec, Bundle | None]:
+    """Return a run's task and base; all that it names is of use to its method."""
+    env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
+    _check_uses(config, method_of(config))
+    if config["dataset"] is None:
+        _check_nothing_is_of_data(config)
+    return env, None if config["base"] is None else load_base(config["base"])
 
 
 def _assembled(
@@ -162,7 +189,7 @@ def _assembled(
             act_steps=act_steps,
             observations=observations,
             history=history,
-            dataset=data_identity(config, dataset) if dataset is not None else None,
+            dataset=data_identity(config, dataset),
             base=base_identity(config, base) if base is not None else None,
             oracles=[bundle_hash(oracle.folder) for oracle in oracles],
             expert=None if expert is None else expert.content_hash,

@@ -146,16 +146,17 @@ def resolve_dataset(
     return open_dataset(Path(recipe["path"]), out, config["stream_above"], progress, **hints)
 
 
-def data_identity(config: RunConfig, dataset: Dataset) -> dict[str, str]:
-    """Return what a run's data is known by.
+def data_identity(config: RunConfig, dataset: Dataset | None) -> dict[str, str] | None:
+    """Return what a run's data is known by, or None for a run without data.
 
     A recipe is known by what defines it, so that the same recipe on another kind of processor,
-    where last bits differ, is the same data. Everything else is known by its content.
+    where last bits differ, is the same data, and before it is recorded. Everything else is known by
+    its content.
     """
     recipe = config["dataset"]
-    if is_recipe_section(recipe):
+    if recipe is not None and is_recipe_section(recipe):
         return {"recipe": recipe_identity(recipe, Path(config["out"]))}
-    return {"content": dataset.content_hash}
+    return None if dataset is None else {"content": dataset.content_hash}
 
 
 def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec, *, other_task: bool) -> None:

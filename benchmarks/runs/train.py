@@ -210,9 +210,11 @@ def _train(
     callbacks: Sequence[Callback],
     home: Home | None,
 ) -> Result:
+    if home is None and (done := _done_without_data(config)) is not None:
+        return done
     parts = _components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
-    where = f"{config['env']}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
+    where = _place(config, parts.config_hash)
     folder = Path(config["out"]) / where
     if home is None:
         done = _finished(folder, parts)
@@ -225,6 +227,20 @@ def _train(
             result = _go_on(config, parts, folder, progress, (*callbacks, *away.callbacks), held)
             away.send()
         return dataclasses.replace(result, address=away.address)
+
+
+def _place(config: RunConfig, config_hash: str) -> str:
+    """Return where a run lies in its ``out``; the hash may be a pattern."""
+    return f"{config['env']}/{config.algorithm}/{config_hash}/seed{config['seed']}"
+
+
+def _done_without_data(config: RunConfig) -> Result | None:
+    """Return what a run that is done has found, where its data need not be recorded to know it."""
+    out = Path(config["out"])
+    if not any(out.glob(f"{_place(config, '*')}/{RESULT}")):
+        return None
+    parts = build.without_data(config)
+    return None if parts is None else _finished(out / _place(config, parts.config_hash), parts)
 
 
 def _go_on(

@@ -164,7 +164,7 @@ def test_a_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
             lambda run: trimtab.train(callbacks=Heard()),
             "callbacks is something of type Heard; give a list of obj",
         ),
-        (lambda run: trimtab.train(callbacks=[print]), "of type builtin_function_or_method; give"),
+        (lambda run: trimtab.train(callbacks=[len]), "of type builtin_function_or_method; give"),
         (lambda run: trimtab.train(callbacks=None), "of type NoneType; give a list of objects"),
         (lambda run: trimtab.evaluate(None), "evaluate: policy is of type NoneType; give one path"),
         (lambda run: trimtab.evaluate(run, episodes="x"), "episodes='x': must be a whole number"),

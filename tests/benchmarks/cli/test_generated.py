@@ -3,7 +3,7 @@
 All 2,000 cases of words, files and plug-ins, and 400 of data that other projects wrote, take about
 four minutes on two cores; each unclean one is told:
 
-    WRONG_CASES=0-2399 pytest -p no:timeout tests/benchmarks/cli/test_generated.py
+    WRONG_CASES=0-2399 pytest tests/benchmarks/cli/test_generated.py
 
 Of the 2,000 cases 15 were unclean when they were first looked at; they belong to the sample.
 """

@@ -125,6 +125,17 @@ def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_an_interrupt_in_the_middle_of_an_import_waits_for_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n"
+    (tmp_path / "interrupted_module.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        command_line._imported("interrupted_module")
+    assert sys.modules.pop("interrupted_module").whole
+
+
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from trimtab.benchmarks.runs.result import Result
 from trimtab.benchmarks.runs.train import check, train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.formats.minari.reader import load as load_minari
@@ -107,3 +109,20 @@ def test_what_is_learned_from_data_does_not_depend_on_the_judge(
         for more in judged
     ]
     assert weights[0] == weights[1]
+
+
+def test_a_run_that_is_done_is_known_without_its_recorded_data(tmp_path: Path) -> None:
+    words = ["env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "algorithm=bc"]
+    words += ["policy=gaussian", "policy.hidden=[8]", "offline_steps=2", "eval_episodes=1"]
+
+    def carried_out(episodes: int) -> Result:
+        given = [*words, f"dataset.episodes={episodes}", f"out={tmp_path}"]
+        return train(compose_run(given))
+
+    first = carried_out(1)
+    assert not first.already_done and (tmp_path / "datasets").is_dir()
+    shutil.rmtree(tmp_path / "datasets")
+    again = carried_out(1)
+    assert again.already_done and again.summary == first.summary
+    assert not (tmp_path / "datasets").exists()
+    assert not carried_out(2).already_done  # another recipe is another run
