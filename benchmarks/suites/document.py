@@ -92,6 +92,11 @@ def check_document(name: str, document: Any) -> None:
         _check_words(name, f"scale.{key}", says.get("words", []))
         if "seeds" in says:
             _check_seeds(name, f"scale.{key}.seeds", says["seeds"])
+        of_runs = says.get("seeds_of", {})
+        if not isinstance(of_runs, dict):
+            raise TrimtabError(f"suite={name}: scale.{key}.seeds_of must be seeds by names of runs")
+        for pattern, seeds in of_runs.items():
+            _check_seeds(name, f"scale.{key}.seeds_of.{pattern}", seeds)
     for run, what in document.get("runs", {}).items():
         _check_run(name, run, what, document.get("shared", {}))
     for label, against in document.get("baselines", {}).items():

@@ -9,7 +9,8 @@ unless it says ``budget: false``, and the task's ``data`` only if it says ``data
 A grid without bases may have ``published``: what a method's authors set for a task in place of its
 one setting for all, run beside it (``<task>-<method>~published``). A scale names the ``tasks``,
 ``methods`` and ``bases`` that it has, and leaves out runs by their names,
-``leave_out: ["*-oppo"]``.
+``leave_out: ["*-oppo"]``, and gives runs more seeds than the others where a claim hangs on them,
+``seeds_of: {"push-*": [0, 1, 2, 3, 4]}``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.suites.naming import runs_once
 from trimtab.types import TrimtabError
 
-__all__ = ["Narrowing", "expanded"]
+__all__ = ["Narrowing", "expanded", "matching"]
 
 Runs = dict[str, dict[str, Any]]
 """Runs by name, as a suite's file could list them, with what each is of the grid."""
@@ -42,7 +43,7 @@ _KEYS = frozenset(
 _OF_SCALE = frozenset(
     {
         "words", "seeds", "tasks", "bases", "methods", "variants", "published", "clone", "budget",
-        "data", "where_known", "leave_out",
+        "data", "where_known", "leave_out", "seeds_of",
     }
 )  # fmt: skip
 _OF_METHOD = frozenset({"words", "base", "budget", "data", "seconds"})
@@ -74,7 +75,8 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
     for key, value in narrowing.items():
         if key not in _OF_SCALE:
             raise TrimtabError(f"suite {suite}: its scale has {key}; {nearest(key, _OF_SCALE)}")
-        _check_words(suite, f"its scale's {key}", value)
+        if key != "seeds_of":
+            _check_words(suite, f"its scale's {key}", value)
     for key in ("bases", "tasks", "variants", "published"):
         for name, value in (grid.get(key) or {}).items():
             for inner, words in (value if isinstance(value, Mapping) else {"": value}).items():
@@ -88,16 +90,25 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
 
 def _left(suite: str, runs: Runs, patterns: Sequence[str]) -> Runs:
     """Return the runs that no pattern leaves out."""
-    left_out = set[str]()
-    for pattern in patterns:
-        found = {name for name in runs if fnmatch.fnmatchcase(name, str(pattern))}
-        if not found:
-            raise TrimtabError(f"suite {suite}: its scale's leave_out names no run by {pattern}")
-        left_out |= found
+    left_out = {
+        name for pattern in patterns for name in matching(suite, "leave_out", pattern, runs)
+    }
     runs = {name: run for name, run in runs.items() if name not in left_out}
     if not runs:
         raise TrimtabError(f"suite {suite}: its grid has no run that its scale does not leave out")
     return runs
+
+
+def matching(suite: str, key: str, pattern: object, runs: Collection[str]) -> list[str]:
+    """Return the names of runs that a pattern in a scale's ``key`` names.
+
+    Raises:
+        TrimtabError: if there is none.
+    """
+    found = [name for name in runs if fnmatch.fnmatchcase(name, str(pattern))]
+    if not found:
+        raise TrimtabError(f"suite {suite}: its scale's {key} names no run by {pattern}")
+    return found
 
 
 def _check_words(suite: str, where: str, value: Any) -> None:

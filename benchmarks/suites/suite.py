@@ -21,7 +21,7 @@ from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.benchmarks.suites.document import read_document
-from trimtab.benchmarks.suites.grid import expanded
+from trimtab.benchmarks.suites.grid import expanded, matching
 from trimtab.benchmarks.suites.naming import (
     check_baselines,
     check_run,
@@ -139,6 +139,11 @@ def load_suite(
     chosen_scale, scaled = _scale(name, document, scale)
     grid = expanded(name, document["grid"], scaled) if "grid" in document else {}
     described = runs_once(name, [*grid.items(), *document.get("runs", {}).items()])
+    seeds_of = {
+        run: seeds
+        for pattern, seeds in scaled.get("seeds_of", {}).items()
+        for run in matching(name, "seeds_of", pattern, described)
+    }
     common = [*document.get("common", []), *scaled.get("words", [])]
     places = [f"suite_name={name}", f"out={quoted(runs)}"]
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
@@ -147,7 +152,8 @@ def load_suite(
         base = what.get("base")
         if base is not None and base not in list(described)[: list(described).index(run)]:
             raise TrimtabError(f"suite {name}: {run} starts from {base}, which no run above it is")
-        chosen = given or scaled.get("seeds") or what.get("seeds", document["seeds"])
+        own = seeds_of.get(run) or scaled.get("seeds") or what.get("seeds", document["seeds"])
+        chosen = given or own
         lacking = set(chosen) - {job.seed for job in jobs if job.name == base} if base else set()
         if lacking:
             raise TrimtabError(f"suite {name}: {run} has seeds {sorted(lacking)}, {base} has not")
@@ -214,7 +220,8 @@ def _scale(
 ) -> tuple[dict[str, str], Mapping[str, Any]]:
     """Return the chosen scale, for the suite's settings, and what it says.
 
-    A scale is a list of words, or a mapping: ``words`` and ``seeds``, and what narrows the grid.
+    A scale is a list of words, or a mapping: ``words``, ``seeds``, ``seeds_of`` runs by patterns of
+    their names, and what narrows the grid.
     """
     scales: Mapping[str, Any] = document.get("scale", {})
     if not scales:

@@ -120,8 +120,21 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
             "nothing": {"leave_out": ["*"]},
             "twice": {"leave_out": ["*-ppo", "walk-ppo"]},
             "misspelt": {"leaveout": ["hop-*"]},
+            "more": {"seeds": [3], "seeds_of": {"walk-*": [4, 5], "*-ppo": [6]}},
+            "strange": {"seeds_of": {"hip-*": [1]}},
         },
     }
+    more = {(job.name, job.seed) for job in suite_of(document, tmp_path, "more").jobs}
+    assert more == {("hop-sac", 3), ("walk-sac", 4), ("walk-sac", 5), ("walk-ppo", 6)}
+    with pytest.raises(TrimtabError, match=r"its scale's seeds_of names no run by hip-\*"):
+        suite_of(document, tmp_path, "strange")
+    for wrong, told in (
+        ([1], "must be seeds by names"),
+        ({"*": [1, 1]}, r"seeds_of.\*=\[1, 1\]: mu"),
+    ):
+        one = {**document, "scale": {"whole": {"seeds_of": wrong}}}
+        with pytest.raises(TrimtabError, match=rf"scale.whole.*{told}"):
+            suite_of(one, tmp_path)
     jobs = {job.name: job for job in suite_of(document, tmp_path).jobs}
     assert set(jobs) == {"hop-sac", "walk-sac", "walk-ppo"} and jobs["walk-ppo"].seconds == 7
     assert {job.name for job in suite_of(document, tmp_path, "small").jobs} == {
