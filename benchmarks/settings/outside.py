@@ -10,14 +10,12 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import yaml
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from trimtab.benchmarks.settings.words import yaml_fault
+from trimtab.benchmarks.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 from trimtab.plugins import plugins
@@ -85,23 +83,21 @@ def adopted(group: str, path: str, own: list[str]) -> str:
     """
     file = Path(path).expanduser().absolute()
     try:
-        text = read_bytes(file).decode()
-        found: Any = yaml.safe_load(text)
+        text = read_bytes(file)
     except OSError as error:
         raise TrimtabError(f"{group}={path}: cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise TrimtabError(f"{group}={path}: is no YAML ({yaml_fault(error)})") from error
+    found = plain_yaml(text, f"{group}={path}")
     if not isinstance(found, Mapping):
         raise TrimtabError(f"{group}={path}: must be a mapping, as the files of conf/{group}/ are")
     if group in found:
-        check_placed(f"{group}={path}: ", group, text)
+        check_placed(f"{group}={path}: ", group, text.decode())
     place = _adopting(make=True)[0] / group / f"{file.stem}.yaml"
     if file.stem in own and not place.is_file():
         raise TrimtabError(
             f"{group}={path}: the name {file.stem} is taken already; rename the file"
         )
     place.parent.mkdir(exist_ok=True)
-    place.write_text(text, encoding="utf-8")
+    place.write_bytes(text)
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     return file.stem

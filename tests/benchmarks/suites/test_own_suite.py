@@ -12,6 +12,7 @@ from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.settings import outside
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.yaml_text import plain_yaml
+from trimtab.benchmarks.suites import document, grid
 from trimtab.benchmarks.suites.following import following
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.types import TrimtabError
@@ -58,7 +59,7 @@ def test_a_key_that_is_there_twice_in_a_method_s_file_is_named(
     file.write_text(
         f"# @package _global_\nalgorithm:\n  _target_: {target}\n  tau: 0.1\n  tau: 0.2\n"
     )
-    with pytest.raises(TrimtabError, match="line 5: .* tau"):
+    with pytest.raises(TrimtabError, match=rf"algorithm={file}: line 5: tau is th"):
         compose_run(["env=gym/Hopper-v5", f"algorithm={file}"])
 
 
@@ -137,3 +138,14 @@ def test_wrong_words_begin_no_run(
     shown = capsys.readouterr().err
     assert ended.value.code == 2 and said in shown and shown.count("\n") == 1, shown
     assert not list(tmp_path.iterdir())
+
+
+def test_the_page_of_suites_names_every_key_and_its_example_can_be_run(root: Path) -> None:
+    page = (root / "docs" / "suites.md").read_text()
+    keys = document._KEYS.keys() | grid._KEYS | grid._OF_SCALE | grid._OF_METHOD
+    assert {key for key in keys - {"figure"} if f"`{key}`" not in page} == set()
+    example = str(root / "docs" / "examples" / "clones_grid.yaml")
+    whole, short = (load_suite(example, "runs", scale=scale) for scale in ("whole", "short"))
+    for job in {job.name: job for suite in (whole, short) for job in suite.jobs}.values():
+        compose_run([*job.overrides, *(["base=x"] if job.base else [])])
+    assert len(whole.jobs) == 21 and {job.seed for job in short.jobs} == {0, 1}
