@@ -24,6 +24,7 @@ __all__ = ["Store", "beside", "child_of", "is_address", "open_store"]
 _ADDRESS = re.compile(r"([a-z][a-z0-9+]*)://", re.IGNORECASE)
 _KNOWN = ("file", "s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 _OF_HADOOP = ("hdfs", "viewfs")
+_OF_GOOGLE = ("gs://", "gcs://")
 _CHUNK = 1 << 22
 _SUCH = "write an address as s3://bucket/runs or file:///shared/runs"
 
@@ -186,7 +187,7 @@ def open_store(address: str, setting: str) -> Store:
     if found is None or found[1].lower() not in _KNOWN:
         raise TrimtabError(f"{told}: an address begins with one of {'://, '.join(_KNOWN)}://")
     try:
-        files, root = pa_fs.FileSystem.from_uri(address)
+        files, root = pa_fs.FileSystem.from_uri(_soon_given_up(address))
     except (OSError, pa.ArrowException) as error:
         line = " ".join(str(error).split())[:150]
         invalid = isinstance(error, pa.ArrowInvalid)  # the address itself, and not what is there
@@ -195,6 +196,17 @@ def open_store(address: str, setting: str) -> Store:
     if not root.strip("/"):
         raise TrimtabError(f"{told}: name a folder there; {_SUCH}")
     return Store(files, root, address, setting)
+
+
+def _soon_given_up(address: str) -> str:
+    """Return an address where Google's library tries for as long as others do, and not for minutes.
+
+    Whoever sees the error, such as a run that copies its state, tries again after a while.
+    """
+    place, _, options = address.partition("?")
+    if not place.lower().startswith(_OF_GOOGLE) or "retry_limit_seconds=" in options:
+        return address
+    return f"{place}?{options}{'&' if options else ''}retry_limit_seconds=10"
 
 
 def _needed(kind: str) -> str:
