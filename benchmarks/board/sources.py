@@ -126,7 +126,14 @@ def _baselines_of(place: Path) -> dict[str, str | None]:
             f"{error}; give the suite's trimtab bench again, or remove it"
         ) from error
     noted = found.get("baselines") if isinstance(found, dict) else None
-    return noted if isinstance(noted, dict) else {}
+    if not isinstance(noted or {}, dict) or not all(
+        isinstance(name, str | None) for pair in (noted or {}).items() for name in pair
+    ):
+        raise TrimtabError(
+            f"{note}: its baselines must be methods by name; give the suite's trimtab bench again, "
+            "or remove it"
+        )
+    return noted or {}
 
 
 def _unfinished(found: Look) -> list[str]:

@@ -69,6 +69,8 @@ def console() -> None:
         if not ended.code:
             raise
         code = ended.code if isinstance(ended.code, int) else 1
+    except KeyboardInterrupt:  # while the first one was told of
+        code = 130
     except Exception:
         sys.excepthook(*sys.exc_info())
         code = 1
@@ -84,7 +86,7 @@ def _flush_files() -> None:
     """Write what is in the buffers of open files, such as a log that an environment keeps."""
     for file in gc.get_objects():
         if issubclass(type(file), io.IOBase):  # isinstance would ask objects for their class
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(Exception):  # it may be of anybody's making
                 file.flush()
 
 
@@ -186,12 +188,16 @@ def run(words: Sequence[str]) -> int:
 
 
 def _imported(name: str) -> ModuleType:
-    """Import a command's module; an interrupt waits until it is there.
+    """Import a command's module; an interrupt waits until that has ended.
 
     Torch and what else is written in C++ abort the process where one comes in their middle.
     """
-    with interrupt_as_event() as interrupted:
-        module = importlib.import_module(name)
+    with interrupt_as_event("an import") as interrupted:
+        try:
+            module = importlib.import_module(name)
+        except Exception:
+            if not interrupted.is_set():
+                raise
     if interrupted.is_set():
         raise KeyboardInterrupt
     return module
@@ -247,9 +253,7 @@ def explain(name: str, command: Command, words: Sequence[str] = ()) -> str:
             choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
             lines.append(f"  {key:<14} {setting.help}{choices}; {default}")
     else:
-        from trimtab.benchmarks.cli.commands.train import explain_run
-
-        lines += explain_run(words)
+        lines += _imported("trimtab.benchmarks.cli.commands.train").explain_run(words)
     return "\n".join(lines) + "\n"
 
 

@@ -104,15 +104,31 @@ def interrupts_noted() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def interrupt_as_event() -> Iterator[threading.Event]:
-    """Yield what SIGINT sets, in place of the exception that it raises; for a short while."""
-    told = threading.Event()
+def interrupt_as_event(waits_for: str = "") -> Iterator[threading.Event]:
+    """Yield what SIGINT sets, in place of the exception that it raises; for a short while.
+
+    Args:
+        waits_for: what lasts longer, at times; a line says that, and a second SIGINT ends the
+            process at once.
+    """
+    told, process = threading.Event(), os.getpid()
     before = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()
     if not main or before in (signal.SIG_IGN, None):
         yield told
         return
-    signal.signal(signal.SIGINT, lambda *_: told.set())
+
+    def note(*_: object) -> None:
+        if waits_for and os.getpid() == process:
+            if told.is_set():
+                os._exit(130)
+            if os.isatty(2):
+                with suppress(OSError):
+                    line = f"trimtab: waiting for {waits_for}; once more ends it now\n"
+                    os.write(2, line.encode())
+        told.set()
+
+    signal.signal(signal.SIGINT, note)
     try:
         yield told
     finally:

@@ -188,9 +188,9 @@ def open_store(address: str, setting: str) -> Store:
         raise TrimtabError(f"{told}: an address begins with one of {'://, '.join(_KNOWN)}://")
     try:
         files, root = pa_fs.FileSystem.from_uri(_soon_given_up(address))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         line = " ".join(str(error).split())[:150]
-        invalid = isinstance(error, pa.ArrowInvalid)  # the address itself, and not what is there
+        invalid = isinstance(error, ValueError)  # the address itself, and not what is there
         more = f"{_SUCH}, a space in it as %20" if invalid else _needed(found[1].lower())
         raise TrimtabError(f"{told}: {line}; {more}") from error
     if not root.strip("/"):

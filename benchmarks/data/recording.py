@@ -42,6 +42,8 @@ RECORDER_REVISION = 1
 
 BLOCK = 16
 """Attempts that are recorded and kept together."""
+_FEW_STEPS = 1000
+"""Steps that one process records in about the time in which several start."""
 _STOPPED = "stopped; what is recorded so far is kept, run the same command to go on"
 
 
@@ -79,7 +81,7 @@ def record_episodes(
     Args:
         recipe: ``controller``, ``env``, ``env_options``, ``seed``, ``episodes`` or ``steps``, and
             ``only_successful``.
-        blocks: folder for the blocks recorded so far; not used for a recipe of a block or less.
+        blocks: folder for the blocks recorded so far; not used for a recipe of a few episodes.
         progress: called with the share that is done.
         workers: processes side by side; None for one a core. No episode depends on it.
 
@@ -89,7 +91,7 @@ def record_episodes(
     """
     wanted = wanted_of(recipe)
     with contextlib.closing(Stage(recipe)) as stage:  # wrong settings end it here, in one process
-        if _is_small(wanted, stage.horizon):
+        if _is_small(wanted):
             with _one_thread():
                 return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
     count = workers or os.cpu_count() or 1
@@ -102,11 +104,14 @@ def record_episodes(
         return select(attempts, wanted, stage.task, progress)
 
 
-def _is_small(wanted: Wanted, horizon: int) -> bool:
-    """Return whether a recipe records a block or less: sooner done than processes have started."""
+def _is_small(wanted: Wanted) -> bool:
+    """Return whether a recipe asks for so little that it is about done when processes would start.
+
+    Where only successes count, several episodes may come before each that does.
+    """
     if wanted.episodes is not None:
-        return wanted.episodes <= BLOCK
-    return wanted.steps is not None and wanted.steps <= BLOCK * horizon
+        return wanted.episodes <= (BLOCK // 2 if wanted.only_successful else BLOCK)
+    return wanted.steps is not None and wanted.steps <= _FEW_STEPS
 
 
 def _prepare_worker() -> None:

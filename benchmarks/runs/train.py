@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -47,7 +48,7 @@ from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.episodes import Dataset
 from trimtab.types import TrimtabError
 
-__all__ = ["check", "train"]
+__all__ = ["check", "is_done", "train"]
 
 
 def train(
@@ -99,6 +100,14 @@ def check(config: RunConfig) -> None:
     local, _ = localised(config, None)
     with within_memory(config["device"]):
         _check_method(local, _components(local))
+
+
+def is_done(config: RunConfig) -> bool:
+    """Return whether a run is done, as far as that is known without its dataset."""
+    local, home = localised(config, None)
+    with contextlib.suppress(TrimtabError):  # what it would end with is told when it is carried out
+        return home is None and _done_without_data(local) is not None
+    return False
 
 
 def _components(
@@ -214,7 +223,7 @@ def _train(
         return done
     parts = _components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
-    where = _place(config, parts.config_hash)
+    where = f"{config['env']}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
     folder = Path(config["out"]) / where
     if home is None:
         done = _finished(folder, parts)
@@ -229,18 +238,16 @@ def _train(
         return dataclasses.replace(result, address=away.address)
 
 
-def _place(config: RunConfig, config_hash: str) -> str:
-    """Return where a run lies in its ``out``; the hash may be a pattern."""
-    return f"{config['env']}/{config.algorithm}/{config_hash}/seed{config['seed']}"
-
-
 def _done_without_data(config: RunConfig) -> Result | None:
     """Return what a run that is done has found, where its data need not be recorded to know it."""
-    out = Path(config["out"])
-    if not any(out.glob(f"{_place(config, '*')}/{RESULT}")):
+    of_method = Path(config["out"], config["env"], config.algorithm)
+    seed = f"seed{config['seed']}"
+    try:
+        there = any(of_method.glob(f"*/{seed}/{RESULT}"))
+    except (OSError, ValueError):  # no name that a folder may have: the task is looked up later
         return None
-    parts = build.without_data(config)
-    return None if parts is None else _finished(out / _place(config, parts.config_hash), parts)
+    parts = build.without_data(config) if there else None
+    return None if parts is None else _finished(of_method / parts.config_hash / seed, parts)
 
 
 def _go_on(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,6 +22,8 @@ __all__ = ["Swept", "swept_words"]
 
 _SHARED = frozenset({"out"})
 """Settings that all runs of a sweep have in common."""
+_ESCAPED = re.compile(r"\$\\\{(.*?)\\\}")
+"""``${seed}`` as Hydra escapes it among several values: nobody would fill it in."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,29 @@ class Swept:
         first, end, by = (decimal.Decimal(str(number)) for number in (start, stop, step))
         return max(math.ceil((end - first) / by), 0)
 
+    def check_some(self) -> None:
+        """Check that it has a value.
+
+        Raises:
+            TrimtabError: saying what would have one.
+        """
+        if self.count:
+            return
+        if isinstance(self.value, Glob):
+            raise TrimtabError(
+                f"{self.text}: no name of {self.key} is like that; trimtab list {self.key} shows "
+                "them"
+            )
+        raise TrimtabError(
+            f"{self.text}: a range has no values in it; widen it: range(1, 4) is 1, 2 and 3"
+        )
+
     def values(self) -> list[str]:
         """Return every value, as a word of a run takes it after its ``=``."""
         if isinstance(self.value, Glob):
             return list(self.names)
-        return list(self.override.sweep_string_iterator())
+        found = self.override.sweep_string_iterator()
+        return [_ESCAPED.sub(r"${\1}", value) for value in found]
 
     def words(self) -> list[str]:
         """Return the word with each of its values; itself if it has one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -290,7 +291,8 @@ def _keyword_rule(key: str, kind: Any) -> Rule:
         key: its name. Names have rules whoever has them, where the value is a number.
         kind: the type that it is annotated with.
     """
-    kinds = {kind} if isinstance(kind, type) else {*typing.get_args(kind)}
+    either = typing.get_origin(kind) in (typing.Union, types.UnionType)  # and not a list of them
+    kinds = {*typing.get_args(kind)} if either else {kind}
     if not kinds or not kinds <= {int, float, type(None)}:
         return possible
     rule = at_least_zero if key.endswith("learning_rate") else _KEYWORD_RULES.get(key, possible)

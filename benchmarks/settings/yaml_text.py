@@ -26,13 +26,15 @@ class _KeysOnce(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML has no types
     """Reads plain values, from mappings whose keys are there once."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        """Return a mapping; its keys are checked as written, before others are merged into it."""
+        """Return a mapping; its own keys are checked, before others are merged into it."""
         node: yaml.MappingNode = super().compose_mapping_node(anchor)
-        lines: dict[tuple[str, str], int] = {}
+        lines: dict[object, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
-            line, name = key.start_mark.line + 1, (key.tag, key.value)
+            # As they are read: 1 and 0x1 are one key, and so are yes and true; 1 and true are not.
+            read = self.construct_object(key)
+            line, name = key.start_mark.line + 1, (type(read), read)
             if name in lines:
                 raise _RepeatedKeyError(
                     f"line {line}: {key.value} is there a second time, after line {lines[name]}; "

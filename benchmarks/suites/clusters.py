@@ -24,7 +24,14 @@ MOST_IN_ARRAY = 500
 
 
 class Cluster(Protocol):
-    """What differs between a real cluster and this machine."""
+    """What differs between a real cluster and this machine.
+
+    Attributes:
+        gathers: seconds for which jobs wait for others that can be submitted with them, where not
+            all that wait have a place: each array waits in the queue anew.
+    """
+
+    gathers: float
 
     def check(self) -> None:
         """Raise a ``TrimtabError`` where nothing can be submitted."""
@@ -48,11 +55,16 @@ class Cluster(Protocol):
         """Have a job told to end; it may be told again."""
 
     def cancel_named(self, name: str) -> None:
-        """Have every job of a name told to end: of an array whose ids are not known."""
+        """Have every job of a name told to end: of an array whose ids are not known.
+
+        It may be told again.
+        """
 
 
 class _Slurm:
     """A cluster."""
+
+    gathers = 30.0
 
     def check(self) -> None:
         for program in ("sbatch", "srun", "squeue"):
@@ -64,11 +76,8 @@ class _Slurm:
 
     def room(self, runs: int, most: int, there: int) -> int:
         # A first array may be long: Slurm itself carries out so many of its jobs at once. A later
-        # one beside it has the places that are free, once half of them are: each array waits in
-        # the queue anew.
-        if not most or not there:
-            return MOST_IN_ARRAY
-        return most - there if most - there >= (most + 1) // 2 else 0
+        # one beside it has the places that are free.
+        return max(most - there, 0) if most and there else MOST_IN_ARRAY
 
     def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
         named = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
@@ -102,17 +111,22 @@ class _Slurm:
         return {parts[0]: parts[1] for parts in lines if len(parts) == 2}
 
     def cancel(self, id: str) -> None:
-        with suppress(OSError):
-            subprocess.run(["scancel", id], capture_output=True, check=False)
+        _scancel(id)
 
     def cancel_named(self, name: str) -> None:
-        with suppress(OSError):
-            command = ["scancel", f"--user={os.getuid()}", f"--name={name}"]
-            subprocess.run(command, capture_output=True, check=False)
+        _scancel(f"--user={os.getuid()}", f"--name={name}")
+
+
+def _scancel(*words: str) -> None:
+    """Tell jobs to end; where nothing answers, whoever asked tells them again."""
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(["scancel", *words], capture_output=True, check=False, timeout=60)
 
 
 class _ThisMachine:
     """Processes of this machine, which submitit starts as it starts jobs."""
+
+    gathers = 0.0
 
     def check(self) -> None:
         return

@@ -11,7 +11,7 @@ from trimtab.benchmarks.settings.outside import is_file_of_settings
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.errors import TrimtabError
 
-__all__ = ["check_baselines", "check_run", "known_baselines", "method_of", "runs_once"]
+__all__ = ["check_baselines", "check_run", "method_of", "runs_once"]
 
 Described = TypeVar("Described")
 
@@ -99,22 +99,6 @@ def check_baselines(
             raise TrimtabError(
                 f"suite {suite}: baselines: no run is of a method {name!r}; {nearest(name, known)}"
             )
-
-
-def known_baselines(
-    baselines: Mapping[str, str | None], methods: Collection[str | None]
-) -> dict[str, str | None]:
-    """Return the baselines whose both methods are among those of the runs that were chosen.
-
-    With None among these methods, any name may be right.
-    """
-    if None in methods:
-        return dict(baselines)
-    return {
-        label: against
-        for label, against in baselines.items()
-        if all(_method_in(name) in methods for name in _named({label: against}))
-    }
 
 
 def _named(baselines: Mapping[str, str | None]) -> list[str]:

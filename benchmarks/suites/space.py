@@ -93,9 +93,10 @@ def _choices(one: Swept) -> dict[str, Any]:
     word, value = one.text, one.value
     if isinstance(value, IntervalSweep):  # Hydra has made fractions of its ends
         return _between(word, value.start, value.end, None, "log" in value.tags, False)
+    one.check_some()
     if isinstance(value, RangeSweep) and not value.shuffle:
         start, step = cast(Any, (value.start, value.step))
-        if one.count == 0 or step < 0:
+        if step < 0:
             raise TrimtabError(f"{word}: there is nothing in this range; range(1, 4) is 1, 2 and 3")
         whole = isinstance(start, int) and isinstance(step, int)
         last = start + (one.count - 1) * step

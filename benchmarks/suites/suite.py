@@ -25,7 +25,6 @@ from trimtab.benchmarks.suites.grid import expanded, matching
 from trimtab.benchmarks.suites.naming import (
     check_baselines,
     check_run,
-    known_baselines,
     method_of,
     runs_once,
 )
@@ -182,7 +181,7 @@ def load_suite(
         source=source,
         title=document["title"],
         jobs=tuple(jobs),
-        baselines=known_baselines(baselines, _methods(jobs)) if only else baselines,
+        baselines=baselines,
         export=None if only else export,
         controls=tuple(document.get("controls", ())),
         tables=tuple(document.get("tables", ())),

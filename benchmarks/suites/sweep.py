@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from trimtab.benchmarks.core.storage import is_address
-from trimtab.benchmarks.runs.train import check
+from trimtab.benchmarks.runs.train import check, is_done
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.swept import swept_words
 from trimtab.benchmarks.suites.bars import Bars
@@ -100,13 +100,15 @@ def _carry_out(
 def _check(runs: Sequence[RunConfig]) -> None:
     """Check all runs before any is started; those that differ by their seed alone, once.
 
+    Runs that are done are left out: what they learned from need not be recorded again.
+
     Raises:
         TrimtabError: what the run would end with.
     """
     seen = set()
     for run in runs:
         rest = sha256_json({key: value for key, value in run.settings.items() if key != "seed"})
-        if rest not in seen:
+        if rest not in seen and not is_done(run):
             seen.add(rest)
             check(run)
 
@@ -127,11 +129,8 @@ def _combinations(words: Sequence[str]) -> list[list[str]]:
             f"sweep: these are {count} runs, and a sweep has at most {MOST_RUNS}; name fewer "
             "values, or give some of them to another sweep"
         )
-    empty = next((one for one in swept if one.count == 0), None)
-    if empty is not None:
-        raise TrimtabError(
-            f"sweep: {empty.text}: a range has no values in it, so there are no runs; widen it"
-        )
+    for one in swept:
+        one.check_some()
     found = dict[tuple[str, ...], None]()
     for combination in itertools.product(*(one.words() for one in swept)):
         if combination in found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -104,6 +105,7 @@ class _Positional(nn.Module):
 
 _tables: dict[tuple[object, ...], Any] = {}
 """The exporter's tables of operators, by what they were asked for with."""
+_swapping = threading.Lock()
 
 
 @contextmanager
@@ -116,21 +118,22 @@ def _operators_once() -> Iterator[None]:
     """
     from torch.onnx._internal.exporter._registration import ONNXRegistry  # which takes a second
 
-    own = vars(ONNXRegistry)["from_torchlib"]
+    with _swapping:  # two threads would each restore what the other one has put there
+        own = vars(ONNXRegistry)["from_torchlib"]
 
-    def copied(*asked: object, **named: object) -> Any:
-        key = (*asked, *sorted(named.items()))
-        if key not in _tables:
-            _tables[key] = own.__get__(None, ONNXRegistry)(*asked, **named)
-        table = copy.copy(_tables[key])
-        table.functions = {operator: [*found] for operator, found in table.functions.items()}
-        return table
+        def copied(*asked: object, **named: object) -> Any:
+            key = (*asked, *sorted(named.items()))
+            if key not in _tables:
+                _tables[key] = own.__get__(None, ONNXRegistry)(*asked, **named)
+            table = copy.copy(_tables[key])
+            table.functions = {operator: [*found] for operator, found in table.functions.items()}
+            return table
 
-    setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))  # noqa: B010 (it is a method)
-    try:
-        yield
-    finally:
-        setattr(ONNXRegistry, "from_torchlib", own)  # noqa: B010
+        setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))  # noqa: B010 (it is a method)
+        try:
+            yield
+        finally:
+            setattr(ONNXRegistry, "from_torchlib", own)  # noqa: B010
 
 
 @contextmanager

@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import re
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -517,4 +519,25 @@ def test_an_export_that_fails_leaves_the_exporter_as_it_was() -> None:
     before = vars(ONNXRegistry)["from_torchlib"]
     with pytest.raises(ValueError, match="within"), onnx_export._operators_once():
         raise ValueError("within")
+    assert vars(ONNXRegistry)["from_torchlib"] is before
+
+
+def test_exports_of_two_threads_leave_the_exporter_as_it_was() -> None:
+    before, begun, over = vars(ONNXRegistry)["from_torchlib"], threading.Event(), threading.Event()
+
+    def first() -> None:
+        with onnx_export._operators_once():
+            begun.set()
+            over.wait(0.2)  # the second one ends in this time if nothing holds it back
+
+    def second() -> None:
+        begun.wait()
+        with onnx_export._operators_once():
+            time.sleep(0.3)
+
+    threads = [threading.Thread(target=run) for run in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert vars(ONNXRegistry)["from_torchlib"] is before

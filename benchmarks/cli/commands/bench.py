@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,8 +77,8 @@ def bench(
         background.print_progress(progress_of(folder, address), format)
         return 0
     where = chosen_launcher(launcher, overrides)
-    command = command_line("bench", f"suite={suite}") + (f" scale={scale}" if scale else "")
-    command += f" only={only}" if only else ""
+    chosen_by = {"suite": suite, "scale": scale, "only": only}
+    command = command_line("bench", *(f"{key}={word}" for key, word in chosen_by.items() if word))
     console = Console(stderr=True, markup=False)
     _check_place(folder)
     if detach == "true":
@@ -134,13 +135,15 @@ def _publish(
     """
     console.print("computing the leaderboard", highlight=False)
     table = collect_files([path / FILE_NAME for path in outcome.folders.values()], runs)
+    sources = sources_of(dict.fromkeys(outcome.folders.values()))
+    part = bool(suite.settings.get("only"))  # of a part, not all methods are there
     board = boards.build(
         table,
-        baselines=suite.baselines or None,
+        baselines=None if part else suite.baselines or None,
         command=command,
         versions=provenance.versions(),
         title=suite.title,
-        sources=sources_of(dict.fromkeys(outcome.folders.values())),
+        sources=dataclasses.replace(sources, baselines=suite.baselines) if part else sources,
     )
     written = boards.write(board, folder)
     figure, bundle = folder / FIGURE, folder / "bundle"

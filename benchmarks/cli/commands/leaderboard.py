@@ -28,15 +28,16 @@ def leaderboard(
     options: dict[str, Any] = {"metric": metric} if metric else {}
     method, *rest = baseline.split(" ", 1)  # a label may go on, as "dsrl_sac (flow)" does
     baseline = " ".join([RENAMED.get(method, method), *rest])
-    command = command_line("leaderboard", f"runs={runs}")
-    command += f" baseline={baseline}" if baseline else ""
-    if intervals != KINDS[0]:
-        command += f" intervals={intervals}"
     if out:
         boards.check_place(out)
     wanted = [word.strip() for word in physics.split(",") if word.strip()]
-    if wanted:
-        command += f" physics={','.join(wanted)}"
+    said = {
+        "runs": runs,
+        "baseline": baseline,
+        "intervals": "" if intervals == KINDS[0] else intervals,
+        "physics": ",".join(wanted),
+    }
+    command = command_line("leaderboard", *(f"{key}={word}" for key, word in said.items() if word))
     with visible(runs, "runs") as place:
         table, sources = collect(place)
         board = boards.build(

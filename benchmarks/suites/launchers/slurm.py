@@ -123,6 +123,8 @@ class _Jobs:
         self._not_before = float("-inf")
         self._arrays = 0
         self._failures = 0  # submissions in a row that failed for another reason
+        self._unknown = set[str]()  # names of arrays that may be there, by ids that nobody knows
+        self._submitted = float("-inf")  # when the last array was
 
     def submit(self, work: Work) -> concurrent.futures.Future[Done]:
         """Have a run carried out; it is submitted with those that are submitted besides."""
@@ -151,21 +153,28 @@ class _Jobs:
         groups = [numbers[i : i + self._size] for i in range(0, len(numbers), self._size)]
         due = [*self._again, *(_Sent({n: self._waiting[n] for n in group}) for group in groups)]
         room = self._cluster.room(self._size, self._most, len(self._sent))
-        due = due[: max(min(room, self._accepted), 0)]
-        if not due or time.monotonic() < self._not_before:
+        gathers = self._cluster.gathers if self._sent and room < len(due) else 0.0
+        due, now = due[: max(min(room, self._accepted), 0)], time.monotonic()
+        if not due or now < max(self._not_before, self._submitted + gathers):
             return
+        self._submitted = now
         calls = [Job(list(sent.works.items()), self._notes) for sent in due]
         self._arrays += 1
         name = f"trimtab-{self._notes.name}-{self._arrays}"
+        for lost in self._unknown:  # its runs are carried out anew: not twice at a time
+            self._cluster.cancel_named(lost)
+        self._unknown.add(name)
         try:
             self._executor.update_parameters(name=name)
             jobs = self._executor.submit_array(calls)
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             if any(word in str(error) for word in _TOO_MANY):
+                self._unknown.discard(name)  # none of it was taken
                 self._refused(len(due), error)
             else:
                 self._failed(name, error)
             return
+        self._unknown.discard(name)
         self._accepted, self._failures = min(2 * self._accepted, MOST_IN_ARRAY), 0
         for sent, job in zip(due, jobs, strict=True):
             sent.id, sent.missing, sent.tries = job.job_id, 0, sent.tries + 1
@@ -195,7 +204,8 @@ class _Jobs:
     def _failed(self, name: str, error: Exception) -> None:
         """Try an array again later, where others are there; some failures are a moment's.
 
-        It may have been taken, and only the answer was lost: so what has its name is told to end.
+        It may have been taken, and only the answer was lost: so what has its name is told to end,
+        now and again before the next array and at the end.
 
         Raises:
             TrimtabError: if nothing else is there, or this happens several times in a row.
@@ -251,6 +261,8 @@ class _Jobs:
 
     def end(self) -> None:
         """Have every job that is there told to end, and wait until they have saved their runs."""
+        for lost in self._unknown:
+            self._cluster.cancel_named(lost)
         deadline, told = time.monotonic() + GRACE, float("-inf")
         while self._sent and time.monotonic() < deadline:
             if time.monotonic() - told >= AGAIN:

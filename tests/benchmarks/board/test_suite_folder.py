@@ -34,8 +34,10 @@ def test_what_a_suite_has_noted_is_compared(
     assert baselines(noted) == {"sac": "ppo", "ppo": None}
     assert baselines(noted, place=tmp_path / FILE_NAME) == {"sac": "ppo", "ppo": None}
     assert baselines(noted, baselines="sac") == {"sac": None, "ppo": "sac"}  # what is asked counts
-    for damaged in ([], {"baselines": [3]}):
-        assert baselines(damaged) == {"sac": None, "ppo": None}
+    assert baselines([]) == {"sac": None, "ppo": None}  # of another program
+    for damaged in ([3], {"sac": ["x"]}, {"sac": 3}, "sac"):
+        with pytest.raises(TrimtabError, match="suite.json: its baselines must be methods by name"):
+            baselines({"baselines": damaged})
     (tmp_path / SUITE_NOTE).write_text("{")
     with pytest.raises(TrimtabError, match="suite.json is not readable JSON .* bench again"):
         collect(tmp_path)

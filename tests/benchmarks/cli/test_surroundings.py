@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -16,18 +18,29 @@ from trimtab.benchmarks.cli.surroundings import LOG, log_level
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
 ENDS = """
-import sys
+import io, sys
 from trimtab.benchmarks.cli import main as command_line
 from trimtab.errors import TrimtabError
 def run(words):
     global log
     log = open("log.csv", "w")
     log.write("kept")
+    if words[0] == "interrupted":
+        raise KeyboardInterrupt
     if words[0] == "2":
         raise TrimtabError("wrong")
     if words[0] != "0":
         sys.exit(*words[1:])
     return 0
+class Odd(io.RawIOBase):
+    def flush(self):
+        raise RuntimeError("of its own making")
+odd, print_error = Odd(), command_line.print_error
+def impatient(line):
+    print_error(line)
+    if "interrupted" in line:
+        raise KeyboardInterrupt  # the second one
+command_line.print_error = impatient
 command_line.run = run
 command_line.console()
 """
@@ -134,6 +147,19 @@ def test_an_interrupt_in_the_middle_of_an_import_waits_for_its_end(
     with pytest.raises(KeyboardInterrupt):
         command_line._imported("interrupted_module")
     assert sys.modules.pop("interrupted_module").whole
+    (tmp_path / "interrupted_module.py").write_text(f"{text}raise ImportError('and broken')\n")
+    importlib.invalidate_caches()
+    with pytest.raises(KeyboardInterrupt):
+        command_line._imported("interrupted_module")
+    twice = "import signal; signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)"
+    (tmp_path / "interrupted_twice.py").write_text(f"{twice}; print('here')")
+    code = "from trimtab.benchmarks.cli.main import _imported; _imported('interrupted_twice')"
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 130 and done.stdout == b""
 
 
 @pytest.mark.parametrize(
@@ -142,6 +168,7 @@ def test_an_interrupt_in_the_middle_of_an_import_waits_for_its_end(
         (["0"], 0, ""),
         (["2"], 2, "trimtab: wrong\n"),
         (["exit"], 2, "trimtab: something called sys.exit() in the middle of the command; "),
+        (["interrupted"], 130, "trimtab: interrupted; run the same command again to go on\n"),
         (["exit", "no licence"], 2, "trimtab: something called sys.exit('no licence') in the mid"),
     ],
 )

@@ -463,6 +463,12 @@ def test_what_an_address_needs_on_this_machine_is_said(monkeypatch: pytest.Monke
             storage.open_store(address, "out")
 
 
+def test_an_address_that_is_no_text_is_told() -> None:
+    for scheme in ("s3", "file"):
+        with pytest.raises(TrimtabError, match=f"out={scheme}://b.*write an address as s3://"):
+            storage.open_store(f"{scheme}://b\udcff/x", "out")
+
+
 def test_addresses_keep_their_options_at_their_end() -> None:
     address = "s3://bucket/runs?endpoint_override=host:9000&scheme=http"
     run = "s3://bucket/runs/a/seed0?endpoint_override=host:9000&scheme=http"

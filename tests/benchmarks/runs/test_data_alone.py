@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.runs.result import Result
 from trimtab.benchmarks.runs.train import check, train
 from trimtab.benchmarks.settings.config import compose_run
@@ -125,4 +126,15 @@ def test_a_run_that_is_done_is_known_without_its_recorded_data(tmp_path: Path) -
     again = carried_out(1)
     assert again.already_done and again.summary == first.summary
     assert not (tmp_path / "datasets").exists()
+    sweep = [*words, "dataset.episodes=1", f"out={tmp_path}", "-m"]
+    assert trimtab(["train", *sweep, "seed=0"]) == 0 and not (tmp_path / "datasets").exists()
     assert not carried_out(2).already_done  # another recipe is another run
+
+
+@pytest.mark.parametrize("env", ["/abs", "foo**bar", "a[b", "\0", "x" * 3000])
+def test_what_is_no_task_is_told_whatever_its_name(env: str, tmp_path: Path) -> None:
+    words = ["env=gym/Hopper-v5", "algorithm=sac", "online_steps=10000", f"out={tmp_path}"]
+    config = compose_run(words)
+    config = dataclasses.replace(config, settings={**config.settings, "env": env})
+    with pytest.raises(TrimtabError, match="unknown environment"):
+        train(config)

@@ -173,6 +173,8 @@ WRONG = {
 
 
 KEYWORDS_OF_OWN = """
+from collections.abc import Sequence
+
 from trimtab.algorithms.offline.bc import BehaviorCloning
 
 
@@ -186,6 +188,8 @@ class Own(BehaviorCloning):
         bins: int | None = 8,
         head_learning_rate: str = "cosine",
         context: int = 4,
+        layers: tuple[int, int] = (8, 8),
+        candidates: Sequence[int] = (1,),
     ) -> None:
         super().__init__(setup)
 """
@@ -198,6 +202,7 @@ def test_keywords_of_ones_own_have_the_rules_of_their_names_where_they_are_numbe
     monkeypatch.syspath_prepend(str(tmp_path))
     own = [*BC, "algorithm._target_=own_keywords.Own"]
     words = ["embedding=bert", "latent=[8,8]", "bins=null", "head_learning_rate=step"]
+    words += ["layers=[3,3]", "candidates=[5,6]"]
     found = compose_run([*own, *(f"algorithm.{word}" for word in words)])["algorithm"]
     assert (found["embedding"], found["latent"], found["bins"]) == ("bert", [8, 8], None)
     with pytest.raises(TrimtabError, match="algorithm.context=1000000: must be at most 10000"):

@@ -30,12 +30,13 @@ class Answers:
     def __init__(self, *states: dict[str, str] | None) -> None:
         self.left, self.cancelled, self.asked = list(states), 0, (0, 0)
         self.cancelled_names = list[str]()
+        self.gathers, self.places = 0.0, 10
 
     def check(self) -> None:
         return
 
     def room(self, runs: int, most: int, there: int) -> int:
-        return 10
+        return self.places
 
     def parameters(self, settings: Mapping[str, Any], runs: int, most: int) -> dict[str, Any]:
         self.asked = runs, most
@@ -225,7 +226,8 @@ def test_an_array_whose_answer_was_lost_is_told_to_end_and_not_cut_in_parts(
     executor.lost = ""
     found._hand_over()
     assert executor.asked == [1, 2, 2] and len(found._sent) == 3
-    assert cluster.cancelled_names == executor.names[1:2] and len({*executor.names}) == 3
+    # It is told again before the next array: the first word may not have been heard, either.
+    assert cluster.cancelled_names == executor.names[1:2] * 2 and len({*executor.names}) == 3
     # What fails every time is not tried for ever.
     executor.lost = "sbatch: error: Invalid account or account/partition combination specified"
     found.submit(Work("run 3", ()))
@@ -240,13 +242,50 @@ def test_an_array_whose_answer_was_lost_is_told_to_end_and_not_cut_in_parts(
     alone.submit(Work("a run", ()))
     with pytest.raises(TrimtabError, match="nothing could be submitted"):
         alone._hand_over()
-    assert cluster.cancelled_names == executor.names[-1:]
+    assert {*cluster.cancelled_names} == {executor.names[-1]}
+
+
+def test_an_array_whose_submission_was_interrupted_is_told_to_end(tmp_path: Path) -> None:
+    cluster = Answers()
+    found = launcher(tmp_path, cluster)
+    found._executor = executor = Limited(100)
+
+    def taken_and_interrupted(calls: list[Any]) -> list[Any]:
+        raise KeyboardInterrupt
+
+    executor.submit_array = taken_and_interrupted  # type: ignore[method-assign]
+    found.submit(Work("run 0", ()))
+    with pytest.raises(KeyboardInterrupt):
+        found._hand_over()
+    found.end()
+    assert cluster.cancelled_names == executor.names
+
+
+def test_jobs_that_not_all_have_a_place_are_submitted_together(tmp_path: Path) -> None:
+    cluster = Answers()
+    found = launcher(tmp_path, cluster)
+    found._executor = executor = Limited(100)
+
+    def handed_over(runs: int, places: int) -> list[int]:
+        cluster.places = places
+        for _ in range(runs):
+            found.submit(Work("run", ()))
+        found._hand_over()
+        return executor.asked
+
+    cluster.gathers = 1e9
+    assert handed_over(3, 3) == [3]
+    assert handed_over(1, 1) == [3, 1]  # one that takes the place of one that ended does not wait
+    assert handed_over(3, 2) == [3, 1]
+    cluster.gathers = 0.0
+    assert handed_over(0, 2) == [3, 1, 2]
+    assert handed_over(0, 0) == [3, 1, 2]
 
 
 def test_workers_are_all_jobs_together_and_not_those_of_each_array() -> None:
-    """A later array has the places that are free, once there are enough of them to wait for."""
+    """A later array has the places that are free."""
     cluster = CLUSTERS["slurm"]()
-    assert [cluster.room(1, 3, there) for there in (0, 1, 2, 3, 40)] == [500, 2, 0, 0, 0]
+    assert [cluster.room(1, 3, there) for there in (0, 1, 2, 3, 40)] == [500, 2, 1, 0, 0]
     assert [cluster.room(1, 1, there) for there in (0, 1)] == [500, 0]
     assert cluster.room(1, 0, 800) == 500  # no limit is asked for
     settings = {key: option.default for key, option in slurm.OPTIONS.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from trimtab.benchmarks.cli.main import main
+from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.settings import outside
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.yaml_text import plain_yaml
@@ -41,6 +43,10 @@ def test_a_key_that_is_there_twice_is_named_with_its_lines(tmp_path: Path) -> No
         load_suite(str(file), "runs")
     with pytest.raises(TrimtabError, match="mine: line 2: x is there a second time"):
         plain_yaml(b"y: {x: 1,\n  x: 2}", "mine")
+    for same in (b"1: a\n0x1: b", b"true: a\nyes: b"):
+        with pytest.raises(TrimtabError, match="line 2: .* is there a second time"):
+            plain_yaml(same, "mine")
+    assert plain_yaml(b"1: a\n'1': b", "mine") == {1: "a", "1": "b"}
     # What is merged into a mapping may say the same again, and so may another mapping.
     merged = plain_yaml(b"a: &a {x: 1}\nb: {<<: *a, x: 2}\nc: {<<: *a, y: 3}", "mine")
     assert merged == {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 1, "y": 3}}
@@ -99,14 +105,39 @@ def test_what_a_suite_decides_is_not_for_its_runs(
 def test_baselines_are_checked_as_far_as_names_are_known(tmp_path: Path) -> None:
     suite = suite_of(tmp_path, baselines={"sac": "ppo (tanh_gaussian)", "ppo": None})
     assert suite.baselines == {"sac": "ppo (tanh_gaussian)", "ppo": None}
-    # Those of runs that are left out are no matter for the others.
-    part = suite_of(tmp_path, ("b",), baselines={"sac": "ppo", "ppo": None})
-    assert part.baselines == {"ppo": None}
     # A method of one's own has its file's name; another file may name any method.
     own = {"a": {"overrides": ["algorithm='./far/mine.yaml'"]}, "b": {"overrides": PPO}}
     assert suite_of(tmp_path, runs=own, baselines={"mine": "ppo"}).baselines
     unknown = {"a": {"overrides": ["experiment=any"]}}
     assert suite_of(tmp_path, runs=unknown, baselines={"sac": "ppo"}).baselines
+
+
+def test_a_part_is_compared_as_far_as_its_methods_are_there(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a run is left out, the label of another one may say less."""
+    monkeypatch.chdir(tmp_path)
+    words = [word for word in tiny.task(tmp_path) if not word.startswith(("out=", "seed="))]
+    words += [f"dataset={tiny.dataset}", "algorithm=bc", "policy.hidden=[8]", "offline_steps=2"]
+    policies = {"a": ["gaussian", 8], "b": ["flow", 8], "c": ["flow", 16]}
+    runs = {
+        name: {"overrides": [f"policy={policy}", f"algorithm.batch_size={size}"]}
+        for name, (policy, size) in policies.items()
+    }
+    document = DOCUMENT | {"common": words, "runs": runs}
+
+    def gains(**changes: Any) -> dict[str, str | None]:
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump(document | changes, sort_keys=False))
+        only = "a,b" if changes else "*"
+        code = trimtab(["bench", "suite=./mine.yaml", f"only={only}", "workers=1", "format=json"])
+        assert code == 0
+        (table,) = json.loads(capsys.readouterr().out)["tables"]
+        return {entry["label"]: entry["baseline"] for entry in table["entries"]}
+
+    gone = next(label for label in gains() if "batch_size=16" in label)
+    assert set(gains(baselines={"bc (gaussian)": gone}).values()) == {None}
+    part = gains(baselines={"bc (gaussian)": "bc (flow)"})
+    assert part == {"bc (gaussian)": "bc (flow)", "bc (flow)": None}
 
 
 def test_an_address_that_cannot_be_written_is_told_before_the_first_run(tmp_path: Path) -> None:
