@@ -223,6 +223,8 @@ def _path(function: str, name: str, value: Any) -> str:
             f"{function}: {name} is of type {type(value).__name__}; give one path, as text, as a "
             "pathlib.Path, or as what train() returned"
         )
+    if not os.fspath(value):
+        raise TrimtabError(f"{function}: {name} is empty; give a path, such as '.'")
     return os.fspath(value)
 
 

@@ -30,6 +30,7 @@ from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes, write_episodes
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text, check_own
+from trimtab.policies.bundle.files import CONFIG, MODEL
 
 __all__ = ["build", "check_place", "print_table", "write"]
 
@@ -122,6 +123,8 @@ def check_place(out_folder: str | Path) -> None:
         TrimtabError: naming the file of somebody else's.
     """
     out = Path(out_folder)
+    if all((out / name).is_file() for name in (CONFIG, MODEL)):
+        raise TrimtabError(f"out={out}: is a policy's bundle; name a folder for the leaderboard")
     for name, mark in _MARKS.items():
         check_own(out / name, mark, "out")
     rows = out / FILE_NAME

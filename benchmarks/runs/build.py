@@ -305,7 +305,21 @@ def _made(config: RunConfig, method: type[Algorithm], setup: Setup) -> Algorithm
     """Make a method; a size or a rate that it cannot have is one line."""
     construct: Callable[..., Algorithm] = method
     with _one_line(f"{config.algorithm} cannot be made", "algorithm.* and policy.*"):
-        return construct(setup, **_keywords(config["algorithm"]))
+        made = construct(setup, **_keywords(config["algorithm"]))
+    acts, state = getattr(made, "policy", None), made.state()
+    if not isinstance(acts, Policy):
+        raise TrimtabError(
+            f"{config.algorithm}: its policy is of type {type(acts).__name__}; a method sets "
+            "self.policy to the Policy that acts"
+        )
+    parts = state if isinstance(state, Mapping) else {"": state}
+    for name, part in parts.items():
+        if not all(hasattr(part, has) for has in ("state_dict", "load_state_dict")):
+            raise TrimtabError(
+                f"{config.algorithm}: state() has {name} of type {type(part).__name__}; it gives "
+                "modules and optimisers by name"
+            )
+    return made
 
 
 def _generator_maker(

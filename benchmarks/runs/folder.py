@@ -100,9 +100,10 @@ def find_runs(place: Path) -> list[Path]:
     for at, names, _ in os.walk(place):
         names[:] = sorted(x for x in names if not x.startswith(".") and not is_set_aside(x))
         for name in list(names):
-            if is_run(Path(at, name)):
-                found.append(Path(at, name))
-                names.remove(name)
+            with contextlib.suppress(PermissionError):  # of others, which have no run of ours
+                if is_run(Path(at, name)):
+                    found.append(Path(at, name))
+                    names.remove(name)
     return sorted(found)
 
 

@@ -12,8 +12,10 @@ read under its name of now.
 
 from __future__ import annotations
 
+import bisect
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -271,30 +273,38 @@ def collect_files(paths: Sequence[Path], place: Path) -> pa.Table:
     Raises:
         TrimtabError: as :func:`collect_episodes`.
     """
-    table = _without_repetitions(pa.concat_tables([read_episodes(path) for path in paths]), place)
+    tables = [read_episodes(path) for path in paths]
+    ends = list(itertools.accumulate(one.num_rows for one in tables))
+
+    def file_of(row: int) -> Path:
+        return paths[bisect.bisect_right(ends, row)]
+
+    table = _without_repetitions(pa.concat_tables(tables), place, file_of)
     if table.num_rows == 0:
         raise TrimtabError(f"episodes: {place} holds no evaluation episode; evaluate a run first")
     return table
 
 
-def _without_repetitions(table: pa.Table, place: Path) -> pa.Table:
+def _without_repetitions(table: pa.Table, place: Path, file_of: Callable[[int], Path]) -> pa.Table:
     """Return one row an episode, sorted; an error if two rows of one episode disagree."""
     every = pc.CountOptions(mode="all")  # a null beside a value is a contradiction too
     place_of = "row number"
     numbered = table.append_column(place_of, pa.array(range(table.num_rows), pa.int64()))
     grouped = numbered.group_by(list(_IDENTITY), use_threads=False).aggregate(
-        [(place_of, "min"), ("suite", "first")]
+        [(place_of, "min"), (place_of, "max"), ("suite", "first")]
         + [(name, "count_distinct", every) for name in _MEASURED]
     )
     for name in _MEASURED:
         clash = grouped.filter(pc.greater(grouped[f"{name}_count_distinct"], 1))
         if clash.num_rows:
             row = clash.slice(0, 1).to_pylist()[0]
+            files = [file_of(row[f"{place_of}_{end}"]) for end in ("min", "max")]
             raise TrimtabError(
                 f"episodes: below {place}, {row['env']} {row['algorithm']} "
                 f"{row['config_hash']} seed {row['seed']} episode {row['eval_episode']} at "
                 f"{row['env_steps']} steps and {row['updates']} updates has two values of "
-                f"{name}; remove the outdated copy"
+                f"{name}, in {' and in '.join(map(str, dict.fromkeys(files)))}; remove the "
+                "outdated copy, or name a folder that has one of them"
             )
     single = table.take(grouped[f"{place_of}_min"])
     named = grouped["suite_first"]  # a run on its own has no suite, the collection that has it does

@@ -238,6 +238,8 @@ class Run:
                 f"{self._where(self.updates - error.ago)}: {error}; {self._last_good()}; lower the "
                 "learning rate or check the data"
             ) from error
+        except TrimtabError as error:
+            raise TrimtabError(f"{self._where(self.updates)}: {error}") from error
 
     def _where(self, update: int) -> str:
         return f"{self.folder}: at update {update}, after {self.env_steps} environment steps"
@@ -294,12 +296,18 @@ class Run:
 
     def _evaluate(self) -> None:
         self.evaluation_due = True
-        self.scores = self.evaluator.judge(
-            torch_act(self.algorithm.policy),
-            self.algorithm.policy.reading,
-            deterministic=is_deterministic(self.config, self.algorithm.policy),
-            check=self._check_stop,
-        )
+        policy = self.algorithm.policy
+        try:
+            self.scores = self.evaluator.judge(
+                torch_act(policy),
+                policy.reading,
+                deterministic=is_deterministic(self.config, policy),
+                check=self._check_stop,
+            )
+        except Stopped:
+            raise
+        except TrimtabError as error:
+            raise TrimtabError(f"{self._where(self.updates)}: {error}") from error
         self.held()
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate

@@ -80,9 +80,7 @@ def constructed_section(group: str, name: str) -> DictConfig:
     file = conf_file(f"{group}/{name}.yaml")
     section = file.get(group, file)
     if not isinstance(section, DictConfig) or not isinstance(section.get("_target_"), str):
-        raise TrimtabError(
-            f"conf/{group}/{name}.yaml: must name a class, as _target_ below {group}"
-        )
+        raise TrimtabError(f"{group}={name}: its file must name a class, as _target_ below {group}")
     return section
 
 

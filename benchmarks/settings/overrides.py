@@ -208,6 +208,12 @@ def check_name(group: str, name: str, options: Sequence[str]) -> None:
         raise TrimtabError(
             f"{group}={name}: is called {RENAMED[name]} now; write {group}={RENAMED[name]}"
         )
+    if name not in options and ("/" in name or name.startswith(".")):
+        what = "is a folder" if Path(name).is_dir() else "is no name"
+        raise TrimtabError(
+            f"{group}={name}: {what}; give a .yaml file of your own, or a name that trimtab list "
+            f"{group} shows"
+        )
     if name not in options:
         known = nearest(name, options)
         more = f"; trimtab list {group} shows them" if known.startswith("there are") else ""

@@ -224,7 +224,10 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
         # A finite sum of squares, quick to have, says that all of them are finite.
         if not (math.isfinite(np.vdot(actions, actions)) or np.isfinite(actions).all()):
             bad = int(np.argmax(~np.isfinite(actions).all(axis=(1, 2))))
-            raise TrimtabError(f"{self.id}: the action for environment {bad} is not finite")
+            raise TrimtabError(
+                f"{self.id}: the action for environment {bad} is not finite; look at what chose "
+                "it: a policy whose weights or normaliser are no finite numbers"
+            )
         if self._episode[0] < 0:
             raise TrimtabError(f"{self.id}: call reset() before step()")
         played = self._advance(self.active, actions)

@@ -174,6 +174,7 @@ def test_a_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
         (lambda run: trimtab.leaderboard(run, out=["x"]), "out is of type list; give one path"),
         (lambda run: trimtab.leaderboard(run, metric="x"), "metric=x: there are: "),
         (lambda run: trimtab.train(seed=[0, 1]), "seed=[0, 1]: is one value of one run; call tr"),
+        (lambda run: trimtab.evaluate(""), "evaluate: policy is empty; give a path, such as '.'"),
         (lambda run: trimtab.train({"a b": 3}), "'a b' is no name of a setting; names are text"),
         (lambda run: trimtab.train({3: 3}), "train: 3 is no name of a setting; names are text"),
         (lambda run: trimtab.load_policy(None), "of type NoneType; give the folder of a bundle"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,8 @@ def _convert(words: dict[str, Any], format: str) -> int:
             raise TrimtabError(f"dataset: action=convert takes from= and to=, not {name}=")
     source, target = Path(words["from"]), Path(words["to"])
     writer = format_for(target, words["as"])
+    if os.path.lexists(target) and not (target.is_file() or target.is_dir()):
+        raise TrimtabError(f"dataset: to={target}: is neither a file nor a folder; name another")
     reader = recognise(source)
     if resolved(target).is_relative_to(resolved(source)):
         raise TrimtabError(f"dataset: to={target} lies in from={source}; choose another place")

@@ -179,6 +179,7 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
     (tmp_path / "thesis.hdf5").write_text("x")
     (tmp_path / "mine.png").write_bytes(b"\x89PNG")
     os.mkfifo(tmp_path / "pipe.png")
+    os.mkfifo(tmp_path / "pipe.hdf5")
     get_format("d4rl").save(recorded, tmp_path / "d.hdf5")  # type: ignore[misc]
     get_format("robomimic").save(recorded, tmp_path / "r.hdf5")  # type: ignore[misc]
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
@@ -190,6 +191,7 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
         (["convert", here, f"to={tmp_path / 'y'}"], "say as= which format to write"),
         (["convert", here, f"to={tmp_path / 'y'}", "as=zarr"], "no such dataset format"),
         (["convert", here, to, "as=dppo"], "only read here"),
+        (["convert", here, f"to={tmp_path / 'pipe.hdf5'}", "as=d4rl"], "neither a file nor a fold"),
         (["convert", f"from={tmp_path / 'z'}", "to=y.npz"], "no such file or folder"),
         (["convert", f"from={tmp_path}", "to=y.npz"], "in none of the formats"),
         (["convert", here, f"to={folder}", "as=minari"], "lies in from="),

@@ -67,6 +67,30 @@ class Mine(SAC):
         return super().update(data)
 
 
+class NoPolicy(SAC):
+    def __init__(self, setup, **keywords):
+        super().__init__(setup, **keywords)
+        self.policy = None
+
+
+class Stateless(SAC):
+    def state(self):
+        return super().state() | {"alpha": 3}
+
+
+class Vague(SAC):
+    def update(self, data):
+        return super().update(data) | {"loss": "high"}
+
+
+class Broken(SAC):
+    def update(self, data):
+        found = super().update(data)
+        for weight in self.policy.parameters():
+            weight.data.fill_(float("nan"))
+        return found
+
+
 gymnasium.register("own_cart/Cart-v0", entry_point=Cart, max_episode_steps=9)
 """
 WORDS = ["env=gymnasium:own_cart:own_cart/Cart-v0", "algorithm=sac", "algorithm.hidden=[8]"]
@@ -128,6 +152,31 @@ def test_a_fault_is_one_line_and_the_run_goes_on_when_it_is_mended(
     assert own.COUNT["update"] < whole.summary["updates"] and not saved.exists()
     weights = "policy/model.safetensors"
     assert sha256_file(folder / weights) == sha256_file(whole.folder / weights)
+
+
+@pytest.mark.parametrize(
+    ("method", "told", "begun"),
+    [
+        ("NoPolicy", "sac: its policy is of type NoneType; a method sets self.policy to", False),
+        ("Stateless", "sac: state() has alpha of type int; it gives modules and opti", False),
+        ("Vague", "environment steps: the metric loss of an update is no scalar", True),
+        ("Broken", "environment 0 is not finite; look at what chose it: a policy whose", True),
+    ],
+)
+def test_a_method_that_is_not_whole_is_told(
+    method: str,
+    told: str,
+    begun: bool,
+    own: ModuleType,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    fail_in(own, "")
+    words = [word for word in WORDS if "_target_" not in word]
+    words += [f"algorithm._target_=own_cart.{method}", f"out={tmp_path}/out"]
+    line = ends_with(["train", *words], capfd)
+    assert told in line and (": at update " in line) == begun
+    assert (tmp_path / "out").exists() == begun
 
 
 def test_python_gets_the_exception_itself_with_where_it_was(

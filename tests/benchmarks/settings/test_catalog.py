@@ -40,13 +40,13 @@ def described(monkeypatch: pytest.MonkeyPatch, docstring: str | None) -> tuple[s
     ("text", "expected"),
     [
         ("algorithm: [1", r"conf/algorithm/bc.yaml: is no YAML \(line 2: .*\); correct it"),
-        ("algorithm:\n", "conf/algorithm/bc.yaml: must name a class, as _target_ below algorithm"),
-        ("", "conf/algorithm/bc.yaml: must name a class"),
+        ("algorithm:\n", "algorithm=bc: its file must name a class, as _target_ below algorithm"),
+        ("", "algorithm=bc: its file must name a class"),
         ("- 1", "conf/algorithm/bc.yaml: must be a mapping"),
-        ("3", "conf/algorithm/bc.yaml: must "),
-        ("null", "conf/algorithm/bc.yaml: must "),
+        ("3", "conf/algorithm/bc.yaml: must be a mapping"),
+        ("null", "algorithm=bc: its file must "),
         ("algorithm: &a {b: *a}", "conf/algorithm/bc.yaml: refers to itself; write it out"),
-        ("algorithm: {learning_rate: 1.0}", "conf/algorithm/bc.yaml: must name a class"),
+        ("algorithm: {learning_rate: 1.0}", "algorithm=bc: its file must name a class"),
         ("algorithm: {_target_: no.Such}", "_target_=no.Such: cannot be imported"),
     ],
 )

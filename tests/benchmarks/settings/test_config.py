@@ -163,6 +163,8 @@ WRONG = {
         ["hydra.searchpath=[file:///x]"],
         "hydra.searchpath=[file:///x]: Hydra's own settings have no effect here",
     ),
+    "a method that is a folder": (["algorithm=./"], "algorithm=./: is a folder; give a .yaml"),
+    "a method at a path": (["algorithm=./mine"], "algorithm=./mine: is no name; give a .yaml file"),
     "a method that is a number": (["algorithm=1e30"], "algorithm=1e+30: there are "),
     "a number that is no dataset to leave out": (["~dataset=inf"], "~dataset=inf: leave the word"),
     "methods": (["algorithm=[bc,sac]"], "algorithm=[bc,sac]: name one, or leave it out"),
