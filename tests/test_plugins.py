@@ -135,6 +135,7 @@ def test_a_file_that_forgets_where_its_settings_belong_is_told_so(
         ("missing", "there is no such folder"),
         ("my-lab", "cannot be imported; name the folder with letters"),
         ("json", "another module is called json already"),
+        ("empty_of_this_test", "has no .py and no .yaml file in it; name the folder of a package"),
     ],
 )
 def test_a_wrong_folder_is_one_line(fresh: None, name: str, said: str, tmp_path: Path) -> None:
@@ -148,6 +149,7 @@ def test_a_wrong_folder_is_one_line(fresh: None, name: str, said: str, tmp_path:
 def test_two_folders_of_one_name_are_refused(fresh: None, tmp_path: Path) -> None:
     for place in ("a", "b"):
         (tmp_path / place / "twice_of_this_test").mkdir(parents=True)
+        (tmp_path / place / "twice_of_this_test" / "__init__.py").touch()
     plugins.add_plugin(tmp_path / "a" / "twice_of_this_test")
     plugins.add_plugin(tmp_path / "a" / "twice_of_this_test")  # the same once more
     assert len(plugins.plugins()) == 1
@@ -159,6 +161,7 @@ def test_a_folder_that_is_named_twice_counts_once(
     fresh: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "named_twice").mkdir()
+    (tmp_path / "named_twice" / "__init__.py").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(plugins.VARIABLE, "./named_twice:named_twice")
     plugins.add_plugin("named_twice")

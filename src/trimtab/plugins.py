@@ -150,5 +150,9 @@ def _of_folder(folder: Path) -> Plugin:
             "name"
         )
     files = [path for kind in ("*.py", "*.yaml") for path in folder.rglob(kind)]
+    if not files:
+        raise TrimtabError(
+            f"plug-in {folder}: has no .py and no .yaml file in it; name the folder of a package"
+        )
     digest = sha256_json({str(p.relative_to(folder)): sha256_file(p) for p in sorted(files)})
     return Plugin(name, folder, f"files {digest[:10]}")
