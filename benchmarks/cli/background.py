@@ -65,13 +65,14 @@ def detach(words: Sequence[str], folder: Path) -> None:
                 )  # fmt: skip
             with _ended_if_stopped(process):
                 deadline = time.monotonic() + _BEGUN
-                while process.poll() is None and time.monotonic() < deadline:
-                    if stopped.wait(0.1):
+                begun = False
+                while process.poll() is None and time.monotonic() < deadline and not begun:
+                    stopped.wait(0.1)
+                    begun = _is_at_it(process.pid, folder)
+                    if stopped.is_set():
                         raise Stopped("bench: stopped; nothing goes on, run the same command again")
                     if interrupted.is_set():
                         raise KeyboardInterrupt
-                    if _is_at_it(process.pid, folder):
-                        break
         if process.poll():
             lines = own.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
             raise TrimtabError(lines[-1].removeprefix("trimtab: "))
