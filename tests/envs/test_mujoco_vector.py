@@ -216,6 +216,7 @@ def test_threads_begin_again_in_a_forked_process() -> None:
     if child == 0:
         code = 1
         try:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # not that of the tests' time limit
             signal.alarm(30)  # rather than waiting for ever
             for action in actions[10:]:
                 _same_step(own.step(action), plain.step(action))
