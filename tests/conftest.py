@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,10 @@ for _name, _value in {
     "MPLBACKEND": "Agg",
 }.items():
     os.environ.setdefault(_name, _value)
+
+# A shell has what it starts in the background ignore Ctrl+C; here it is as in the foreground.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What libraries keep for later (compiled programs, shaders, fonts) and all temporary files lie in
 # one folder, which goes with the run. Parallel workers, and what a test starts, share it.

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.folder import log_fault
+from trimtab.errors import Stopped
 from trimtab.types import Metrics, TrimtabError
 
-__all__ = ["MetricsLog", "NotFinite"]
+__all__ = ["MetricsLog", "NotFinite", "placed"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,17 @@ class NotFinite(TrimtabError):
     def __init__(self, name: str, value: float, ago: int) -> None:
         super().__init__(f"{name} is {value}")
         self.ago = ago
+
+
+@contextmanager
+def placed(where: Callable[[int], str], update: int) -> Iterator[None]:
+    """Say of an error at which update of a run it came; :class:`NotFinite` knows that itself."""
+    try:
+        yield
+    except (Stopped, NotFinite):
+        raise
+    except TrimtabError as error:
+        raise TrimtabError(f"{where(update)}: {error}") from error
 
 
 def _numbers(values: Sequence[float | Tensor], name: str) -> list[float]:

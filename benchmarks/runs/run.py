@@ -35,7 +35,7 @@ from trimtab.benchmarks.runs.experience import (
     make_experience,
 )
 from trimtab.benchmarks.runs.generated import with_generator
-from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite
+from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite, placed
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
@@ -216,10 +216,8 @@ class Run:
     def _update(self, phase: Phase, data: Batch | Rollout | Outcome) -> None:
         assert phase.update is not None
         metrics = phase.update(data)
-        try:
+        with placed(self._where, self.updates + 1):
             self.metrics.add(metrics)
-        except TrimtabError as error:
-            raise TrimtabError(f"{self._where(self.updates + 1)}: {error}") from error
         self.updates += 1
         if self.algorithm.rollout_steps or self.updates % LOG_EVERY == 0:
             self._log()
@@ -232,14 +230,13 @@ class Run:
         """
         self.held()
         try:
-            self.metrics.settle()
+            with placed(self._where, self.updates):
+                self.metrics.settle()
         except NotFinite as error:
             raise TrimtabError(
                 f"{self._where(self.updates - error.ago)}: {error}; {self._last_good()}; lower the "
                 "learning rate or check the data"
             ) from error
-        except TrimtabError as error:
-            raise TrimtabError(f"{self._where(self.updates)}: {error}") from error
 
     def _where(self, update: int) -> str:
         return f"{self.folder}: at update {update}, after {self.env_steps} environment steps"
@@ -297,17 +294,11 @@ class Run:
     def _evaluate(self) -> None:
         self.evaluation_due = True
         policy = self.algorithm.policy
-        try:
+        judged = is_deterministic(self.config, policy)
+        with placed(self._where, self.updates):
             self.scores = self.evaluator.judge(
-                torch_act(policy),
-                policy.reading,
-                deterministic=is_deterministic(self.config, policy),
-                check=self._check_stop,
+                torch_act(policy), policy.reading, deterministic=judged, check=self._check_stop
             )
-        except Stopped:
-            raise
-        except TrimtabError as error:
-            raise TrimtabError(f"{self._where(self.updates)}: {error}") from error
         self.held()
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate

@@ -208,7 +208,7 @@ def check_name(group: str, name: str, options: Sequence[str]) -> None:
         raise TrimtabError(
             f"{group}={name}: is called {RENAMED[name]} now; write {group}={RENAMED[name]}"
         )
-    if name not in options and ("/" in name or name.startswith(".")):
+    if name not in options and os.path.dirname(name):
         what = "is a folder" if Path(name).is_dir() else "is no name"
         raise TrimtabError(
             f"{group}={name}: {what}; give a .yaml file of your own, or a name that trimtab list "

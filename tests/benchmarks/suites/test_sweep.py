@@ -377,6 +377,7 @@ def test_a_file_of_ones_own_is_one_of_the_values(
 ) -> None:
     """Whoever carries out a run is given the file, and no name that this process gave to it."""
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(outside, "_made", [])  # later tests do not find the file
     method = "_target_: trimtab.algorithms.offline.bc.BehaviorCloning"
     (tmp_path / "mine.yaml").write_text(f"# @package _global_\nalgorithm:\n  {method}\n")
     told: list[Outcome] = []

@@ -298,13 +298,15 @@ def test_how_many_processes_record_changes_nothing(tmp_path: Path) -> None:
     )  # what was recorded before is not recorded again
 
 
-def test_a_block_or_less_is_recorded_without_further_processes(
+def test_a_few_steps_are_recorded_without_further_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = {"episodes": None, "env_options": {"horizon": 25}, "only_successful": False}
     small = recipe("two_routes", **changes, steps=16 * 25)
     blocks = tmp_path / "blocks"
-    by_others = record_episodes({**small, "steps": 16 * 25 + 1}, blocks, workers=1)
+    with monkeypatch.context() as few:
+        few.setattr(recording, "_FEW_STEPS", 16 * 25)
+        by_others = record_episodes({**small, "steps": 16 * 25 + 1}, blocks, workers=1)
     assert [path.name for path in blocks.iterdir()]
     monkeypatch.setattr(recording, "worker_pool", None)
     here = record_episodes(small, tmp_path / "none")
