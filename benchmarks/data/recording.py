@@ -209,7 +209,9 @@ def record_block(recipe_json: str, block: int, folder: Path) -> None:
     if not is_dataset(folder):
         stage = _worker_stage(recipe_json)
         numbers = range(block * BLOCK, (block + 1) * BLOCK)
-        save_minari(dataset_of(stage.recipe, [stage.play(number) for number in numbers]), folder)
+        played = [stage.play(number) for number in numbers]
+        with sigterm_as_event():  # told to end while it writes, it writes the whole block first
+            save_minari(dataset_of(stage.recipe, played), folder)
 
 
 @functools.cache
