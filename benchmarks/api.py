@@ -144,6 +144,7 @@ def evaluate(
     env_options: Mapping[str, Any] | None = None,
     backend: str = "torch",
     deterministic: bool | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> Scores:
     """Evaluate a policy on fixed seeds.
 
@@ -155,17 +156,21 @@ def evaluate(
         env_options: what the task is made with; None for what the policy was trained with.
         backend: what runs the policy, ``torch`` or ``onnx``.
         deterministic: whether the noise is zero; None takes what the bundle says.
+        inputs: values of the policy's inputs that differ from their defaults, such as
+            ``{"guidance": 3}``.
 
     Raises:
-        TrimtabError: if there is no such policy or task, or they do not fit each other.
+        TrimtabError: if there is no such policy, task or input, or they do not fit each other.
     """
     if not isinstance(env, str | None) or not isinstance(env_options, Mapping | None):
         raise TrimtabError("evaluate: env is a task's id, and env_options a mapping of its options")
+    if not isinstance(inputs, Mapping | None):
+        raise TrimtabError("evaluate: inputs is a mapping of names to values")
     for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise TrimtabError(f"evaluate: {name}={value!r}: must be a whole number from {least}")
     bundle = base.load_base(_path("evaluate", "policy", policy))
-    judge = BundleJudge(bundle, *task_of(bundle, env, env_options))
+    judge = BundleJudge(bundle, *task_of(bundle, env, env_options), inputs)
     if deterministic is None:
         deterministic = bool(bundle.config["evaluate_deterministic"])
     return judge.judge(episodes=episodes, seed=seed, backend=backend, deterministic=deterministic)

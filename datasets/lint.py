@@ -188,10 +188,13 @@ def _actions(dataset: Dataset) -> Iterator[Finding]:
 def _rewards(dataset: Dataset) -> Iterator[Finding]:
     rewards = np.concatenate([episode.rewards for episode in dataset.episodes])
     if len(rewards) > 1 and rewards.min() == rewards.max():
+        ended = any(episode.terminations.any() for episode in dataset.episodes)
+        what = "there is nothing to optimise; imitation still works"
+        if ended and rewards[0]:
+            what = "only when an episode terminates tells a good action from a bad one"
         yield Finding(
-            "warning", "constant-reward", "key 'rewards'",
-            f"always {rewards[0]:g}: there is nothing to optimise; imitation still works",
-        )  # fmt: skip
+            "warning", "constant-reward", "key 'rewards'", f"always {rewards[0]:g}: {what}"
+        )
 
 
 def _duplicates(dataset: Dataset) -> Iterator[Finding]:

@@ -84,7 +84,7 @@ def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
     try:
         value: Array = np.asarray(chosen.get(name, part.given), dtype=np.float32)
         value = np.array(np.broadcast_to(value, part.shape))
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise TrimtabError(
             f"input {name}: give a number, or numbers of shape {part.shape}"
         ) from error

@@ -40,6 +40,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 ARENA = RESULTS / "arena"
 OF_DATA = ("offline", "offline-to-online")
 """Folders of results without frozen bases."""
+CLONE = "clone_"
+"""What a suite of data calls cloning by a kind of policy begins with."""
 IMPROVING = ("steering", "selection", "editing", "finetuning", "offline_to_online")
 DESCRIBED = (*IMPROVING, "offline")
 _SENTENCES = ("idea", "when", "needs", "cost", "paper")
@@ -95,8 +97,14 @@ def results() -> Mapping[str, str]:
         table, records = collect_episodes(folder / FILE_NAME), read_json(folder / RECORDS, "runs")
         scores: dict[str, list[str]] = defaultdict(list)
         for contest in contests_of(table, records):
+            clones = []
             for method, one in contest.methods.items():
-                scores[method].append(f"`{contest.task}` {contest.mean_text(one.score)}")
+                text = contest.mean_text(one.score)
+                scores[method].append(f"`{contest.task}` {text}")
+                if method.startswith(CLONE):
+                    clones.append(f"{text} ({method.removeprefix(CLONE)})")
+            if clones:
+                scores["bc"].append(f"`{contest.task}` {', '.join(clones)}")
         for method, several in scores.items():
             found[method].append(f"{name.replace('-', ' ')}: {', '.join(several)}")
     return {method: "; ".join(several) for method, several in found.items()}

@@ -165,7 +165,11 @@ _with_room.__code__ = _with_room.__code__.replace(co_stacksize=33_000)
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> object:
     """Run a test as pytest does, where its calls have room."""
-    return _with_room(lambda: runner.pytest_runtest_protocol(item, nextitem))
+    done = _with_room(lambda: runner.pytest_runtest_protocol(item, nextitem))
+    if nextitem is not None and group_of(item.nodeid) != group_of(nextitem.nodeid):
+        gc.collect()
+        gc.freeze()  # what a group leaves is kept to the end; looking at it takes half a second
+    return done
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

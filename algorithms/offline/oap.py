@@ -11,7 +11,8 @@ data's, imitation is encouraged; where it is the actor's, it is suppressed:
           with lambda = alpha / mean |Q_1(s, mu(s))|, which gets no gradient
 
 The oracle is ``base``, a policy that is good at the task: it prefers the action that is nearer to
-its own, and the data's where both are as near. It is asked about states of the data alone, and how
+its own, as it is judged (a policy that is judged by samples answers by one), and the data's where
+both are as near. It is asked about states of the data alone, and how
 often is counted (``queries_asked``).
 
 An adaptation (``faithful`` is False): the paper's code, the number and schedule of its queries and
@@ -106,7 +107,9 @@ class OAP(TD3BC):
         normalizer = self.policy.normalizer
         theirs = normalizer.normalize_action(data.action)[asked]
         own, valid = self.policy.squashed(data.obs)[asked], data.valid[asked]
-        plan = self.teacher.act(data.obs)[asked, : own.shape[1]]
+        teacher = self.teacher
+        plan = teacher.act(data.obs, deterministic=teacher.evaluate_deterministic)
+        plan = plan[asked, : own.shape[1]]
         prefers_own = prefers_first(own, theirs, normalizer.normalize_action(plan), valid)
         preferred = torch.where(prefers_own[:, None, None], own, theirs)
         obs = normalizer.obs(data.obs)[asked]

@@ -30,9 +30,10 @@ READING = """\
 **At the switch** is the score before the first environment step, **final** that of the last
 evaluation, **area** the mean score over the environment steps between. **Drop** is how far a run
 fell below its score at the switch at the worst, **recovered after** the environment steps after
-which no evaluation was below it any more: in brackets the number of seeds that never were back.
-Intervals are over seeds, 95 percent; the other numbers are means over seeds, a median for the
-steps. Evaluations that are far apart hide short drops."""
+which no evaluation was below it any more. Of seeds that never were back their number is given, and
+the steps are the median of the others. Intervals are over seeds, 95 percent; the other numbers are
+means over seeds. Methods that update in whole rollouts reach a step count later than others, so
+compare only those with the same evaluations. Evaluations that are far apart hide short drops."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,8 @@ def steps_to_recover(curve: Sequence[tuple[int, float]], level: float) -> int | 
         curve: (environment steps, score) in order; 0 where no point is below.
         level: the score to be back at.
     """
-    below = [place for place, (_, score) in enumerate(curve) if score < level]
+    least = level - 1e-6 * abs(level)  # a score that is the same but for its last bits is no drop
+    below = [place for place, (_, score) in enumerate(curve) if score < least]
     if not below:
         return 0
     return curve[below[-1] + 1][0] if below[-1] + 1 < len(curve) else None
@@ -124,7 +126,7 @@ def _cells(one: Switch) -> dict[str, str]:
     digits = 2 if one.metric == "success" else 0
     back = "never" if one.recovered is None else f"{one.recovered:,.0f}"
     if one.recovered is not None and one.lost:
-        back += f" ({one.lost})"
+        back += f"; never: {one.lost} of {one.seeds}"
     return {
         "Method": one.label,
         "At the switch [95%]": one.at_switch.text(digits),

@@ -10,7 +10,7 @@ import yaml
 from trimtab.envs.registry import checked_names
 from trimtab.errors import TrimtabError
 
-__all__ = ["task_options"]
+__all__ = ["policy_inputs", "task_options"]
 
 
 def task_options(command: str, text: str, words: Sequence[str] = ()) -> dict[str, Any]:
@@ -34,6 +34,22 @@ def task_options(command: str, text: str, words: Sequence[str] = ()) -> dict[str
             raise TrimtabError(f"{command}: {word}: write env_options.<name>=<value>")
         options[name] = _yaml(command, word, value)
     return dict(checked_names(options))
+
+
+def policy_inputs(command: str, text: str) -> dict[str, Any]:
+    """Return what a policy's inputs are to be.
+
+    Args:
+        command: name of the command, for errors.
+        text: a mapping, such as ``{guidance: 3}``; or nothing.
+
+    Raises:
+        TrimtabError: if it is no YAML, no mapping, or has a key that is no name.
+    """
+    inputs = _yaml(command, f"inputs={text}", text) if text else {}
+    if not isinstance(inputs, dict) or not all(isinstance(name, str) for name in inputs):
+        raise TrimtabError(f"{command}: inputs={text}: must be like {{guidance: 3}}")
+    return inputs
 
 
 def _yaml(command: str, word: str, text: str) -> Any:

@@ -77,6 +77,7 @@ COMMANDS: dict[str, Command] = {
         (
             "trimtab evaluate policy=<a run or bundle> episodes=100 seed=7",
             "trimtab evaluate policy=<bundle> env=metaworld/push-v3 episodes=50 backend=onnx",
+            "trimtab evaluate policy=<a run of cfgrl> inputs='{guidance: 3}'",
             "trimtab evaluate policy=<bundle> video=push.mp4 video_episodes=5",
             "trimtab evaluate policy=<a run> episodes=1000 shard=2/4 out=judged",
             "trimtab evaluate offline=true run=<a run> dataset=hopper_medium",
@@ -93,6 +94,11 @@ COMMANDS: dict[str, Command] = {
             ),
             "env_options": Setting(
                 "", "options of the task, such as {reward: sparse}; default: the policy's own"
+            ),
+            "inputs": Setting(
+                "",
+                "inputs of the policy that differ from their defaults, such as {guidance: 3} of "
+                "cfgrl, or {return_to_go: 3600} of a decision transformer",
             ),
             "video": Setting(
                 "",

@@ -96,9 +96,10 @@ def expert_of(config: RunConfig, env: EnvSpec) -> Dataset | None:
             f"expert={path}: has {dataset.num_steps:,} steps, and a method is guided by a few "
             f"hundred; give at most {_MOST_OF_EXPERTS:,}"
         )
-    check_dataset_fits(dataset.id, dataset.env, dataset.obs_dim, dataset.action_dim, env)
+    called = f"{dataset.id} (expert={path})"
+    check_dataset_fits(called, dataset.env, dataset.obs_dim, dataset.action_dim, env)
     check_same_task(
-        dataset.id, dataset.env, dataset.env_options, dataset.fingerprint, env,
+        called, dataset.env, dataset.env_options, dataset.fingerprint, env,
         allowed=config["other_task"],
     )  # fmt: skip
     return dataset
@@ -306,11 +307,28 @@ def check_same_task(
         theirs = f"{made_in} with env_options {dict(options)} and physics {fingerprint}"
         ours = f"{env.id} with {dict(env.options)} and {env.fingerprint}"
     if same:
+        if made_in == _UNKNOWN:
+            logger.info("dataset %s does not name its task; it is taken as one of %s", id, env.id)
         return
     differs = (
         f"dataset {id} is of {theirs}, this run is in {ours}: its rewards and ends may mean "
         "something else"
     )
     if not allowed:
-        raise TrimtabError(f"{differs}; choose a dataset of this task, or add other_task=true")
+        remedy = _options_of(options, env) if made_in == env.id else ""
+        raise TrimtabError(
+            f"{differs}; {remedy or 'choose a dataset of this task'}, or add other_task=true"
+        )
     logger.warning("%s", differs)
+
+
+def _options_of(options: Mapping[str, Any], env: EnvSpec) -> str:
+    """Return the words that make a run's task the one that a dataset is of, as far as they do."""
+    words = [
+        f"env_options.{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in options.items()
+        if dict(env.options).get(name) != value
+    ]
+    more = [f"env_options.{name}" for name in dict(env.options) if name not in options]
+    remedies = [f"give the run {' '.join(words)}"] if words else []
+    return " and ".join([*remedies, *([f"leave out {' '.join(more)}"] if more else [])])

@@ -149,6 +149,7 @@ class Evaluator:
         deterministic: bool,
         check: Callable[[], None] = lambda: None,
         watch: Callable[[int, FloatArray], None] | None = None,
+        inputs: Mapping[str, Any] | None = None,
     ) -> Scores:
         """Run all episodes and return their scores.
 
@@ -158,12 +159,18 @@ class Evaluator:
             deterministic: zero noise instead of sampled noise.
             check: called before every decision; what it raises ends the evaluation.
             watch: called with an episode's number and each chunk [act_steps, A] that it plays.
+            inputs: values of the policy's inputs that differ from their defaults.
+
+        Raises:
+            TrimtabError: if an input is unknown or does not fit.
         """
         n, act_steps = self.envs.num_envs, self.envs.act_steps
         returns, costs, lengths = np.zeros(n), np.zeros(n), np.zeros(n, dtype=np.int64)
         success = np.zeros(n, dtype=bool)
         done_rounds = np.zeros(n, dtype=np.int64)
-        agent = Agent(act, n, reading, act_steps=act_steps, deterministic=deterministic)
+        agent = Agent(
+            act, n, reading, act_steps=act_steps, deterministic=deterministic, inputs=inputs
+        )
         agent.reset(seeds=[self._seed_of(i, 0) for i in range(n)])
         started = [time.perf_counter()] * n
         scores: dict[int, EpisodeScore] = {}

@@ -45,13 +45,22 @@ class BundleJudge:
         bundle: the policy.
         task: task id.
         options: what the task is made with.
+        inputs: values of the policy's inputs that differ from their defaults.
 
     Raises:
-        TrimtabError: if the task is unknown, or the policy does not fit it.
+        TrimtabError: if the task or an input is unknown, or the policy does not fit the task.
     """
 
-    def __init__(self, bundle: Bundle, task: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        task: str,
+        options: Mapping[str, Any],
+        inputs: Mapping[str, Any] | None = None,
+    ) -> None:
         self.bundle, self.task, self.options = bundle, task, options
+        self.inputs = dict(inputs or {})
+        bundle.policy.reading.inputs(self.inputs)  # refuses what does not fit
         self.act_steps = int(bundle.config["chunking"]["act_steps"])
         self.observations = way_of(bundle.policy.reading)
         self.spec = get_spec(task, **options)
@@ -102,7 +111,11 @@ class BundleJudge:
         )
         try:
             return evaluator.judge(
-                act, self.bundle.policy.reading, deterministic=deterministic, watch=watch
+                act,
+                self.bundle.policy.reading,
+                deterministic=deterministic,
+                watch=watch,
+                inputs=self.inputs,
             )
         finally:
             evaluator.close()

@@ -219,7 +219,7 @@ class Run:
         with placed(self._where, self.updates + 1):
             self.metrics.add(metrics)
         self.updates += 1
-        if self.algorithm.rollout_steps or self.updates % LOG_EVERY == 0:
+        if isinstance(data, Rollout) or self.updates % LOG_EVERY == 0:
             self._log()
 
     def _settle(self) -> None:

@@ -65,16 +65,26 @@ def shard_of(text: str) -> Shard:
 
 
 def rows_of(judge: BundleJudge, scores: Scores, *, deterministic: bool) -> list[EpisodeRow]:
-    """Return a row for each episode in which a finished policy was judged."""
+    """Return a row for each episode in which a finished policy was judged.
+
+    A policy with other inputs than its defaults is one of its own in a table: they stand behind its
+    name, and its rows are of no run.
+    """
     bundle, spec = judge.bundle, judge.spec
     trained = training(bundle)
     known = trained.get("config_hash")
+    config = str(known or bundle_hash(bundle.folder)[:10])
+    name = trained.get("policy") or bundle.policy.label
+    if judge.inputs:
+        known = None
+        config = sha256_json({"config": config, "inputs": judge.inputs})[:10]
+        name = ", ".join([name, *(f"{key}={value}" for key, value in judge.inputs.items())])
     return [
         EpisodeRow(
             suite=None,
             env=judge.task,
             algorithm=str(trained.get("algorithm") or "policy"),
-            policy=trained.get("policy") or bundle.policy.label,
+            policy=name,
             dataset=trained.get("dataset"),
             base=trained.get("base"),
             seed=int(trained.get("seed") or 0),
@@ -86,7 +96,7 @@ def rows_of(judge: BundleJudge, scores: Scores, *, deterministic: bool) -> list[
             success=score.success,
             length=score.length,
             seconds=score.seconds,
-            config_hash=str(known or bundle_hash(bundle.folder)[:10]),
+            config_hash=config,
             metrics=score.metrics,
             fingerprint=spec.fingerprint,
             hash_version=HASH_VERSION if known else None,
@@ -114,7 +124,7 @@ def note_of(judge: BundleJudge, shard: Shard, asked: Mapping[str, Any]) -> dict[
     evaluation = {
         **asked, "policy": bundle_hash(judge.bundle.folder), "env": judge.task,
         "options": dict(judge.options), "fingerprint": judge.spec.fingerprint,
-    }  # fmt: skip
+    } | ({"inputs": judge.inputs} if judge.inputs else {})  # fmt: skip
     return {
         "shard": shard.number, "of": shard.of, "episodes": asked["episodes"],
         "evaluation": sha256_json(evaluation)[:16], "asked": evaluation,

@@ -58,6 +58,7 @@ _OPTIONAL = ("timeouts", "next_observations")
 _TEXT = "metadata/trimtab/json"  # as bytes: HDF5 limits the length of an attribute
 _TRUNCATIONS = "metadata/trimtab/truncations"
 _ADVICE = "make the dataset again or fetch a fresh copy"
+_SLAB = 1 << 18  # rows that are compared at a time
 
 
 def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
@@ -161,6 +162,8 @@ def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.boo
 def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_], where: str) -> LazyEpisodes:
     observations, terminals = arrays["observations"], arrays["terminals"]
     following = arrays.get("next_observations")
+    if following is not None:
+        _check_following(observations, following, ends, where)
     last = np.flatnonzero(ends)
     if not len(last) or last[-1] != len(ends) - 1:
         last = np.append(last, len(ends) - 1)
@@ -170,6 +173,11 @@ def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_], where: str) -> LazyEp
     if lost := int((~whole).sum()):
         logger.info("%s: %d of %d rows have no successor", where, lost, len(ends))
     spans = np.stack([begin, stop, last])[:, stop > begin].T
+    if following is not None and "timeouts" not in arrays:
+        logger.info(
+            "%s: has no 'timeouts'; an episode ends where 'next_observations' is not the next "
+            "row's observation: %d episodes", where, len(spans),
+        )  # fmt: skip
 
     def build(number: int) -> Episode:
         begin, stop, last = spans[number].tolist()
@@ -178,6 +186,35 @@ def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_], where: str) -> LazyEp
         return _episode(arrays, begin, stop, final, flags)
 
     return LazyEpisodes(len(spans), build)
+
+
+def _check_following(
+    observations: npt.NDArray[Any],
+    following: npt.NDArray[Any],
+    ends: npt.NDArray[np.bool_],
+    where: str,
+) -> None:
+    """Check ``next_observations`` inside of episodes, where the next row's observation is used.
+
+    Raises:
+        TrimtabError: if a number is not finite.
+    """
+    key, others = f"{where}, key 'next_observations'", 0
+    for begin in range(0, len(ends) - 1, _SLAB):
+        stop = min(begin + _SLAB, len(ends) - 1)
+        inner = begin + np.flatnonzero(~ends[begin:stop])
+        theirs, ours = following[inner], observations[inner + 1]
+        unfit = ~np.isfinite(theirs).all(1)
+        if unfit.any():
+            raise TrimtabError(
+                f"{key}: row {inner[unfit.argmax()]} is not finite; correct or leave out the row"
+            )
+        others += int((~np.isclose(theirs, ours)).any(1).sum())
+    if others:
+        logger.warning(
+            "%s: %d rows are not the observation of the row after them, and no episode ends "
+            "there; the observation is used", key, others,
+        )  # fmt: skip
 
 
 def _own_episodes(arrays: Arrays, own: Own, where: str) -> LazyEpisodes:

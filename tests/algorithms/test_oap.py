@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -53,6 +54,23 @@ def test_answers_are_those_of_the_oracle(make: Callable[..., OAP], batch_of: Bat
     assert method.answers.own == 1.0
     for place, row in zip((4, 5, 0, 1), range(4), strict=True):  # a ring of six
         torch.testing.assert_close(method.answers.preferred[place], own[row])
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_an_oracle_answers_as_it_is_judged(
+    deterministic: bool, make: Callable[..., OAP], batch_of: BatchOf
+) -> None:
+    method, told = make(), []
+    act = method.teacher.act
+
+    def watched(obs: Any, **words: Any) -> Any:
+        told.append(words)
+        return act(obs, **words)
+
+    method.teacher.act = watched  # type: ignore[method-assign]
+    method.teacher.evaluate_deterministic = deterministic
+    method.ask(batch_of(method))
+    assert told == [{"deterministic": deterministic}]
 
 
 def test_the_loss_by_hand(make: Callable[..., OAP], batch_of: BatchOf) -> None:
@@ -108,7 +126,7 @@ def test_an_oracles_answers_move_the_actor_towards_it(
             asked_share=share, queries=16, query_every=1, kept=32, alpha=0.0, learning_rate=3e-3
         )
         goal = torch.full((1, 2, 2), 0.5)
-        method.teacher.act = lambda obs: method.policy.normalizer.raw_action(  # type: ignore[method-assign]
+        method.teacher.act = lambda obs, **_: method.policy.normalizer.raw_action(  # type: ignore[method-assign]
             goal.expand(len(obs), 2, 2)
         )
         for step in range(300):

@@ -79,6 +79,27 @@ def test_each_fault_is_found(
     assert all(f.message for f in findings)
 
 
+def test_a_constant_reward_is_told_by_what_is_left_to_learn(make_dataset: Any) -> None:
+    for reward, ended, told in (
+        (1.0, False, "always 1: there is nothing to optimise"),
+        (1.0, True, "always 1: only when an episode terminates tells a good action from a bad one"),
+        (0.0, True, "always 0: there is nothing to optimise"),
+    ):
+
+        def change(episode: Episode, reward: float = reward, ended: bool = ended) -> dict[str, Any]:
+            return {
+                "rewards": np.full_like(episode.rewards, reward),
+                "terminations": flags(episode, *[-1] * ended),
+                "truncations": flags(episode, *[-1] * (not ended)),
+            }
+
+        (found,) = [
+            one for one in check(changed(make_dataset((5, 3, 6)), change))
+            if one.code == "constant-reward"
+        ]  # fmt: skip
+        assert found.message.startswith(told)
+
+
 def test_a_sensor_at_its_limit_is_noticed(make_dataset: Any) -> None:
     for limit, few, expected in ((-0.5, False, True), (9.0, False, False), (-0.5, True, False)):
 

@@ -27,7 +27,8 @@ __all__ = ["Claim", "Finding", "find", "read_claims", "to_markdown"]
 
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 _READING = """\
-Made by `python scripts/publish.py claims` from the rows below `benchmarks/results/`.
+Made by `python scripts/publish.py claims` from the rows of the arena, `offline` and
+`offline-to-online` below `benchmarks/results/`.
 **P(better)** is the chance that a random run of the first method beats a random run of the
 second, over the contests that have both, with its 95 percent interval; all of it above one half
 means that the claim holds at this size, all of it below that it does not. What cannot be told

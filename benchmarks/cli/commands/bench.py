@@ -31,7 +31,7 @@ from trimtab.benchmarks.suites.launch import chosen_launcher
 from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.errors import TrimtabError
-from trimtab.files import check_own
+from trimtab.files import check_own, read_json
 from trimtab.plugins import command_line
 
 __all__ = ["bench"]
@@ -80,7 +80,7 @@ def bench(
     chosen_by = {"suite": suite, "scale": scale, "only": only}
     command = command_line("bench", *(f"{key}={word}" for key, word in chosen_by.items() if word))
     console = Console(stderr=True, markup=False)
-    _check_place(folder)
+    _check_place(folder, loaded.name)
     if detach == "true":
         given = {
             "suite": suite, "runs": runs, "out": out, "workers": workers, "launcher": launcher,
@@ -107,20 +107,33 @@ def bench(
     return 0
 
 
-def _check_place(folder: Path) -> None:
-    """Check that what a suite writes replaces nothing but what an earlier call has written.
+def _check_place(folder: Path, suite: str) -> None:
+    """Check that what a suite writes replaces nothing but what an earlier call of it has written.
 
     Raises:
-        TrimtabError: naming the file of somebody else's.
+        TrimtabError: naming the file of somebody else's, or the other suite whose folder it is.
     """
     boards.check_place(folder)
     check_own(folder / SUITE_NOTE, '"digest"', "out")
+    other = _suite_noted(folder / SUITE_NOTE)
+    if other is not None and Path(other).stem != suite:
+        raise TrimtabError(f"out={folder}: has the tables of suite={other}; name another folder")
     check_own(folder / PROGRESS, '"launcher"', "out")
     # A published folder has the tables of its suite, and not the note on where its runs were.
     if not ((folder / SUITE_NOTE).is_file() or (folder / "index.html").is_file()):
         further = [name for table in FURTHER.values() for name in table.FILES]
         for name in (FIGURE, RECORDS, *arena_writing.FILES, *further):
             check_own(folder / name, None, "out")
+
+
+def _suite_noted(note: Path) -> str | None:
+    """Return the suite whose tables an earlier call has written, as far as its note says it."""
+    try:
+        found = read_json(note, "suite")
+    except TrimtabError:  # none is there, or a damaged one, which is written again
+        return None
+    named = found.get("suite") if isinstance(found, dict) else None
+    return named if isinstance(named, str) else None
 
 
 def _publish(

@@ -15,7 +15,7 @@ from trimtab.benchmarks.artefacts import video as films
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.cli.commands.evaluate_offline import evaluate_offline
-from trimtab.benchmarks.cli.options import task_options
+from trimtab.benchmarks.cli.options import policy_inputs, task_options
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import DISCOUNT, FILMED, UPDATES
 from trimtab.benchmarks.runs import base, shards
@@ -39,6 +39,7 @@ def evaluate(
     format: str,
     out: str = "",
     shard: str = "",
+    inputs: str = "",
     *,
     offline: str = "false",
     run: str = "",
@@ -53,6 +54,7 @@ def evaluate(
     data = {"run": run, "dataset": dataset, "estimator": estimator}
     if offline == "true":
         unused = {"env": env, "video": video, "shard": shard, "deterministic": deterministic}
+        unused |= {"inputs": inputs}
         _refuse(
             {**unused, "env_options": env_options}, "offline=true plays no episode; leave it out"
         )
@@ -74,7 +76,7 @@ def evaluate(
     return _by_playing(
         _one_of(policy, ""), env=env, episodes=episodes, seed=seed, backend=backend,
         deterministic=deterministic, env_options=env_options, video=video,
-        video_episodes=video_episodes, format=format, out=out, shard=shard,
+        video_episodes=video_episodes, format=format, out=out, shard=shard, inputs=inputs,
     )  # fmt: skip
 
 
@@ -92,6 +94,7 @@ def _by_playing(
     format: str,
     out: str,
     shard: str,
+    inputs: str,
 ) -> int:
     """Evaluate a policy by episodes that it plays."""
     part = _part(shard, out, video)
@@ -103,7 +106,7 @@ def _by_playing(
         raise TrimtabError(f"evaluate: video_episodes={video_episodes}: add video=… for a film")
     if film_at is not None:
         films.prepare(film_at, task)  # before a simulator is imported
-    judge = BundleJudge(bundle, task, options)
+    judge = BundleJudge(bundle, task, options, policy_inputs("evaluate", inputs))
     zero_noise = bundle.config["evaluate_deterministic"]
     if deterministic:
         zero_noise = deterministic == "true"
@@ -127,7 +130,7 @@ def _by_playing(
         facts = {
             "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
             "fingerprint": judge.spec.fingerprint, "deterministic": zero_noise,
-        }  # fmt: skip
+        } | ({"inputs": judge.inputs} if judge.inputs else {})  # fmt: skip
         if shard:
             facts |= {"shard": shard}
         if out:

@@ -56,7 +56,7 @@ def test_drop_recovery_and_area_of_two_seeds(tmp_path: Path) -> None:
     assert found.area == pytest.approx((first + second) / 2)
     paths = switch.write(table, tmp_path)
     assert "| iql | 10" in paths["switch.md"].read_text()
-    assert "| 200 (1) |" in paths["switch.md"].read_text()
+    assert "| 200; never: 1 of 2 |" in paths["switch.md"].read_text()
     assert paths["switch.csv"].read_text().startswith("env,metric,label,seeds,drop,recovered,lost")
 
 

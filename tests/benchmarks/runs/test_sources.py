@@ -193,8 +193,8 @@ def test_a_dataset_of_another_task_is_refused(
     words = [word for word in tiny.cloning(tmp_path) if word != "other_task=true"]
     message = (
         r"is of robotics/PointMaze-TwoRoutes-v0 with env_options \{\} and physics \w+, this run is "
-        r"in robotics/PointMaze-TwoRoutes-v0 with \{'horizon': 28\} and .*; choose a dataset of "
-        "this task, or add other_task=true$"
+        r"in robotics/PointMaze-TwoRoutes-v0 with \{'horizon': 28\} and .*; leave out "
+        "env_options.horizon, or add other_task=true$"
     )
     with pytest.raises(TrimtabError, match=message) as error:
         train(compose_run(words))
@@ -244,6 +244,26 @@ def test_a_strangers_name_of_a_task(
     if not same:
         with pytest.raises(TrimtabError, match=f"is of {named}, this run is in {env}: its rewards"):
             dataset.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
+
+
+def test_the_same_task_with_other_options_is_told_by_their_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    spec: Any = dataclasses.make_dataclass("Spec", ["id", "options", "fingerprint"])(
+        "x/y-v0", {"reward": "sparse"}, "0" * 12
+    )
+    made = {"horizon": 50, "terminate_on_success": True}
+    words = (
+        "give the run env_options.horizon=50 env_options.terminate_on_success=true and leave out "
+        "env_options.reward, or add other_task=true"
+    )
+    with pytest.raises(TrimtabError, match=words):
+        dataset.check_same_task("data", "x/y-v0", made, "1" * 12, spec, allowed=False)
+    with pytest.raises(TrimtabError, match="choose a dataset of this task, or add other_task=true"):
+        dataset.check_same_task("data", "x/z-v0", made, "1" * 12, spec, allowed=False)
+    with caplog.at_level("INFO"):
+        dataset.check_same_task("data", "unknown", {}, None, spec, allowed=False)
+    assert "dataset data does not name its task; it is taken as one of x/y-v0" in caplog.text
 
 
 # ---- what observations are normalised by ---------------------------------------------------------

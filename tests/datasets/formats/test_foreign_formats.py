@@ -115,6 +115,28 @@ def test_d4rl_uses_next_observations_where_they_are(foreign: Any, tmp_path: Path
     assert ends(load_d4rl(path)) == [(3, True, False), (2, False, True), (1, False, True)]
 
 
+def test_d4rl_looks_at_next_observations_inside_of_episodes_too(
+    foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "x.hdf5"
+    seen = foreign.frames(rows=6)["observations"]
+    following = np.concatenate([seen[1:], seen[:1]])
+    foreign.d4rl(path, next_observations=following)
+    load_d4rl(path)
+    assert "next_observations" not in caplog.text
+    for value in (np.nan, np.inf):
+        foreign.d4rl(path, next_observations=np.where(np.eye(6, 3, -1) > 0, value, following))
+        with pytest.raises(TrimtabError, match="'next_observations': row 1 is not finite"):
+            load_d4rl(path)
+    foreign.d4rl(path, next_observations=following + 1)
+    assert len(load_d4rl(path).episodes) == 3
+    assert "3 rows are not the observation of the row after them" in caplog.text
+    with caplog.at_level("INFO"):  # transitions in any order
+        foreign.d4rl(path, next_observations=following + 1, timeouts=None)
+        assert len(load_d4rl(path).episodes) == 6
+    assert "has no 'timeouts'; an episode ends where" in caplog.text and "6 episodes" in caplog.text
+
+
 def test_d4rl_without_timeouts_needs_a_horizon(foreign: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.hdf5"
     foreign.d4rl(path, timeouts=None)
