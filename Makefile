@@ -8,8 +8,9 @@ WORKERS ?= 3
 UPGRADE ?=
 
 STAMP := $(VENV)/.installed
-# One thread a test process, as several run side by side; and no hub is ever asked for a file.
-TEST_SETTINGS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 HF_HUB_OFFLINE=1
+# One thread a test process, as several run side by side; and no hub is ever asked for a file. The
+# hundreds of processes that tests start read what Python has compiled, and do not compile it again.
+TEST_SETTINGS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
 # More words for pytest: PYTEST_WORDS="-m bits".
 PYTEST_WORDS ?=
 # Another kind of processor to compute as: EMULATE=avx2 (most laptops) or EMULATE=nehalem (2008).

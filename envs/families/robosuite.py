@@ -13,11 +13,13 @@ has robosuite's own 500 steps). ``-DPPO`` and ``-DSRL`` have those of the two pa
 
 Robosuite is imported with settings of our own in place of a user's ``macros_private``: its time
 step is 2 ms, it neither logs nor sets how MuJoCo draws, and it compiles its arithmetic (about ten
-seconds at the first step of a process) without leaving files in its package.
+seconds at the first step of a process) without leaving files in its package. Where Numba's own
+variable ``NUMBA_CACHE_DIR`` names a folder, what it has compiled is kept there, and read again.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from dataclasses import dataclass
@@ -42,7 +44,7 @@ _MACROS = {
     "SIMULATION_TIMESTEP": _TIME_STEP,
     "CONSOLE_LOGGING_LEVEL": "ERROR",
     "FILE_LOGGING_LEVEL": None,
-    "CACHE_NUMBA": False,
+    "CACHE_NUMBA": "NUMBA_CACHE_DIR" in os.environ,  # and not in the package's own folder
     "MUJOCO_GPU_RENDERING": False,
 }
 

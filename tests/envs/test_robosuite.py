@@ -96,7 +96,8 @@ def test_says_nothing_writes_nothing_and_leaves_the_settings(tmp_path: Path) -> 
         "import sys, robosuite.macros as m; assert not m.CACHE_NUMBA and m.ENABLE_NUMBA; "
         "assert 'MUJOCO_GL' not in os.environ and 'robosuite.macros_private' not in sys.modules"
     )
-    environment = {name: text for name, text in os.environ.items() if name != "MUJOCO_GL"}
+    unset = ("MUJOCO_GL", "NUMBA_CACHE_DIR")
+    environment = {name: text for name, text in os.environ.items() if name not in unset}
     environment |= {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
