@@ -10,7 +10,6 @@ take turns, so that a machine that slows down for a while slows all of them down
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -88,13 +87,14 @@ def main(words: list[str]) -> int:
         check_rounds(rounds)
         if given:
             raise TrimtabError(f"unknown: {', '.join(given)}; there are out= and rounds=")
-        before, rows = os.getloadavg()[0], []
+        facts, rows = machine(rounds, 1.0), []
         for number in range(rounds):
             for name, launcher in LAUNCHERS.items():
                 few, many = measure(launcher, FEW), measure(launcher, MANY)
+                further = (many - few) / (MANY - FEW)
                 row: dict[str, object] = {
                     "launcher": name, "round": number, "two_runs": round(few, 2),
-                    "ten_runs": round(many, 2), "further_run": round((many - few) / (MANY - FEW), 2),
+                    "ten_runs": round(many, 2), "further_run": round(further, 2),
                 }  # fmt: skip
                 sys.stderr.write(json.dumps(row) + "\n")
                 rows.append(row)
@@ -103,7 +103,7 @@ def main(words: list[str]) -> int:
         return 2
     out.mkdir(parents=True, exist_ok=True)
     atomic_write_json(out / "rows.json", rows)
-    atomic_write_json(out / "machine.json", {**machine(), "load_before": round(before, 2)})
+    atomic_write_json(out / "machine.json", facts)
     atomic_write_text(out / "launchers.md", table(rows))
     return 0
 

@@ -9,8 +9,8 @@ Liu et al., "Adaptive Advantage-Guided Policy Regularization for Offline Reinfor
            that it is of actions that are better than usual
 - target:  x = decode(encode(s, mu(s))), or a; the one with the greater advantage Q_1(s, .) - V(s)
 - actor:   L_mu = -lambda mean Q_1(s, mu(s)) + mean m |mu(s) - target|^2, with
-           lambda = alpha / mean |Q_1(s, mu(s))| and m = ``mask`` where x or a is at least as good
-           as V, else 0
+           lambda = alpha / mean |Q_1(s, mu(s))| and m = ``mask`` where x is at least as good as V,
+           or a is better, else 0
 
 As coded, the actor's target is what the VAE makes of the actor's own action, with gradients through
 it; V is that of before its step. The weights of V and VAE get no gradients of the actor's loss.

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from trimtab.benchmarks.cli.words import Command, Setting
 
-__all__ = ["COMMANDS", "DISCOUNT", "FILMED", "UPDATES"]
+__all__ = ["BACKEND", "COMMANDS", "DISCOUNT", "EPISODES", "FILMED", "UPDATES"]
 
 DISCOUNT = "0.99"
 """Gamma of a decision in an evaluation by data alone."""
 UPDATES = 20_000
 """Gradient steps of everything that such an evaluation learns."""
+BACKEND = "torch"
+"""What runs a policy by default."""
+EPISODES = 50
+"""Number of episodes that a policy is judged in by default."""
 FILMED = 3
 """Number of episodes that a video shows by default."""
 
@@ -86,9 +90,9 @@ COMMANDS: dict[str, Command] = {
         {
             "policy": Setting("", "folder of a run or a bundle"),
             "env": Setting("", "task; default: the task that the policy was trained for"),
-            "episodes": Setting(50, "number of evaluation episodes"),
+            "episodes": Setting(EPISODES, "number of evaluation episodes"),
             "seed": Setting(0, "seed of the first episode; episode i has seed + i"),
-            "backend": Setting("torch", "what runs the policy", ("torch", "onnx")),
+            "backend": Setting(BACKEND, "what runs the policy", ("torch", "onnx")),
             "deterministic": Setting(
                 "", "true: zero noise, false: sampled noise; default: what the policy's bundle says"
             ),

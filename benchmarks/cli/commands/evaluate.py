@@ -17,7 +17,7 @@ from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.cli.commands.evaluate_offline import evaluate_offline
 from trimtab.benchmarks.cli.options import policy_inputs, task_options
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
-from trimtab.benchmarks.cli.table import DISCOUNT, FILMED, UPDATES
+from trimtab.benchmarks.cli.table import BACKEND, DISCOUNT, EPISODES, FILMED, UPDATES
 from trimtab.benchmarks.runs import base, shards
 from trimtab.benchmarks.runs.evaluate import Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
@@ -54,7 +54,8 @@ def evaluate(
     data = {"run": run, "dataset": dataset, "estimator": estimator}
     if offline == "true":
         unused = {"env": env, "video": video, "shard": shard, "deterministic": deterministic}
-        unused |= {"inputs": inputs}
+        unused |= {"inputs": inputs, "episodes": "" if episodes == EPISODES else str(episodes)}
+        unused |= {"backend": "" if backend == BACKEND else backend}
         _refuse(
             {**unused, "env_options": env_options}, "offline=true plays no episode; leave it out"
         )

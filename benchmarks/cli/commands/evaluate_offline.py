@@ -78,7 +78,9 @@ def evaluate_offline(
         judged = [_judged(Path(place), *pair) for pair in zip(folders, known, strict=True)]
         paths = ranks.write(judged, Path(out))
         if format == "table":
-            Console().print(ranks.to_markdown(ranks.rank(judged)), markup=False, highlight=False)
+            Console(soft_wrap=True).print(
+                ranks.to_markdown(ranks.rank(judged)), markup=False, highlight=False
+            )
         logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
     return 0
 

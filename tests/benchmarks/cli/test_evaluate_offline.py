@@ -84,6 +84,13 @@ def test_what_has_no_density_is_left_out_or_refused(
         carry_out([*words(tiny.base, tiny), "estimator=importance"])
 
 
+@pytest.mark.parametrize("word", ["episodes=3", "backend=onnx", "inputs={guidance: 3}"])
+def test_words_of_played_episodes_have_no_use(word: str, tiny: Any) -> None:
+    name = word.partition("=")[0]
+    with pytest.raises(TrimtabError, match=f"evaluate: {name}= has no use here"):
+        carry_out([*words(tiny.base, tiny), word])
+
+
 def test_what_cannot_be_judged_is_left_out_of_a_folder(
     runs: Path, tiny: Any, tmp_path: Path,
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
