@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -50,7 +51,7 @@ def measure(words: list[str], runs: int) -> float:
     Raises:
         TrimtabError: if the suite does not come to its end.
     """
-    suite = {"title": "Runs of nothing", "seeds": list(range(runs))}
+    suite: dict[str, Any] = {"title": "Runs of nothing", "seeds": list(range(runs))}
     suite["runs"] = {"sac": {"overrides": RUN, "seconds": 1}}
     with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
         (Path(folder) / "nothing.yaml").write_text(yaml.safe_dump(suite), encoding="utf-8")

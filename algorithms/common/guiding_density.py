@@ -44,7 +44,7 @@ def check_served(learner: Algorithm) -> None:
             ("goals", wants.goal is not None),
             ("costs", wants.cost),
             ("a history", max(wants.history, spec.history) > 1),
-            ("observations in parts", bool(spec.parts)),
+            ("observations in parts", bool(learner.policy.reading.observed)),
         )
         if wanted
     ]
