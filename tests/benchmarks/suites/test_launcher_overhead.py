@@ -1,0 +1,52 @@
+"""The script that measures what launchers cost: its table by hand, and wrong words."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def script(root: Path) -> Any:
+    path = root / "scripts" / "launcher_overhead.py"
+    spec = importlib.util.spec_from_file_location("launcher_overhead", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_has_medians_and_ends(script: Any) -> None:
+    times = [(9.0, 1.0), (7.0, 3.0), (8.0, 0.25)]
+    rows = [
+        {"launcher": name, "two_runs": few, "further_run": more}
+        for name in script.LAUNCHERS
+        for few, more in times
+    ]
+    lines = script.table(rows).splitlines()
+    assert len(lines) == 2 + len(script.LAUNCHERS)
+    assert lines[2] == "| local | 8.0 (7.0 to 9.0) | 1.0 (0.2 to 3.0) |"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["rounds=0"], "rounds"),
+        (["rounds=many"], "invalid literal"),
+        (["round=3"], "unknown: round; there are out= and rounds="),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: list[str], told: str, script: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert script.main([*words, f"out={tmp_path / 'out'}"]) == 2
+    shown = capfd.readouterr().err
+    assert told in shown and shown.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_suite_of_nothing_comes_to_its_end(script: Any) -> None:
+    assert script.measure(script.LAUNCHERS["local"], 1) > 0
