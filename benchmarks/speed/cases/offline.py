@@ -19,6 +19,7 @@ import torch
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.offline.a2pr import A2PR
 from trimtab.algorithms.offline.awac import AWAC
+from trimtab.algorithms.offline.cal_ql import CalQL
 from trimtab.algorithms.offline.cfgrl import CFGRL
 from trimtab.algorithms.offline.cfpi import CFPI
 from trimtab.algorithms.offline.cql import CQL
@@ -26,6 +27,8 @@ from trimtab.algorithms.offline.decision_transformer import DecisionTransformer
 from trimtab.algorithms.offline.edac import EDAC
 from trimtab.algorithms.offline.guided_td3_bc import GuidedTD3BC
 from trimtab.algorithms.offline.iql import IQL
+from trimtab.algorithms.offline.ogsrl import OGSRL
+from trimtab.algorithms.offline.oppo import OPPO
 from trimtab.algorithms.offline.rebrac import ReBRAC
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.benchmarks.speed import d3rlpy_side
@@ -65,6 +68,7 @@ def dataset() -> Dataset:
                 rewards=values["reward"][part],
                 terminations=ends,
                 truncations=np.zeros_like(ends),
+                infos={"cost": np.zeros(EPISODE, np.float32)},
             )
         )
     limits = (1.0,) * ACTION_DIM
@@ -167,6 +171,7 @@ PAIRS = [
     pair("iql", partial(IQL, hidden=HIDDEN), "IQL"),
     # The multiplier of the penalty is learned, as d3rlpy's is.
     pair("cql", partial(CQL, hidden=HIDDEN, lagrange_gap=10.0), "CQL", SLOWEST),
+    pair("cal_ql", partial(CalQL, hidden=HIDDEN, lagrange_gap=10.0), "CalQL", SLOWEST),
     pair("awac", partial(AWAC, hidden=HIDDEN), "AWAC"),
     pair("rebrac", partial(ReBRAC, hidden=HIDDEN), "ReBRAC"),
     pair("edac", partial(EDAC, hidden=HIDDEN), updates=SLOW),
@@ -177,4 +182,6 @@ PAIRS = [
     pair("cfgrl", partial(CFGRL, hidden=HIDDEN), updates=SLOW),
     # Sixteen sequences of twenty decisions.
     pair("decision_transformer", partial(DecisionTransformer, embedding=64), None, SLOW, 16),
+    pair("oppo", partial(OPPO, embedding=64), None, SLOW, 16),
+    pair("ogsrl", partial(OGSRL, hidden=HIDDEN)),
 ]

@@ -49,6 +49,13 @@ STARTING = [
 """Methods that improve a policy."""
 ROUND = "sac buffer_size=36"
 """A run whose ring goes round more than twice."""
+OF_DATA = [
+    f"{name} act_steps=1" if name == "dwsl" else name  # it relabels goals at every step
+    for name in group_options("algorithm")
+    if family_of(str(registered_target("algorithm", name))) == "offline"
+    and name not in ("bc", "oppo")
+]
+"""Methods that learn from data alone; cloning and sequences are below."""
 SEQUENCES = "oppo algorithm.embedding=16 algorithm.context=4 algorithm.foresee=3"
 """A run that draws sequences, and leaves entries out by chance."""
 
@@ -202,7 +209,7 @@ def crash(share: float, text: str) -> None:
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("method", [*STARTING, *BESIDE, SEQUENCES])
+@pytest.mark.parametrize("method", [*STARTING, *BESIDE, *OF_DATA, SEQUENCES])
 def test_every_other_method_goes_on_from_a_crash_and_is_exported(
     method: str,
     tiny: Any,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,19 @@ def test_the_table_has_medians_and_ends(script: Any) -> None:
     lines = script.table(rows).splitlines()
     assert len(lines) == 2 + len(script.LAUNCHERS)
     assert lines[2] == "| local | 8.0 (7.0 to 9.0) | 1.0 (0.2 to 3.0) |"
+
+
+def test_the_published_table_is_that_of_the_published_rows(script: Any, root: Path) -> None:
+    folder = root / "benchmarks" / "results" / "launchers"
+    rows = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
+    assert script.table(rows) == (folder / "launchers.md").read_text(encoding="utf-8")
+    for row in rows:
+        more = (row["ten_runs"] - row["two_runs"]) / (script.MANY - script.FEW)
+        assert row["further_run"] == pytest.approx(more, abs=0.01)
+    page = (root / "docs" / "scaling.md").read_text(encoding="utf-8")
+    for line in script.table(rows).splitlines()[2:]:
+        few, more = (cell.split(" (")[0] for cell in line.split(" | ")[1:])
+        assert f"| {few} s | {more} s |" in page
 
 
 @pytest.mark.parametrize(
