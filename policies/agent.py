@@ -82,8 +82,11 @@ class Reading:
 
 def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
     try:
-        value: Array = np.asarray(chosen.get(name, part.given), dtype=np.float32)
-        value = np.array(np.broadcast_to(value, part.shape))
+        given = np.asarray(chosen.get(name, part.given))
+        if given.dtype.kind not in "biuf":  # a text is no number, though numpy would read it
+            raise TypeError(given.dtype)
+        with np.errstate(over="ignore"):  # it is infinite then
+            value: Array = np.array(np.broadcast_to(given.astype(np.float32), part.shape))
     except (OverflowError, TypeError, ValueError) as error:
         raise TrimtabError(
             f"input {name}: give a number, or numbers of shape {part.shape}"

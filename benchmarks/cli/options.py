@@ -49,7 +49,15 @@ def policy_inputs(command: str, text: str) -> dict[str, Any]:
     inputs = _yaml(command, f"inputs={text}", text) if text else {}
     if not isinstance(inputs, dict) or not all(isinstance(name, str) for name in inputs):
         raise TrimtabError(f"{command}: inputs={text}: must be like {{guidance: 3}}")
-    return inputs
+    return {name: _number(value) for name, value in inputs.items()}
+
+
+def _number(value: Any) -> Any:
+    """Return the number that a text such as 1e3 means, which YAML does not read as one."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:  # the policy refuses it
+        return value
 
 
 def _yaml(command: str, word: str, text: str) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -325,7 +327,7 @@ def check_same_task(
 def _options_of(options: Mapping[str, Any], env: EnvSpec) -> str:
     """Return the words that make a run's task the one that a dataset is of, as far as they do."""
     words = [
-        f"env_options.{name}={str(value).lower() if isinstance(value, bool) else value}"
+        shlex.quote(f"env_options.{name}={value if isinstance(value, str) else json.dumps(value)}")
         for name, value in options.items()
         if dict(env.options).get(name) != value
     ]

@@ -6,13 +6,15 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.evaluate import Evaluator, FloatArray, Scores, torch_act
 from trimtab.benchmarks.runs.shapes import spec_of, way_of
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import Decide
+from trimtab.policies.agent import Decide, Reading
 from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.runtime import load_policy
 
@@ -59,8 +61,7 @@ class BundleJudge:
         inputs: Mapping[str, Any] | None = None,
     ) -> None:
         self.bundle, self.task, self.options = bundle, task, options
-        self.inputs = dict(inputs or {})
-        bundle.policy.reading.inputs(self.inputs)  # refuses what does not fit
+        self.inputs = _further(bundle.policy.reading, inputs or {})
         self.act_steps = int(bundle.config["chunking"]["act_steps"])
         self.observations = way_of(bundle.policy.reading)
         self.spec = get_spec(task, **options)
@@ -119,6 +120,20 @@ class BundleJudge:
             )
         finally:
             evaluator.close()
+
+
+def _further(reading: Reading, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs that differ from their defaults, in one form however they are written.
+
+    Raises:
+        TrimtabError: if one is unknown or does not fit.
+    """
+    values, defaults = reading.inputs(chosen), reading.inputs({})
+    return {
+        name: values[name].item() if values[name].size == 1 else values[name].tolist()
+        for name in sorted(chosen)
+        if not np.array_equal(values[name], defaults[name])
+    }
 
 
 def _on_torch(bundle: Bundle) -> Decide:

@@ -78,7 +78,7 @@ def rows_of(judge: BundleJudge, scores: Scores, *, deterministic: bool) -> list[
     if judge.inputs:
         known = None
         config = sha256_json({"config": config, "inputs": judge.inputs})[:10]
-        name = ", ".join([name, *(f"{key}={value}" for key, value in judge.inputs.items())])
+        name = ", ".join([name, *(f"{key}={_short(x)}" for key, x in judge.inputs.items())])
     return [
         EpisodeRow(
             suite=None,
@@ -111,6 +111,11 @@ def rows_of(judge: BundleJudge, scores: Scores, *, deterministic: bool) -> list[
         )
         for score in scores.episodes
     ]
+
+
+def _short(value: Any) -> str:
+    """Return an input's value as a name has it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def note_of(judge: BundleJudge, shard: Shard, asked: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,12 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
                 f"{where}, key '{name}': shape {arrays[name].shape}, expected {rows} rows; "
                 f"{_ADVICE}"
             )
+    following = arrays.get("next_observations")
+    if following is not None and following.shape != arrays["observations"].shape:
+        raise TrimtabError(
+            f"{where}, key 'next_observations': shape {following.shape}, and 'observations' have "
+            f"{arrays['observations'].shape}; {_ADVICE}"
+        )
     for name in _FLAGS:
         if name in arrays:
             arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
@@ -143,9 +149,7 @@ def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.boo
     elif "next_observations" in arrays:
         ends = terminals.copy()
         following, observations = arrays["next_observations"], arrays["observations"]
-        if following.shape != observations.shape:
-            raise TrimtabError(f"{where}, key 'next_observations': other shape; {_ADVICE}")
-        ends[:-1] |= (following[:-1] != observations[1:]).reshape(len(ends) - 1, -1).any(1)
+        ends[:-1] |= (following[:-1] != observations[1:]).any(1)
     elif horizon:
         ends, begin = terminals.copy(), 0
         for end in [*np.flatnonzero(terminals).tolist(), len(terminals) - 1]:
@@ -174,9 +178,11 @@ def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_], where: str) -> LazyEp
         logger.info("%s: %d of %d rows have no successor", where, lost, len(ends))
     spans = np.stack([begin, stop, last])[:, stop > begin].T
     if following is not None and "timeouts" not in arrays:
-        logger.info(
+        single = len(spans) > 1 and len(spans) == len(ends)  # as of rows in any order
+        logger.log(
+            logging.WARNING if single else logging.INFO,
             "%s: has no 'timeouts'; an episode ends where 'next_observations' is not the next "
-            "row's observation: %d episodes", where, len(spans),
+            "row's observation: %d episodes of %d rows", where, len(spans), len(ends),
         )  # fmt: skip
 
     def build(number: int) -> Episode:

@@ -44,7 +44,7 @@ _MACROS = {
     "SIMULATION_TIMESTEP": _TIME_STEP,
     "CONSOLE_LOGGING_LEVEL": "ERROR",
     "FILE_LOGGING_LEVEL": None,
-    "CACHE_NUMBA": "NUMBA_CACHE_DIR" in os.environ,  # and not in the package's own folder
+    "CACHE_NUMBA": bool(os.environ.get("NUMBA_CACHE_DIR")),  # never in the package's own folder
     "MUJOCO_GPU_RENDERING": False,
 }
 

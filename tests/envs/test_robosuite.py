@@ -1,6 +1,8 @@
 """Robosuite's tasks against robosuite itself."""
 
+import importlib.util
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +90,18 @@ def test_specs_are_those_of_robomimic() -> None:
     assert two_arms.observation_space.shape == (sizes["TwoArmTransport"],)
     assert two_arms.action_space.shape == (14,)
     assert make("robosuite/Lift").observation_space.shape == (sizes["Lift"],)
+
+
+@pytest.mark.parametrize(("folder", "kept"), [("numba", True), ("", False), (None, False)])
+def test_what_numba_compiles_is_kept_where_a_folder_is_named(
+    folder: str | None, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    if folder is not None:
+        monkeypatch.setenv("NUMBA_CACHE_DIR", folder)
+    path = importlib.util.find_spec("trimtab.envs.families.robosuite")
+    assert path is not None and path.origin is not None
+    assert runpy.run_path(path.origin)["_MACROS"]["CACHE_NUMBA"] is kept
 
 
 def test_says_nothing_writes_nothing_and_leaves_the_settings(tmp_path: Path) -> None:

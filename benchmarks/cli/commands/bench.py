@@ -43,6 +43,10 @@ FURTHER = {
 """Tables that a suite may ask for beside its leaderboard."""
 
 
+_NAMED = ((SUITE_NOTE, "suite"), ("leaderboard.json", "title"))
+"""What says of a folder which suite's tables are there."""
+
+
 def bench(
     suite: str,
     runs: str,
@@ -80,7 +84,7 @@ def bench(
     chosen_by = {"suite": suite, "scale": scale, "only": only}
     command = command_line("bench", *(f"{key}={word}" for key, word in chosen_by.items() if word))
     console = Console(stderr=True, markup=False)
-    _check_place(folder, loaded.name)
+    _check_place(folder, loaded)
     if detach == "true":
         given = {
             "suite": suite, "runs": runs, "out": out, "workers": workers, "launcher": launcher,
@@ -107,7 +111,7 @@ def bench(
     return 0
 
 
-def _check_place(folder: Path, suite: str) -> None:
+def _check_place(folder: Path, suite: Suite) -> None:
     """Check that what a suite writes replaces nothing but what an earlier call of it has written.
 
     Raises:
@@ -115,9 +119,12 @@ def _check_place(folder: Path, suite: str) -> None:
     """
     boards.check_place(folder)
     check_own(folder / SUITE_NOTE, '"digest"', "out")
-    other = _suite_noted(folder / SUITE_NOTE)
-    if other is not None and Path(other).stem != suite:
-        raise TrimtabError(f"out={folder}: has the tables of suite={other}; name another folder")
+    # A suite's file may be renamed, or have another title: both together are another suite.
+    source, title = (_text_in(folder / file, key) for file, key in _NAMED)
+    same = source is not None and Path(source).resolve() == Path(suite.source).resolve()
+    if title not in (None, suite.title) and not same:
+        known = f"suite={source}" if source else f"the suite '{title}'"
+        raise TrimtabError(f"out={folder}: has the tables of {known}; name another folder")
     check_own(folder / PROGRESS, '"launcher"', "out")
     # A published folder has the tables of its suite, and not the note on where its runs were.
     if not ((folder / SUITE_NOTE).is_file() or (folder / "index.html").is_file()):
@@ -126,14 +133,14 @@ def _check_place(folder: Path, suite: str) -> None:
             check_own(folder / name, None, "out")
 
 
-def _suite_noted(note: Path) -> str | None:
-    """Return the suite whose tables an earlier call has written, as far as its note says it."""
+def _text_in(path: Path, key: str) -> str | None:
+    """Return a text of what an earlier call has written, as far as it can be read."""
     try:
-        found = read_json(note, "suite")
+        found = read_json(path, "suite")
     except TrimtabError:  # none is there, or a damaged one, which is written again
         return None
-    named = found.get("suite") if isinstance(found, dict) else None
-    return named if isinstance(named, str) else None
+    text = found.get(key) if isinstance(found, dict) else None
+    return text if isinstance(text, str) else None
 
 
 def _publish(

@@ -95,12 +95,17 @@ def test_help_and_refusals_are_one_line(tiny: Any, tmp_path: Path) -> None:
     assert settings is not None and {*LISTINGS} == {*settings["what"].choices}
     given = words(tiny, tmp_path)
     offline = [word for word in given if not word.startswith(("dataset", "offline"))]
+    sequences = [
+        word for word in words(tiny, tmp_path, "decision_transformer") if "[16]" not in word
+    ]
     for wrong, said in (
         ([*given, "source.guidanc=1"], "guidance"),
         ([*given, "source.guidance=-1"], r"source\.guidance=-1"),
         ([*given, "source.rollouts=many"], r"source\.rollouts=many: must be of type int"),
         ([*given, "observations=dict"], "observations in parts"),
         (words(tiny, tmp_path, "cal_ql"), "returns of whole episodes"),
+        # What a policy is told by its user is no observation in parts.
+        (sequences, "learns from returns of whole episodes, sequences, and what"),
         ([*offline, "offline_steps=0", "online_steps=100"], "dataset"),
         (
             [*offline, "offline_steps=0", "algorithm=sac", "online_steps=900",

@@ -37,7 +37,8 @@ def returns(run: Path, capfd: pytest.CaptureFixture[str], *words: str) -> list[f
     capfd.readouterr()
     assert call("evaluate", f"policy={run}", "episodes=4", "format=json", *words) == 0
     answer = json.loads(capfd.readouterr().out)
-    assert ("inputs" in answer) == any(word.startswith("inputs={g") for word in words)
+    default = not words or "inputs={guidance: 1" in words[0]
+    assert answer.get("inputs") == (None if default else {"guidance": 20.0})
     return [episode["return"] for episode in answer["episodes"]]
 
 
@@ -52,14 +53,18 @@ def test_a_weight_of_guidance_is_chosen_when_it_acts(
     scores = trimtab.evaluate(run, episodes=4, inputs={"guidance": 20})
     assert [one.return_ for one in scores.episodes] == strong
 
-    # In a table it is a policy of its own.
-    for number, words in enumerate([(), ("inputs={guidance: 20}",)]):
-        returns(run, capfd, *words, f"out={tmp_path / str(number)}")
-    assert call("leaderboard", f"runs={tmp_path}", f"out={tmp_path / 'board'}") == 0
+    # In a table it is a policy of its own, however its inputs are written; a default is none.
+    hashes = []
+    for number, value in enumerate(["20", "1", "2e1", "[20.0]", "1.0"]):
+        out = tmp_path / ("table" if number < 2 else "again") / str(number)
+        returns(run, capfd, f"inputs={{guidance: {value}}}", f"out={out}")
+        hashes += {*collect_episodes(out)["config_hash"].to_pylist()}
+    strong_one, default_one = hashes[:2]
+    assert strong_one != default_one
+    assert hashes[2:] == [strong_one, strong_one, default_one]
+    assert call("leaderboard", f"runs={tmp_path / 'table'}", f"out={tmp_path / 'board'}") == 0
     board = (tmp_path / "board" / "leaderboard.csv").read_text()
     assert "guidance=20" in board and len(board.splitlines()) == 3
-    hashes = set(collect_episodes(tmp_path)["config_hash"].to_pylist())
-    assert len(hashes) == 2
 
 
 @pytest.mark.parametrize(
@@ -68,6 +73,8 @@ def test_a_weight_of_guidance_is_chosen_when_it_acts(
         ("inputs={guidanc: 3}", "the policy has no input 'guidanc'; it has guidance"),
         ("inputs={guidance: .nan}", "input guidance: is not finite"),
         ("inputs={guidance: [1, 2]}", "input guidance: give a number"),
+        ("inputs={guidance: three}", "input guidance: give a number"),
+        ("inputs={guidance: !!binary MTI=}", "input guidance: give a number"),
         (f"inputs={{guidance: 1{'0' * 400}}}", "input guidance: give a number"),
         ("inputs=3", "evaluate: inputs=3: must be like {guidance: 3}"),
         ("inputs={1: 3}", "must be like {guidance: 3}"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -273,3 +274,15 @@ def test_a_result_says_where_each_evaluation_was(tiny: Any, tmp_path: Path) -> N
     episodes = [place["episodes"] for place in places]
     assert episodes == sorted(episodes) and episodes[-1] >= 320 // 28 - 1
     assert result.summary["trained_parameters"] > 0
+
+
+def test_updates_from_data_share_lines_also_before_rollouts(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "LOG_EVERY", 20)
+    folder = train(compose_run(tiny.online(tmp_path, "uni_o4"))).folder
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    offline = [line["updates"] for line in lines if not line["env_steps"]]
+    assert {20, 40, 60} <= {*offline} and len(offline) <= 5  # and one where a stage ends
+    online = [line["updates"] for line in lines if line["env_steps"]]
+    assert len({*online}) >= 3 and {*online} == {*range(61, max(online) + 1)}  # one a rollout

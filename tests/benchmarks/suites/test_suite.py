@@ -141,12 +141,18 @@ def test_bench_writes_everything_and_then_has_nothing_to_do(place: Path) -> None
 def test_another_suites_tables_are_not_replaced(place: Path) -> None:
     out = place / "runs" / "suites" / "of-another"
     out.mkdir(parents=True)
-    note = json.dumps({"suite": "conf/other.yaml", "digest": "d", "baselines": {}, "folders": {}})
-    (out / "suite.json").write_text(note)
+    (out / "leaderboard.json").write_text(
+        json.dumps({"title": "Another", "tables": [], "intervals": "student_t"})
+    )
+    code, _, told = bench(place, f"out={out}")  # as a published folder is, without a note
+    assert code == 2
+    assert f"out={out}: has the tables of the suite 'Another'; name another folder" in told
+    note = {"suite": "conf/tiny.yaml", "digest": "d", "baselines": {}, "folders": {}}
+    (out / "suite.json").write_text(json.dumps(note))
     code, _, told = bench(place, f"out={out}")
     assert code == 2
-    assert f"out={out}: has the tables of suite=conf/other.yaml; name another folder" in told
-    assert [path.name for path in out.iterdir()] == ["suite.json"]
+    assert f"out={out}: has the tables of suite=conf/tiny.yaml; name another folder" in told
+    assert {path.name for path in out.iterdir()} == {"leaderboard.json", "suite.json"}
 
 
 def test_two_benches_do_not_share_a_folder(place: Path) -> None:

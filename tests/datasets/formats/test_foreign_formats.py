@@ -128,13 +128,17 @@ def test_d4rl_looks_at_next_observations_inside_of_episodes_too(
         foreign.d4rl(path, next_observations=np.where(np.eye(6, 3, -1) > 0, value, following))
         with pytest.raises(TrimtabError, match="'next_observations': row 1 is not finite"):
             load_d4rl(path)
+    for shape in ((6, 4), (6, 1)):
+        foreign.d4rl(path, next_observations=np.zeros(shape))
+        with pytest.raises(TrimtabError, match="'next_observations': shape .*'observations' have"):
+            load_d4rl(path)
     foreign.d4rl(path, next_observations=following + 1)
     assert len(load_d4rl(path).episodes) == 3
     assert "3 rows are not the observation of the row after them" in caplog.text
-    with caplog.at_level("INFO"):  # transitions in any order
-        foreign.d4rl(path, next_observations=following + 1, timeouts=None)
-        assert len(load_d4rl(path).episodes) == 6
-    assert "has no 'timeouts'; an episode ends where" in caplog.text and "6 episodes" in caplog.text
+    foreign.d4rl(path, next_observations=following + 1, timeouts=None)  # in any order
+    assert len(load_d4rl(path).episodes) == 6
+    assert "has no 'timeouts'; an episode ends where" in caplog.text
+    assert "6 episodes of 6 rows" in caplog.text
 
 
 def test_d4rl_without_timeouts_needs_a_horizon(foreign: Any, tmp_path: Path) -> None:
