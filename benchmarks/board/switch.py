@@ -32,8 +32,8 @@ evaluation, **area** the mean score over the environment steps between. **Drop**
 fell below its score at the switch at the worst, **recovered after** the environment steps after
 which no evaluation was below it any more. Of seeds that never were back their number is given, and
 the steps are the median of the others. Intervals are over seeds, 95 percent; the other numbers are
-means over seeds. Methods that update in whole rollouts reach a step count later than others, so
-compare only those with the same evaluations. Evaluations that are far apart hide short drops."""
+means over seeds. A method that updates once a rollout has made far fewer updates than others at
+the same environment step. Evaluations that are far apart hide short drops."""
 
 
 @dataclass(frozen=True)
