@@ -9,7 +9,6 @@ take turns, so that a machine that slows down for a while slows all of them down
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from typing import Any
 import yaml
 
 from trimtab.benchmarks.speed.measure import check_rounds
-from trimtab.benchmarks.speed.report import machine
+from trimtab.benchmarks.speed.report import write_machine
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_json, atomic_write_text
 
@@ -63,7 +62,8 @@ def measure(words: list[str], runs: int) -> float:
         )  # fmt: skip
         seconds = time.monotonic() - started
     if done.returncode:
-        raise TrimtabError(f"{' '.join(words)}: {done.stderr.strip().splitlines()[-1:]}")
+        told = done.stderr.strip().splitlines() or ["it says nothing"]
+        raise TrimtabError(f"{' '.join(words)}: {told[-1]}")
     return seconds
 
 
@@ -88,23 +88,21 @@ def main(words: list[str]) -> int:
         check_rounds(rounds)
         if given:
             raise TrimtabError(f"unknown: {', '.join(given)}; there are out= and rounds=")
-        facts, rows = machine(rounds, 1.0), []
+        rows: list[dict[str, object]] = []
+        write_machine(out, rounds, 1.0)
         for number in range(rounds):
             for name, launcher in LAUNCHERS.items():
                 few, many = measure(launcher, FEW), measure(launcher, MANY)
                 further = (many - few) / (MANY - FEW)
-                row: dict[str, object] = {
+                rows.append({
                     "launcher": name, "round": number, "two_runs": round(few, 2),
                     "ten_runs": round(many, 2), "further_run": round(further, 2),
-                }  # fmt: skip
-                sys.stderr.write(json.dumps(row) + "\n")
-                rows.append(row)
+                })  # fmt: skip
+                sys.stderr.write(f"{name}, round {number + 1} of {rounds}: {few:.1f} s\n")
+                atomic_write_json(out / "rows.json", rows)  # what there is stays after a failure
     except (ValueError, TrimtabError) as error:
         sys.stderr.write(f"launcher_overhead: {error}\n")
         return 2
-    out.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(out / "rows.json", rows)
-    atomic_write_json(out / "machine.json", facts)
     atomic_write_text(out / "launchers.md", table(rows))
     return 0
 

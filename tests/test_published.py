@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -74,15 +73,13 @@ def test_a_renamed_method_is_read_under_its_name_of_now() -> None:
 
 def test_what_cannot_be_published_is_one_line_and_changes_nothing(
     root: Path,
+    load_module: Any,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(root / "scripts")
-    spec = importlib.util.spec_from_file_location("publish", root / "scripts" / "publish.py")
-    assert spec is not None and spec.loader is not None
-    publish = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(publish)
+    publish = load_module(root / "scripts" / "publish.py")
     (tmp_path / "project").mkdir()
     for name in ("quikstart", "families", "quickstart"):
         shutil.copytree(root / "benchmarks" / "results" / "families", tmp_path / name)

@@ -61,7 +61,7 @@ class BundleJudge:
         inputs: Mapping[str, Any] | None = None,
     ) -> None:
         self.bundle, self.task, self.options = bundle, task, options
-        self.inputs = _further(bundle.policy.reading, inputs or {})
+        self.inputs = _unlike_defaults(bundle.policy.reading, inputs or {})
         self.act_steps = int(bundle.config["chunking"]["act_steps"])
         self.observations = way_of(bundle.policy.reading)
         self.spec = get_spec(task, **options)
@@ -122,7 +122,7 @@ class BundleJudge:
             evaluator.close()
 
 
-def _further(reading: Reading, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _unlike_defaults(reading: Reading, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return inputs that differ from their defaults, in one form however they are written.
 
     Raises:

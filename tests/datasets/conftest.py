@@ -56,14 +56,9 @@ def make_dataset() -> MakeDataset:
 
 
 @pytest.fixture(scope="session")
-def foreign() -> ModuleType:
+def foreign(load_module: Callable[[Path], ModuleType]) -> ModuleType:
     """Return the module beside this one that writes files as other projects do."""
-    path = Path(__file__).with_name("foreign.py")
-    spec = importlib.util.spec_from_file_location("foreign", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(Path(__file__).with_name("foreign.py"))
 
 
 @pytest.fixture

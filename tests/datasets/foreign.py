@@ -17,6 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trimtab.datasets.episodes import Dataset
+
 Arrays = dict[str, npt.NDArray[Any]]
 
 LENGTHS = (3, 2)
@@ -274,3 +276,16 @@ VARIANTS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "zipped diffusion_policy": ("x.zip", zipped_diffusion_policy),
 }
 """The same for what a format's files may also be like; a name ends with the format's."""
+
+
+def ends(dataset: Dataset) -> list[tuple[int, bool, bool]]:
+    """Return each episode's length and whether it ended terminated and truncated."""
+    flags = [(len(e), bool(e.terminations[-1]), bool(e.truncations[-1])) for e in dataset.episodes]
+    inside = [e.terminations[:-1].any() or e.truncations[:-1].any() for e in dataset.episodes]
+    assert not any(inside)
+    return flags
+
+
+def equal(array: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
+    """Hold an array to what is wanted, in its own type."""
+    np.testing.assert_array_equal(array, np.asarray(wanted, dtype=array.dtype))

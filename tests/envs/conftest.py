@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +15,9 @@ HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="session")
-def fingerprints() -> ModuleType:
+def fingerprints(load_module: Callable[[Path], ModuleType]) -> ModuleType:
     """``scripts/fingerprints.py``."""
-    path = HERE.parents[1] / "scripts" / "fingerprints.py"
-    spec = importlib.util.spec_from_file_location("fingerprints", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(HERE.parents[1] / "scripts" / "fingerprints.py")
 
 
 @pytest.fixture(scope="session")

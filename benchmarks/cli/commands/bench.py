@@ -41,8 +41,6 @@ FURTHER = {
     "budgeted": budgeted, "normalised": normalised, "published": published, "switch": switch,
 }  # fmt: skip
 """Tables that a suite may ask for beside its leaderboard."""
-
-
 _NAMED = ((SUITE_NOTE, "suite"), ("leaderboard.json", "title"))
 """What says of a folder which suite's tables are there."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,13 +63,9 @@ def test_a_score_outside_the_interval_is_seen(published: pa.Table) -> None:
 
 
 def test_what_cannot_be_compared_is_one_line(
-    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    root: Path, load_module: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = root / "scripts" / "compare_results.py"
-    spec = importlib.util.spec_from_file_location("compare_results", path)
-    assert spec is not None and spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
+    script = load_module(root / "scripts" / "compare_results.py")
     rows = (RESULTS / "episodes.parquet").read_bytes()
     for name, data in (("quickstart", rows[: len(rows) // 2]), ("mine", rows)):
         (tmp_path / name).mkdir()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -24,14 +22,9 @@ from trimtab.types import TrimtabError
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@functools.cache
-def script() -> Any:
-    path = ROOT / "scripts" / "tiers.py"
-    spec = importlib.util.spec_from_file_location("tiers", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(scope="module")
+def script(load_module: Any) -> Any:
+    return load_module(ROOT / "scripts" / "tiers.py")
 
 
 TABLE: dict[str, Any] = json.loads(
@@ -91,8 +84,8 @@ def test_other_weights_are_another_dataset(tmp_path: Path) -> None:
     assert recipe_folder({**recipe, "controller": changed}, tmp_path) != folder
 
 
-def test_the_table_has_every_tier() -> None:
-    assert list(TABLE["tiers"]) == script().tiers()
+def test_the_table_has_every_tier(script: Any) -> None:
+    assert list(TABLE["tiers"]) == script.tiers()
     assert len(TABLE["tiers"]) == 15
 
 
@@ -100,8 +93,8 @@ def test_the_table_has_every_tier() -> None:
 @pytest.mark.parametrize(
     "name", [name for name, row in TABLE["tiers"].items() if "beginning" in row]
 )
-def test_a_tier_begins_as_committed(name: str) -> None:
-    again = script().first_episodes(name)
+def test_a_tier_begins_as_committed(name: str, script: Any) -> None:
+    again = script.first_episodes(name)
     assert beginning_problem(name, again.episodes[0]) is None and name in beginnings()
     if TABLE["processor"] == processor_kind():
         assert again.content_hash == TABLE["tiers"][name]["beginning"]
@@ -115,6 +108,6 @@ def test_scores_are_normalised_with_what_was_measured(env: str) -> None:
     assert measured["random"]["high"] < measured["expert"]["low"]
 
 
-def test_the_page_is_made_from_the_table() -> None:
+def test_the_page_is_made_from_the_table(script: Any) -> None:
     page = (ROOT / "benchmarks" / "results" / "tiers" / "tiers.md").read_text()
-    assert page == script().page(TABLE)
+    assert page == script.page(TABLE)

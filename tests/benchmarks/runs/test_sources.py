@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
 from trimtab.benchmarks.core.checkpoint import load_checkpoint
 from trimtab.benchmarks.data.offline_data import dataset_of_runs, memory_bytes
-from trimtab.benchmarks.runs import build, dataset
+from trimtab.benchmarks.runs import build
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.experience import make_dataset_source
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.groups import group_options
-from trimtab.benchmarks.suites.suite import load_suite
-from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
 from trimtab.datasets.sources.streaming import stored_files
 from trimtab.datasets.sources.weighting import episode_weights
-from trimtab.envs.registry import checked_names, get_spec
+from trimtab.envs.registry import get_spec
 from trimtab.types import TrimtabError
 
 
@@ -181,89 +176,6 @@ def test_only_cloning_has_steps_without_a_next_observation(tiny: Any, tmp_path: 
         starts.append({tuple(row) for row in source.sample(20 * whole.num_steps).obs.tolist()})
     last = {tuple(e.observations[-2].tolist()) for e in whole.episodes}
     assert last <= starts[0] and starts[0] - last == starts[1]
-
-
-# ---- a dataset of another task -------------------------------------------------------------------
-
-
-def test_a_dataset_of_another_task_is_refused(
-    tiny: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its rewards and ends mean something else, also where only an option differs."""
-    words = [word for word in tiny.cloning(tmp_path) if word != "other_task=true"]
-    message = (
-        r"is of robotics/PointMaze-TwoRoutes-v0 with env_options \{\} and physics \w+, this run is "
-        r"in robotics/PointMaze-TwoRoutes-v0 with \{'horizon': 28\} and .*; leave out "
-        "env_options.horizon, or add other_task=true$"
-    )
-    with pytest.raises(TrimtabError, match=message) as error:
-        train(compose_run(words))
-    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
-    own = [word for word in words if word != "env_options.horizon=28"]
-    parts = build.components(compose_run(own))  # the task itself
-    allowed = build.components(compose_run([*own, "other_task=true"]))
-    assert parts.config_hash == allowed.config_hash  # it changes nothing
-    assert "may mean" not in caplog.text
-    build.components(compose_run([*words, "other_task=true"]))
-    assert "may mean something else" in caplog.text
-
-
-def test_a_recipe_of_another_task_is_refused_before_it_is_made(tiny: Any, tmp_path: Path) -> None:
-    words = [*tiny.task(tmp_path), "algorithm=bc", "policy=gaussian", "offline_steps=2"]
-    words += ["dataset=two_routes", "dataset.episodes=2", "other_task=false"]
-    with pytest.raises(TrimtabError, match="or add other_task=true"):
-        build.components(compose_run(words))
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("named", "env", "same"),
-    [
-        ("unknown", "robosuite/Lift", True),
-        ("robosuite/Lift", "robosuite/Lift", True),
-        ("Lift", "robosuite/Lift", True),  # as robomimic's files name it
-        ("Lift", "robosuite/Lift-DPPO", True),
-        ("Hopper-v5", "gym/Hopper-v5", True),  # as Minari's do
-        ("Cart-v0", "gymnasium:my_lab:Cart-v0", True),
-        ("lab/Cart-v0", "gymnasium:lab/Cart-v0", True),
-        ("Cart-v0", "gymnasium:lab/Cart-v0", False),
-        ("Hopper-v4", "gym/Hopper-v5", False),
-        ("Door", "robosuite/Lift", False),
-        ("robosuite/Lift-DSRL", "robosuite/Lift", False),
-        ("gym/Hopper-v5", "dmc/hopper-hop", False),
-    ],
-)
-def test_a_strangers_name_of_a_task(
-    named: str, env: str, same: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    spec: Any = dataclasses.make_dataclass("Spec", ["id", "options", "fingerprint"])(
-        env, {}, "0" * 12
-    )
-    dataset.check_same_task("x/y-v0", named, {}, None, spec, allowed=True)
-    assert ("may mean something else" in caplog.text) != same
-    if not same:
-        with pytest.raises(TrimtabError, match=f"is of {named}, this run is in {env}: its rewards"):
-            dataset.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
-
-
-def test_the_same_task_with_other_options_is_told_by_their_words(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    spec: Any = dataclasses.make_dataclass("Spec", ["id", "options", "fingerprint"])(
-        "x/y-v0", {"reward": "sparse"}, "0" * 12
-    )
-    made = {"horizon": 50, "terminate_on_success": True}
-    words = (
-        "give the run env_options.horizon=50 env_options.terminate_on_success=true and leave out "
-        "env_options.reward, or add other_task=true"
-    )
-    with pytest.raises(TrimtabError, match=words):
-        dataset.check_same_task("data", "x/y-v0", made, "1" * 12, spec, allowed=False)
-    with pytest.raises(TrimtabError, match="choose a dataset of this task, or add other_task=true"):
-        dataset.check_same_task("data", "x/z-v0", made, "1" * 12, spec, allowed=False)
-    with caplog.at_level("INFO"):
-        dataset.check_same_task("data", "unknown", {}, None, spec, allowed=False)
-    assert "dataset data does not name its task; it is taken as one of x/y-v0" in caplog.text
 
 
 # ---- what observations are normalised by ---------------------------------------------------------
@@ -466,76 +378,3 @@ def test_runs_that_do_not_fit(runs: Any, tiny: Any, tmp_path: Path) -> None:
             train(compose_run([*words, *given]))
         assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_what_a_file_does_not_say_is_said_by_the_run(tiny: Any, tmp_path: Path) -> None:
-    """A D4RL file without timeouts needs a horizon; a robomimic file has keys and masks."""
-    generator = np.random.default_rng(0)
-    with h5py.File(tmp_path / "d.hdf5", "w") as file:
-        file["observations"], file["actions"] = generator.normal(size=(9, 6)), np.zeros((9, 2))
-        file["rewards"], file["terminals"] = np.zeros(9), np.zeros(9, bool)
-    with h5py.File(tmp_path / "r.hdf5", "w") as file:
-        for name in ("demo_0", "demo_1"):
-            demo = file.create_group(f"data/{name}")
-            demo["obs/a"], demo["obs/b"] = np.zeros((5, 4)), np.ones((5, 2))
-            demo["actions"], demo["rewards"] = np.zeros((5, 2)), np.zeros(5)
-        file["mask/train"] = np.array([b"demo_1"])
-    words = tiny.cloning(tmp_path / "out")
-
-    def opened(*more: str) -> Dataset:
-        config = compose_run([*words, *more])
-        return dataset.resolve_dataset(config, get_spec(config["env"], **config["env_options"]))
-
-    with pytest.raises(TrimtabError, match="give horizon="):
-        opened(f"dataset={tmp_path / 'd.hdf5'}")
-    cut = opened(f"dataset={tmp_path / 'd.hdf5'}", "dataset.horizon=5")
-    assert [len(episode) for episode in cut.episodes] == [4, 3]  # the last rows have no successor
-    turned = opened(f"dataset={tmp_path / 'r.hdf5'}", 'dataset.keys="b,a"', "dataset.mask=train")
-    (episode,) = turned.episodes
-    assert episode.observations[0].tolist() == [1, 1, 0, 0, 0, 0]
-    for word, message in (
-        ("dataset.keys=a", "dataset.keys=a: does not apply to d4rl data"),
-        ("dataset.horizon=0", "must be a whole number of at least 1"),
-        ("dataset.keys=[a]", "must be text"),
-        ("dataset.nothing=1", "folder has no such setting"),
-    ):
-        with pytest.raises(TrimtabError, match=re.escape(message)):
-            opened(f"dataset={tmp_path / 'd.hdf5'}", word)
-
-
-def test_every_suites_data_is_of_its_task() -> None:
-    """Only the arena's mazes learn from demonstrations of another one, whose doors are open."""
-    checked, others, seen = set(), set(), set()
-    suites = [load_suite(name, "runs", [0]) for name in group_options("suite")]
-    for name in ("offline", "offline_to_online"):  # whose other tasks are not in the first scale
-        suites.append(load_suite(name, "runs", [0], scale="gpu", only=["*-td3_bc"]))
-    for suite in suites:
-        name = suite.name
-        for job in suite.jobs:
-            words = [word for word in job.overrides if word != "device=cuda"]
-            if not any(word.startswith("dataset=") for word in words):
-                continue
-            # Runs that differ in neither are composed once: that is what takes the time.
-            decides = ("env=", "env_options", "dataset", "other_task", "act_steps")
-            of_data = tuple(word for word in words if word.startswith(decides))
-            if of_data in seen:
-                continue
-            seen.add(of_data)
-            base = ["base=a/b"] if job.base else []
-            config = compose_run([*words, *base])
-            if config["dataset"] is None or "env" not in config["dataset"]:
-                continue
-            spec = get_spec(config["env"], **checked_names(config["env_options"]))
-            if config["other_task"]:
-                others.add((name, config["env"]))
-                continue
-            dataset.check_recipe_fits(config["dataset"], spec, other_task=False)
-            checked.add((config["env"], config.dataset))
-    assert {data for _, data in checked} == {
-        "two_routes", "two_doors", "push_noisy", "hopper_replay", "maze_medium_mixed",
-        "metaworld_mixed", "ogbench_cube",
-        *(f"{robot}_{tier}" for robot in ("hopper", "halfcheetah", "walker2d")
-          for tier in ("medium", "medium_replay", "medium_expert")),
-    }  # fmt: skip
-    mazes = ("PointMaze-TwoDoors-v0", "PointMaze-TwoRoutes-Blocked-v0")
-    assert others == {("arena", f"robotics/{maze}") for maze in mazes}

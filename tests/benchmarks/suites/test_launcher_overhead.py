@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,8 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def script(root: Path) -> Any:
-    path = root / "scripts" / "launcher_overhead.py"
-    spec = importlib.util.spec_from_file_location("launcher_overhead", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def script(root: Path, load_module: Any) -> Any:
+    return load_module(root / "scripts" / "launcher_overhead.py")
 
 
 def test_the_table_has_medians_and_ends(script: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import subprocess
@@ -17,15 +16,9 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def stops(root: Path) -> Any:
+def stops(root: Path, load_module: Any) -> Any:
     """The script as a module."""
-    path = root / "scripts" / "stop_commands.py"
-    spec = importlib.util.spec_from_file_location("stop_commands", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclasses look for their module
-    spec.loader.exec_module(module)
-    return module
+    return load_module(root / "scripts" / "stop_commands.py")
 
 
 def test_a_run_that_is_stopped_ends_as_one_left_alone(stops: Any, tmp_path: Path) -> None:

@@ -14,164 +14,12 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 import pyarrow.parquet as pq
 import pytest
 
-from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.registry import get_format, recognise
 from trimtab.datasets.lint import check
 from trimtab.types import TrimtabError
-
-
-def ends(dataset: Dataset) -> list[tuple[int, bool, bool]]:
-    """Return each episode's length and whether it ended terminated and truncated."""
-    flags = [(len(e), bool(e.terminations[-1]), bool(e.truncations[-1])) for e in dataset.episodes]
-    inside = [e.terminations[:-1].any() or e.truncations[:-1].any() for e in dataset.episodes]
-    assert not any(inside)
-    return flags
-
-
-def equal(array: npt.NDArray[Any], wanted: npt.NDArray[Any]) -> None:
-    np.testing.assert_array_equal(array, np.asarray(wanted, dtype=array.dtype))
-
-
-# ---- D4RL ----------------------------------------------------------------------------------------
-
-
-def load_d4rl(path: Path, **hints: Any) -> Dataset:
-    return get_format("d4rl").load(path, **hints)
-
-
-def test_d4rl_drops_what_has_no_successor(foreign: Any, tmp_path: Path) -> None:
-    path = tmp_path / "hopper medium.hdf5"
-    arrays = foreign.d4rl(path)
-    dataset = load_d4rl(path)
-    assert (dataset.id, dataset.env) == ("imported/hopper-medium-v0", "unknown")
-    assert (dataset.action_low, dataset.action_high) == ((-1, -1), (1, 1))
-    # Rows 0 to 2 end at a terminal; 3 and 4 by the clock, so that 4 is only an observation; row 5
-    # is a beginning that nothing follows.
-    assert ends(dataset) == [(3, True, False), (1, False, True)]
-    one, two = dataset.episodes
-    equal(one.observations, arrays["observations"][[0, 1, 2, 2]])
-    equal(two.observations, arrays["observations"][[3, 4]])
-    equal(one.actions, arrays["actions"][:3])
-    equal(two.rewards, arrays["rewards"][3:4])
-    equal(two.infos["qpos"], arrays["infos/qpos"][3:4])
-
-
-def qlearning_transitions(arrays: Any) -> list[tuple[Any, ...]]:
-    """Return what D4RL's own rule keeps, row by row; after a terminal the next one is void."""
-    found = []
-    for row in range(len(arrays["rewards"]) - 1):
-        if arrays["timeouts"][row]:
-            continue
-        done = bool(arrays["terminals"][row])
-        following = None if done else arrays["observations"][row + 1].tolist()
-        found.append((arrays["observations"][row].tolist(), following, done))
-    return found
-
-
-def test_d4rl_keeps_the_transitions_that_d4rl_keeps(foreign: Any, tmp_path: Path) -> None:
-    generator = np.random.default_rng(5)
-    rows = 300
-    arrays = {
-        **foreign.frames(rows=rows),
-        "terminals": generator.random(rows) < 0.05,
-        "timeouts": generator.random(rows) < 0.05,
-        "infos/qpos": np.zeros((rows, 2)),
-    }
-    arrays["timeouts"] &= ~arrays["terminals"]
-    arrays["terminals"][-1] = False
-    foreign.d4rl(tmp_path / "x.hdf5", **arrays)
-    found = []
-    for episode in load_d4rl(tmp_path / "x.hdf5").episodes:
-        for row in range(len(episode)):
-            done = bool(episode.terminations[row])
-            following = None if done else episode.observations[row + 1].tolist()
-            found.append((episode.observations[row].tolist(), following, done))
-    kept = qlearning_transitions(arrays)
-    assert found == kept
-    # What TD3+BC's authors normalise by: the observations of those transitions, and no others.
-    states = np.array([here for here, *_ in kept])
-    statistics = load_d4rl(tmp_path / "x.hdf5").statistics(transitions_only=True)
-    np.testing.assert_allclose(statistics.obs_mean, states.mean(0), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(statistics.obs_std, states.std(0), rtol=1e-5)
-
-
-def test_d4rl_uses_next_observations_where_they_are(foreign: Any, tmp_path: Path) -> None:
-    path = tmp_path / "x.hdf5"
-    following = np.arange(18.0).reshape(6, 3)
-    arrays = foreign.d4rl(path, next_observations=following)
-    dataset = load_d4rl(path)
-    assert ends(dataset) == [(3, True, False), (2, False, True), (1, False, True)]
-    equal(dataset.episodes[1].observations, np.concatenate(
-        [arrays["observations"][3:5], following[4:5]]
-    ))  # fmt: skip
-    # Without timeouts an episode ends where the next row does not go on from it.
-    following = np.concatenate([arrays["observations"][1:], np.zeros((1, 3))])
-    following[4] += 1
-    foreign.d4rl(path, next_observations=following, timeouts=None)
-    assert ends(load_d4rl(path)) == [(3, True, False), (2, False, True), (1, False, True)]
-
-
-def test_d4rl_looks_at_next_observations_inside_of_episodes_too(
-    foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = tmp_path / "x.hdf5"
-    seen = foreign.frames(rows=6)["observations"]
-    following = np.concatenate([seen[1:], seen[:1]])
-    foreign.d4rl(path, next_observations=following)
-    load_d4rl(path)
-    assert "next_observations" not in caplog.text
-    for value in (np.nan, np.inf):
-        foreign.d4rl(path, next_observations=np.where(np.eye(6, 3, -1) > 0, value, following))
-        with pytest.raises(TrimtabError, match="'next_observations': row 1 is not finite"):
-            load_d4rl(path)
-    for shape in ((6, 4), (6, 1)):
-        foreign.d4rl(path, next_observations=np.zeros(shape))
-        with pytest.raises(TrimtabError, match="'next_observations': shape .*'observations' have"):
-            load_d4rl(path)
-    foreign.d4rl(path, next_observations=following + 1)
-    assert len(load_d4rl(path).episodes) == 3
-    assert "3 rows are not the observation of the row after them" in caplog.text
-    foreign.d4rl(path, next_observations=following + 1, timeouts=None)  # in any order
-    assert len(load_d4rl(path).episodes) == 6
-    assert "has no 'timeouts'; an episode ends where" in caplog.text
-    assert "6 episodes of 6 rows" in caplog.text
-
-
-def test_d4rl_without_timeouts_needs_a_horizon(foreign: Any, tmp_path: Path) -> None:
-    path = tmp_path / "x.hdf5"
-    foreign.d4rl(path, timeouts=None)
-    with pytest.raises(TrimtabError, match="give horizon=<steps of a whole episode>"):
-        load_d4rl(path)
-    assert ends(load_d4rl(path, horizon=2)) == [
-        (1, False, True),
-        (1, True, False),
-        (1, False, True),
-    ]
-    assert ends(load_d4rl(path, horizon=9)) == [(3, True, False), (2, False, True)]
-
-
-def test_d4rl_columns_and_chunks(foreign: Any, tmp_path: Path) -> None:
-    path, plain = tmp_path / "x.hdf5", tmp_path / "plain.hdf5"
-    arrays = foreign.d4rl(plain)
-    names = ("observations", "actions", "rewards", "terminals", "timeouts")
-    with h5py.File(path, "w") as file:
-        for index in range(11):  # ten comes after nine
-            rows = slice(index, index + 1) if index < 5 else slice(5, 5)
-            rows = slice(5, 6) if index == 10 else rows
-            for name in names:
-                column = arrays[name][rows]
-                shaped = column[:, None] if name in ("rewards", "terminals") else column
-                file[f"virtual/{index}/{name}"] = shaped
-    assert recognise(path).name == "d4rl"
-    read, wanted = load_d4rl(path), load_d4rl(plain)
-    for one, two in zip(read.episodes, wanted.episodes, strict=True):
-        equal(one.observations, two.observations)
-        equal(one.rewards, two.rewards)
-
 
 # ---- robomimic -----------------------------------------------------------------------------------
 
@@ -187,13 +35,13 @@ def test_robomimic(foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert dataset.recipe["left_out"] == ["next_obs/agentview_image", "obs/agentview_image"]
     assert dataset.recipe["env_args"]["env_kwargs"] == {"robots": ["Panda"]}
     # Both demonstrations are done; only the first one's last reward says that it succeeded.
-    assert ends(dataset) == [(3, True, False), (2, False, True)]
+    assert foreign.ends(dataset) == [(3, True, False), (2, False, True)]
     seen = arrays["observations"]
-    equal(dataset.episodes[0].observations, np.concatenate([seen[:3], seen[2:3] + 1]))
-    equal(dataset.episodes[1].actions, arrays["actions"][3:])
+    foreign.equal(dataset.episodes[0].observations, np.concatenate([seen[:3], seen[2:3] + 1]))
+    foreign.equal(dataset.episodes[1].actions, arrays["actions"][3:])
     assert dataset.episodes[0].infos["states"].shape == (3, 4)
     (chosen,) = get_format("robomimic").load(path, mask="train", env="robosuite/lift").episodes
-    equal(chosen.actions, arrays["actions"][3:])
+    foreign.equal(chosen.actions, arrays["actions"][3:])
 
 
 def test_robomimic_keeps_its_masks_and_kwargs_on_the_way_back(foreign: Any, tmp_path: Path) -> None:
@@ -211,20 +59,20 @@ def test_robomimic_keeps_its_masks_and_kwargs_on_the_way_back(foreign: Any, tmp_
             one["data"].attrs["env_args"]
         )
         assert (two["data"].attrs["total"], two["data/demo_1"].attrs["num_samples"]) == (5, 2)
-        equal(two["data/demo_0/states"][()], one["data/demo_0/states"][()])
+        foreign.equal(two["data/demo_0/states"][()], one["data/demo_0/states"][()])
         for key in ("actions", "rewards", "dones"):
-            equal(two[f"data/demo_0/{key}"][()], one[f"data/demo_0/{key}"][()])
+            foreign.equal(two[f"data/demo_0/{key}"][()], one[f"data/demo_0/{key}"][()])
         for group, rows in (("obs", slice(None)), ("next_obs", slice(-1, None))):
             assert set(two[f"data/demo_0/{group}"]) == {"object", "robot0_eef_pos"}
             for key in ("object", "robot0_eef_pos"):
                 stored, wanted = (file[f"data/demo_1/{group}/{key}"][rows] for file in (two, one))
-                equal(stored, wanted)
+                foreign.equal(stored, wanted)
 
 
 def test_robomimic_without_next_obs_repeats_the_last(foreign: Any, tmp_path: Path) -> None:
     arrays = foreign.robomimic(tmp_path / "x.hdf5", following=False)
     dataset = get_format("robomimic").load(tmp_path / "x.hdf5")
-    equal(dataset.episodes[0].observations, arrays["observations"][[0, 1, 2, 2]])
+    foreign.equal(dataset.episodes[0].observations, arrays["observations"][[0, 1, 2, 2]])
     assert [f.code for f in check(dataset) if f.code.endswith("-end")] == ["missing-end"]
 
 
@@ -236,11 +84,11 @@ def test_ogbench_ends_are_not_terminations(foreign: Any, tmp_path: Path) -> None
     masks = np.array([1, 1, 0, 1, 1, 1, 1], np.float32)
     arrays = foreign.ogbench(path, masks=masks)
     dataset = get_format("ogbench").load(path)
-    assert ends(dataset) == [(3, False, True), (2, False, True)]
-    equal(dataset.episodes[1].observations, arrays["observations"][4:7])
-    equal(dataset.episodes[1].actions, arrays["actions"][4:6])
-    equal(dataset.episodes[0].infos["mask"], masks[:3])
-    equal(dataset.episodes[0].infos["qpos"], arrays["qpos"][:3])
+    assert foreign.ends(dataset) == [(3, False, True), (2, False, True)]
+    foreign.equal(dataset.episodes[1].observations, arrays["observations"][4:7])
+    foreign.equal(dataset.episodes[1].actions, arrays["actions"][4:6])
+    foreign.equal(dataset.episodes[0].infos["mask"], masks[:3])
+    foreign.equal(dataset.episodes[0].infos["qpos"], arrays["qpos"][:3])
     assert not dataset.episodes[0].rewards.any()
 
 
@@ -251,12 +99,12 @@ def test_ogbench_takes_the_validation_file_beside_it(foreign: Any, tmp_path: Pat
     dataset = load(tmp_path / "x.npz")
     assert dataset.recipe["masks"] == {"train": [0, 1], "valid": [2]}
     assert [len(episode) for episode in dataset.episodes] == [3, 2, 4]
-    equal(dataset.episodes[2].observations, arrays["observations"])
+    foreign.equal(dataset.episodes[2].observations, arrays["observations"])
     assert len(load(tmp_path / "x.npz", mask="train")) == 2
     assert len(load(tmp_path / "x-val.npz")) == 1
 
 
-def test_what_ogbench_itself_reads_of_ours(make_dataset: Any, tmp_path: Path) -> None:
+def test_what_ogbench_itself_reads_of_ours(foreign: Any, make_dataset: Any, tmp_path: Path) -> None:
     from ogbench import utils
 
     dataset = make_dataset()
@@ -265,10 +113,10 @@ def test_what_ogbench_itself_reads_of_ours(make_dataset: Any, tmp_path: Path) ->
     format.save(dataset, tmp_path / "x.npz")
     read = utils.load_dataset(tmp_path / "x.npz")
     episodes = dataset.episodes
-    equal(read["observations"], np.concatenate([e.observations[:-1] for e in episodes]))
-    equal(read["next_observations"], np.concatenate([e.observations[1:] for e in episodes]))
-    equal(read["actions"], np.concatenate([e.actions for e in episodes]))
-    equal(np.flatnonzero(read["terminals"]), np.cumsum([len(e) for e in episodes]) - 1)
+    foreign.equal(read["observations"], np.concatenate([e.observations[:-1] for e in episodes]))
+    foreign.equal(read["next_observations"], np.concatenate([e.observations[1:] for e in episodes]))
+    foreign.equal(read["actions"], np.concatenate([e.actions for e in episodes]))
+    foreign.equal(np.flatnonzero(read["terminals"]), np.cumsum([len(e) for e in episodes]) - 1)
 
 
 def test_ogbench_files_that_do_not_belong_together(make_dataset: Any, tmp_path: Path) -> None:
@@ -295,12 +143,12 @@ def test_dppo_is_brought_back_to_raw_units(foreign: Any, tmp_path: Path) -> None
     raw = foreign.dppo(path, terminals=np.array([0, 0, 1, 0, 0], bool), rewards=np.arange(5.0))
     dataset = get_format("dppo").load(path)
     assert dataset.recipe["left_out"] == ["images"]
-    assert ends(dataset) == [(3, True, False), (2, False, True)]
+    assert foreign.ends(dataset) == [(3, True, False), (2, False, True)]
     one = dataset.episodes[0]
     np.testing.assert_allclose(one.observations[:-1], raw["observations"][:3], atol=2e-6)
     np.testing.assert_allclose(one.actions, raw["actions"][:3], atol=2e-6)
-    equal(one.observations[-1], one.observations[-2])
-    equal(one.rewards, np.arange(3.0))
+    foreign.equal(one.observations[-1], one.observations[-2])
+    foreign.equal(one.rewards, np.arange(3.0))
     path.with_name("normalization.npz").unlink()
     with pytest.raises(TrimtabError, match="there is no normalization.npz beside it"):
         get_format("dppo").load(path)
@@ -324,12 +172,12 @@ def test_diffusion_policy(case: Any, foreign: Any, tmp_path: Path) -> None:
     shutil.make_archive(str(tmp_path / "pusht.zarr"), "zip", path)
     for place in (path, tmp_path / "pusht.zarr.zip"):
         dataset = recognise(place).load(place)
-        assert ends(dataset) == [(3, False, True), (2, False, True)]
+        assert foreign.ends(dataset) == [(3, False, True), (2, False, True)]
         two = dataset.episodes[1]
-        equal(two.observations, arrays["observations"][[3, 4, 4]])
-        equal(two.actions, arrays["actions"][3:] * 512)
-        equal(two.infos["n_contacts"], np.array([[3.0], [4.0]]))
-        equal(two.infos["keypoint"], np.arange(54.0, 90.0).reshape(2, 18))
+        foreign.equal(two.observations, arrays["observations"][[3, 4, 4]])
+        foreign.equal(two.actions, arrays["actions"][3:] * 512)
+        foreign.equal(two.infos["n_contacts"], np.array([[3.0], [4.0]]))
+        foreign.equal(two.infos["keypoint"], np.arange(54.0, 90.0).reshape(2, 18))
         assert set(two.infos) == {"n_contacts", "keypoint"}  # and no image
         assert dataset.action_high[0] > 1  # raw units
 
@@ -354,7 +202,7 @@ def test_points_are_vectors_and_pictures_are_not(
     assert dataset.recipe["left_out"] == ["depth", "grey", "img", "rendered"]
     assert dataset.recipe["observation"] == ["goal", "keypoint"]
     rows = np.concatenate([np.arange(5.0)[:, None] / 8, np.arange(90.0).reshape(5, 18)], axis=1)
-    equal(dataset.episodes[0].observations, rows[[0, 1, 2, 2]])
+    foreign.equal(dataset.episodes[0].observations, rows[[0, 1, 2, 2]])
 
 
 def test_a_vector_of_no_numbers_is_one_line(foreign: Any, tmp_path: Path) -> None:
@@ -368,7 +216,7 @@ def test_zarr_chunks_that_are_not_stored_have_the_fill_value(foreign: Any, tmp_p
     foreign.diffusion_policy(tmp_path / "x", fill_value=7)
     (tmp_path / "x/data/n_contacts/0.0").unlink()
     dataset = get_format("diffusion_policy").load(tmp_path / "x")
-    equal(dataset.episodes[0].infos["n_contacts"], np.full((3, 1), 7.0))
+    foreign.equal(dataset.episodes[0].infos["n_contacts"], np.full((3, 1), 7.0))
 
 
 def test_another_compressor_is_named(foreign: Any, tmp_path: Path) -> None:
@@ -390,10 +238,10 @@ def test_lerobot(
     assert "left out, as not vectors: observation.images.top" in caplog.text
     assert (dataset.control_rate, dataset.recipe["robot_type"]) == (10.0, "so100")
     assert dataset.recipe["left_out"] == ["observation.images.top"]
-    assert ends(dataset) == [(3, True, False), (2, False, True)]
-    equal(dataset.episodes[0].observations, arrays["observations"][[0, 1, 2, 2]])
-    equal(dataset.episodes[1].rewards, arrays["rewards"][3:])
-    equal(dataset.episodes[0].infos["success"], np.array([False, False, True]))
+    assert foreign.ends(dataset) == [(3, True, False), (2, False, True)]
+    foreign.equal(dataset.episodes[0].observations, arrays["observations"][[0, 1, 2, 2]])
+    foreign.equal(dataset.episodes[1].rewards, arrays["rewards"][3:])
+    foreign.equal(dataset.episodes[0].infos["success"], np.array([False, False, True]))
     assert set(dataset.episodes[0].infos) == {"success"}
 
 
@@ -401,10 +249,13 @@ def test_lerobot_done_alone_does_not_terminate(foreign: Any, tmp_path: Path) -> 
     absent = {"next.success": None, "next.reward": None}
     foreign.lerobot(tmp_path / "x", **absent)
     dataset = get_format("lerobot").load(tmp_path / "x")
-    assert ends(dataset) == [(3, False, True), (2, False, True)]
+    assert foreign.ends(dataset) == [(3, False, True), (2, False, True)]
     assert not dataset.episodes[0].rewards.any()
     foreign.lerobot(tmp_path / "y", **{"next.truncated": np.array([0, 0, 0, 0, 1], bool)}, **absent)
-    assert ends(get_format("lerobot").load(tmp_path / "y")) == [(3, True, False), (2, False, True)]
+    assert foreign.ends(get_format("lerobot").load(tmp_path / "y")) == [
+        (3, True, False),
+        (2, False, True),
+    ]
 
 
 def test_lerobot_frames_are_put_in_order(foreign: Any, tmp_path: Path) -> None:
@@ -412,10 +263,10 @@ def test_lerobot_frames_are_put_in_order(foreign: Any, tmp_path: Path) -> None:
     one, two = sorted((tmp_path / "x/data").rglob("*.parquet"))
     one.rename(one.with_name("file-002.parquet"))
     dataset = get_format("lerobot").load(tmp_path / "x")
-    equal(dataset.episodes[1].actions, arrays["actions"][3:])
+    foreign.equal(dataset.episodes[1].actions, arrays["actions"][3:])
 
 
-def test_what_lerobot_reads_of_ours(make_dataset: Any, tmp_path: Path) -> None:
+def test_what_lerobot_reads_of_ours(foreign: Any, make_dataset: Any, tmp_path: Path) -> None:
     """It reads with pandas, and with Hugging Face's datasets, whose note is checked."""
     import pandas
 
@@ -433,13 +284,13 @@ def test_what_lerobot_reads_of_ours(make_dataset: Any, tmp_path: Path) -> None:
     data = pandas.read_parquet(tmp_path / "x" / template)
     assert set(data.columns) == set(info["features"])
     assert not [name for name in info["features"] if "/" in name]
-    equal(data["index"].to_numpy(), np.arange(12))
+    foreign.equal(data["index"].to_numpy(), np.arange(12))
     np.testing.assert_allclose(data["timestamp"], data["frame_index"] / 20, rtol=1e-6)
     actions = np.concatenate([episode.actions for episode in dataset.episodes])
-    equal(np.stack(data["action"]), actions)
+    foreign.equal(np.stack(data["action"]), actions)
     episodes = pandas.read_parquet(tmp_path / "x/meta/episodes/chunk-000/file-000.parquet")
-    equal(episodes["length"].to_numpy(), np.array([4, 1, 7]))
-    equal(episodes["dataset_to_index"].to_numpy(), np.array([4, 5, 12]))
+    foreign.equal(episodes["length"].to_numpy(), np.array([4, 1, 7]))
+    foreign.equal(episodes["dataset_to_index"].to_numpy(), np.array([4, 5, 12]))
     assert episodes["tasks"][0].tolist() == ["test/env"]
     np.testing.assert_allclose(episodes["stats/action/max"][2], actions[5:].max(0))
     stats = json.loads((tmp_path / "x/meta/stats.json").read_text())
