@@ -6,6 +6,7 @@ each costs no start of its own.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from multiprocessing.connection import Connection
@@ -22,6 +23,7 @@ from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 
 LOG_EVERY = 20
+IMPORTED_BY = os.getpid()
 for _id, _horizon in (("robotics/PointMaze-TwoRoutes-v0", 28), ("gym/Hopper-v5", 200)):
     get_spec(_id, horizon=_horizon)
 
@@ -32,6 +34,7 @@ def work(words: list[str], where: str, ready: float, hold: float, said: Connecti
     Between ``ready`` and ``hold``, shares of the run, the parent kills at a moment of its own. At
     ``hold`` the run waits for it, so that a slow parent cannot come too late.
     """
+    assert os.getpid() != IMPORTED_BY, "the server was to import this module"
     loop.LOG_EVERY = LOG_EVERY
     segments.SMALLEST, segments.FACTOR = 512, 2  # so that a short run has some
     signalled = False

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +68,17 @@ SEQUENCES = "oppo algorithm.embedding=16 algorithm.context=4 algorithm.foresee=3
 @pytest.fixture(scope="module", autouse=True)
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Where the processes of this module come from: one that has imported everything."""
-    sys.path.insert(0, str(HERE))
     # The server's socket; multiprocessing would put it into a folder that goes before its end.
     own: Any = multiprocessing.current_process()
     own._config.setdefault("tempdir", str(tmp_path_factory.mktemp("server")))
     CONTEXT.set_forkserver_preload(["resume_worker"])
-    yield
-    sys.path.remove(str(HERE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(HERE)
+        with patch.context() as start:
+            # Python 3.11 gives the server no path to look in, and says nothing if it misses one.
+            start.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+            forkserver.ensure_running()
+        yield
 
 
 def start(
