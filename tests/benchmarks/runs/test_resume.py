@@ -7,6 +7,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -194,9 +195,10 @@ def test_killed_at_three_random_moments(
 
 
 @pytest.fixture(scope="module")
-def exported() -> set[str]:
-    """What was exported so far, by the kinds that it is composed of."""
-    return set()
+def exported(root: Path) -> set[str]:
+    """What was exported so far or is in ``tests/policies``, by the kinds that it is composed of."""
+    cases = runpy.run_path(str(root / "tests" / "policies" / "cases.py"))
+    return {str([*kinds_in(cases["policy_of"](case).config())]) for case in cases["CASES"]}
 
 
 def kinds_in(described: Any) -> Iterator[str]:

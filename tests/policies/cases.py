@@ -1,0 +1,129 @@
+"""A small policy of every kind, the same weights every time; each is exported in these tests."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trimtab.policies.base import Policy
+from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.kinds.best_of import BestOfPolicy
+from trimtab.policies.kinds.black_box import BlackBoxPolicy
+from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
+from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.kinds.edited import EditedPolicy, editor_of
+from trimtab.policies.kinds.edited_ascent import EditedAscentPolicy
+from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy
+from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
+from trimtab.policies.kinds.flow import FlowPolicy
+from trimtab.policies.kinds.gaussian import GaussianPolicy
+from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
+from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
+from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
+from trimtab.policies.registry import policy_kinds
+from trimtab.types import PolicySpec, Statistics
+
+SPEC = PolicySpec(6, 4, 2, (-1.0, -0.5), (1.0, 2.0))
+SMALL: dict[str, Any] = {"hidden": (24, 24)}
+
+
+def _fitted(policy: Policy) -> Policy:
+    low, high = -torch.arange(1.0, 7.0), torch.arange(2.0, 8.0)
+    limits = torch.tensor(SPEC.action_low) * 0.9, torch.tensor(SPEC.action_high) * 0.8
+    policy.fit_normalizer(Statistics(low * 0, low * 0 + 1, low, high, *limits))
+    return policy
+
+
+def _steered() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=4))
+    return LatentPolicy(TanhGaussianPolicy(latent_spec(base, 1.5), **SMALL), base)
+
+
+def _ticket() -> Policy:
+    policy = ConstantNoisePolicy(_fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)))
+    policy.latent.normal_()
+    return policy
+
+
+def _tuned(sampler: str) -> Policy:
+    base = DiffusionPolicy(SPEC, **SMALL, sampler=sampler, sampling_steps=4, train_steps=4)
+    policy = TunedDiffusionPolicy(_fitted(base), tuned_steps=3)
+    with torch.no_grad():
+        for weight in policy.tuned.parameters():
+            weight.add_(0.03 * torch.randn_like(weight))
+    return policy
+
+
+def _edited() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    return EditedPolicy(base, editor_of(base, 3, sees_chunk=True, **SMALL), scale=0.3)
+
+
+@functools.cache
+def _graph() -> bytes:
+    torch.manual_seed(3)
+    return export_onnx(_fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), {})
+
+
+def _black_box() -> Policy:
+    return BlackBoxPolicy.of(SPEC, (SPEC.horizon, SPEC.action_dim), _graph())
+
+
+def _edited_best_of() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    editor = editor_of(base, 3, sees_chunk=True, **SMALL)
+    return EditedBestOfPolicy(base, editor, scale=0.3, candidates=3, hidden=(16,), critics=4)
+
+
+def _edited_latent() -> Policy:
+    base = _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    actor = TanhGaussianPolicy(modulation_spec(base, 3, 1.5), **SMALL)
+    return EditedLatentPolicy(actor, base, scale=0.3, act_steps=3)
+
+
+# Kinds made of other policies cannot be built from a spec, so they stand here.
+_SPECIAL: dict[str, Callable[[], Policy]] = {
+    "latent": _steered,
+    "constant_noise": _ticket,
+    "black_box": _black_box,
+    "repeated_noise": lambda: RepeatedNoisePolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2))
+    ),
+    "edited": _edited,
+    "edited_ascent": lambda: EditedAscentPolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), act_steps=3, candidates=5, kept=3,
+        ascent_steps=2, step_size=0.05, hidden=(16,), critics=3,
+    ),
+    "edited_best_of": _edited_best_of,
+    "edited_latent": _edited_latent,
+    "best_of": lambda: BestOfPolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=2)), candidates=4, hidden=(16,)
+    ),
+    "ddpm": lambda: _fitted(DiffusionPolicy(SPEC, **SMALL, sampler="ddpm", sampling_steps=4,
+                                            train_steps=4)),
+    "stochastic_flow": lambda: StochasticFlowPolicy(
+        _fitted(FlowPolicy(SPEC, **SMALL, sampling_steps=3)), level=0.3
+    ),
+    "tuned_diffusion": lambda: _tuned("ddim"),
+    "tuned_ddpm": lambda: _tuned("ddpm"),
+    "gaussian": lambda: _fitted(GaussianPolicy(SPEC, **SMALL)),
+}  # fmt: skip
+
+
+def policy_of(case: str) -> Policy:
+    """Return the policy of one of :data:`CASES`."""
+    torch.manual_seed(3)
+    if case in _SPECIAL:
+        return _SPECIAL[case]()
+    kind: Any = policy_kinds()[case]
+    assert "spec" in inspect.signature(kind).parameters, f"say in {__file__} how to build a {case}"
+    return _fitted(kind(SPEC))
+
+
+CASES = sorted({*policy_kinds(), *_SPECIAL})
