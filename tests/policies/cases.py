@@ -21,6 +21,7 @@ from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy
 from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
+from trimtab.policies.kinds.guided_flow import GuidedFlowPolicy
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
@@ -113,6 +114,7 @@ _SPECIAL: dict[str, Callable[[], Policy]] = {
     "tuned_diffusion": lambda: _tuned("ddim"),
     "tuned_ddpm": lambda: _tuned("ddpm"),
     "gaussian": lambda: _fitted(GaussianPolicy(SPEC, **SMALL)),
+    "guided_flow": lambda: _fitted(GuidedFlowPolicy(SPEC, **SMALL, sampling_steps=3)),
 }  # fmt: skip
 
 

@@ -52,6 +52,7 @@ STARTING = [
 ROUND = "sac buffer_size=36"
 """A run whose ring goes round more than twice."""
 ALSO = {
+    "cfgrl": "algorithm.sampling_steps=2",
     "dwsl": "act_steps=1",  # it relabels goals at every step
     "decision_transformer": "algorithm.embedding=16 algorithm.context=4",
 }
