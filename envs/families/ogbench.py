@@ -112,7 +112,9 @@ def _build(task: str, *, render: bool) -> RawEnv:
             as_global_generator(legacy_generator(None)),
         ):
             env: Any = load_env_creator(spec.entry_point)(**spec.kwargs, **_PICTURE)
-            env.reset()  # a manipulation scene is made at its first reset
+            scene = {k: v for k, v in spec.kwargs.items() if k not in _OF_A_TASK}
+            with _describing_once(env, f"{spec.entry_point} {scene}"):
+                env.reset()  # a manipulation scene is made at its first reset
         space = gymnasium.spaces.Box(-1.0, 1.0, env.action_space.shape, np.float32)
     # Random actions settle the scene at a reset. Manipulation has no fixed space to seed for them.
     env.__class__ = type(type(env).__name__, (type(env),), {"action_space": space})
@@ -121,21 +123,85 @@ def _build(task: str, *, render: bool) -> RawEnv:
 
 
 _PICTURE = {"width": 480, "height": 480}
+_OF_A_TASK = {"reward_task_id", "permute_blocks", "success_timing"}  # the scene is the same
 
 
 @contextmanager
 def _compiling_once() -> Iterator[None]:
     """Keep the compiled models of manipulation scenes, which take most of the time to make one."""
     import mujoco
+    from ogbench.manipspace import mjcf_utils
     from ogbench.manipspace.envs import env, manipspace_env, scene_env
 
     env.mujoco = manipspace_env.mujoco = _RememberingMujoco()
+    env.mjcf_utils = _Texts
     # It announces that an unstable simulation was put right; a library should not print.
     scene_env.print = lambda text, **_: logger.warning("ogbench: %s", text)
     try:
         yield
     finally:
         env.mujoco = manipspace_env.mujoco = mujoco
+        env.mjcf_utils = mjcf_utils
+
+
+@contextmanager
+def _describing_once(env: Any, scene: str) -> Iterator[None]:
+    """Give a manipulation scene the description that the first of its kind has written.
+
+    It is what takes most of the time once a model is compiled: half a second for a puzzle. All
+    tasks of a scene share it. It is only read; what is compiled from it is each environment's own.
+
+    Args:
+        env: before its first reset.
+        scene: all that the description follows from.
+    """
+    if scene in _descriptions:
+        env._mjcf_model, parts = _descriptions[scene]
+        vars(env).update(parts)
+    elif hasattr(env, "build_mjcf_model"):
+        build = env.build_mjcf_model
+
+        def described() -> Any:
+            before = dict(vars(env))
+            model = build()
+            parts = {k: v for k, v in vars(env).items() if k not in before or before[k] is not v}
+            _descriptions[scene] = model, parts
+            return model
+
+        env.build_mjcf_model = described
+    try:
+        yield
+    finally:
+        vars(env).pop("build_mjcf_model", None)
+
+
+_descriptions: dict[str, tuple[Any, dict[str, Any]]] = {}
+
+
+class _Texts:
+    """Stands for ``mjcf_utils`` where a scene is compiled; a description is written once."""
+
+    @staticmethod
+    def to_string(root: Any) -> str:
+        """Return the XML of a description."""
+        return _text_of(root)[1]
+
+    @staticmethod
+    def get_assets(root: Any) -> dict[str, bytes]:
+        """Return the files that the XML names."""
+        return _text_of(root)[2]
+
+
+def _text_of(root: Any) -> tuple[Any, str, dict[str, bytes]]:
+    if id(root) not in _texts:
+        from ogbench.manipspace import mjcf_utils
+
+        _texts[id(root)] = root, mjcf_utils.to_string(root), mjcf_utils.get_assets(root)
+    return _texts[id(root)]
+
+
+_texts: dict[int, tuple[Any, str, dict[str, bytes]]] = {}
+"""By identity; the description is kept, so that no other one gets its number."""
 
 
 class _RememberingMujoco:

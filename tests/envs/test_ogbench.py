@@ -101,6 +101,10 @@ def test_scenes_share_a_compiled_model_but_no_state() -> None:
     first.model.geom_rgba[:] = 0.25
     assert (second.model.geom_rgba != 0.25).any()
     assert (make("ogbench/cube-single-v0").raw.unwrapped.model.geom_rgba != 0.25).any()
+    task = make("ogbench/cube-single-singletask-task3-v0").raw.unwrapped
+    assert task.scene._mjcf_model is first.scene._mjcf_model  # what they are compiled from
+    assert (task.model.geom_rgba != 0.25).any()
+    assert "build_mjcf_model" not in vars(first.scene)
 
 
 def test_making_and_playing_leaves_no_trace(
