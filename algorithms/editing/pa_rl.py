@@ -27,7 +27,8 @@ by Cal-QL's regulariser, of weight 0.005, which needs the data's returns, and a 
 - ``backup_candidates`` of 4 in the target and for imitation (32), of which all are optimised; five
   critics (ten); batches of 128 (256).
 
-The paper learns from half demonstrations: give ``dataset`` and ``offline_share=0.5``.
+The paper learns from half demonstrations, and trains the critics on them first: give ``dataset``,
+``offline_steps`` and ``offline_share=0.5``.
 """
 
 from __future__ import annotations

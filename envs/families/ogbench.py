@@ -18,6 +18,7 @@ OGBench 1.2.2, so that it cannot be made.
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -146,17 +147,19 @@ def _compiling_once() -> Iterator[None]:
 
 @contextmanager
 def _describing_once(env: Any, scene: str) -> Iterator[None]:
-    """Give a manipulation scene the description that the first of its kind has written.
+    """Give a manipulation scene the description that the one before it has written.
 
-    It is what takes most of the time once a model is compiled: half a second for a puzzle. All
-    tasks of a scene share it. It is only read; what is compiled from it is each environment's own.
+    Once a model is compiled, that is what takes most of the time: half a second for a puzzle. All
+    tasks of a scene share one. It is read, and the picture's size is written into it, the same for
+    all; what is compiled from it is each environment's own. The last scene's alone is kept, as it
+    holds the meshes' files, some 30 MB.
 
     Args:
         env: before its first reset.
         scene: all that the description follows from.
     """
-    if scene in _descriptions:
-        env._mjcf_model, parts = _descriptions[scene]
+    if scene in _described:
+        env._mjcf_model, parts = _described[scene]
         vars(env).update(parts)
     elif hasattr(env, "build_mjcf_model"):
         build = env.build_mjcf_model
@@ -165,7 +168,8 @@ def _describing_once(env: Any, scene: str) -> Iterator[None]:
             before = dict(vars(env))
             model = build()
             parts = {k: v for k, v in vars(env).items() if k not in before or before[k] is not v}
-            _descriptions[scene] = model, parts
+            _described.clear()
+            _described[scene] = model, parts
             return model
 
         env.build_mjcf_model = described
@@ -175,33 +179,30 @@ def _describing_once(env: Any, scene: str) -> Iterator[None]:
         vars(env).pop("build_mjcf_model", None)
 
 
-_descriptions: dict[str, tuple[Any, dict[str, Any]]] = {}
+_described: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
 class _Texts:
-    """Stands for ``mjcf_utils`` where a scene is compiled; a description is written once."""
+    """Stands for ``mjcf_utils`` where a scene is compiled; a description is written out once."""
 
     @staticmethod
+    @functools.lru_cache(maxsize=1)
     def to_string(root: Any) -> str:
         """Return the XML of a description."""
-        return _text_of(root)[1]
+        from ogbench.manipspace import mjcf_utils
+
+        text: str = mjcf_utils.to_string(root)
+        return text
 
     @staticmethod
     def get_assets(root: Any) -> dict[str, bytes]:
-        """Return the files that the XML names."""
-        return _text_of(root)[2]
-
-
-def _text_of(root: Any) -> tuple[Any, str, dict[str, bytes]]:
-    if id(root) not in _texts:
+        """Return the files that the XML names, or none if a model is compiled from it already."""
         from ogbench.manipspace import mjcf_utils
 
-        _texts[id(root)] = root, mjcf_utils.to_string(root), mjcf_utils.get_assets(root)
-    return _texts[id(root)]
-
-
-_texts: dict[int, tuple[Any, str, dict[str, bytes]]] = {}
-"""By identity; the description is kept, so that no other one gets its number."""
+        if _Texts.to_string(root) in _compiled:
+            return {}
+        files: dict[str, bytes] = mjcf_utils.get_assets(root)
+        return files
 
 
 class _RememberingMujoco:

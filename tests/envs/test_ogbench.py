@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from trimtab.envs.core.quiet import quiet
+from trimtab.envs.families import ogbench as family
 from trimtab.envs.registry import get_spec, list_tasks, make
 
 TASKS = {id: task for id, task in list_tasks().items() if id.startswith("ogbench/")}
@@ -41,7 +42,10 @@ def test_every_state_task_is_there_with_its_horizon() -> None:
 
 @pytest.mark.parametrize("task", SOME)
 def test_ogbench_is_ogbench(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OGBench's own environment, with each generator that it draws from seeded by hand."""
+    """OGBench's own environment, with each generator that it draws from seeded by hand.
+
+    Ours is made behind another task of its scene, which it shares a description with.
+    """
     seed = 5
     with quiet():
         import ogbench  # noqa: F401
@@ -55,6 +59,8 @@ def test_ogbench_is_ogbench(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
         before = np.random.get_state()
         np.random.seed(seed)
         expected, info = theirs.reset(seed=seed)
+    scene, single, _ = task.removesuffix("-v0").partition("-singletask")
+    make(f"ogbench/{scene}-v0" if single else f"ogbench/{scene}-singletask-task2-v0")
     ours = make(f"ogbench/{task}")
     ours.reset(seed=seed + 1)
     obs, _ = ours.reset(seed=seed)
@@ -96,6 +102,8 @@ def test_episode_ends_at_the_goal(kind: str, reward: float) -> None:
 
 def test_scenes_share_a_compiled_model_but_no_state() -> None:
     """The colour of a solved cube and the gains of the arm are written into the model."""
+    from dm_control import mjcf
+
     first, second = (make("ogbench/cube-single-v0").raw.unwrapped for _ in range(2))
     assert first.model is not second.model
     first.model.geom_rgba[:] = 0.25
@@ -105,6 +113,10 @@ def test_scenes_share_a_compiled_model_but_no_state() -> None:
     assert task.scene._mjcf_model is first.scene._mjcf_model  # what they are compiled from
     assert (task.model.geom_rgba != 0.25).any()
     assert "build_mjcf_model" not in vars(first.scene)
+    _, parts = family._described["ogbench.manipspace.envs.cube_env:CubeEnv {'env_type': 'single'}"]
+    for elements in parts.values():
+        flat = [e for part in elements for e in (part if isinstance(part, list) else [part])]
+        assert flat and all(isinstance(element, mjcf.Element) for element in flat)
 
 
 def test_making_and_playing_leaves_no_trace(

@@ -16,7 +16,9 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.bundle.files import CONFIG, Array, sealed
 
-CASES = runpy.run_path(str(Path(__file__).with_name("cases.py")))
+_module = runpy.run_path(str(Path(__file__).with_name("cases.py")))
+CASES: list[str] = _module["CASES"]
+POLICY_OF: Callable[[str], Policy] = _module["policy_of"]
 CONTRACT = {
     "env": "robotics/PointMaze-TwoRoutes-v0",
     "env_options": {"horizon": 250},
@@ -31,7 +33,7 @@ CONTRACT = {
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", CASES["CASES"])
+        metafunc.parametrize("case", CASES)
 
 
 @pytest.fixture
@@ -42,8 +44,7 @@ def contract() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def policy_of() -> Callable[[str], Policy]:
     """Build the policy of a case, the same weights every time."""
-    built: Callable[[str], Policy] = CASES["policy_of"]
-    return built
+    return POLICY_OF
 
 
 @pytest.fixture(scope="session")
