@@ -23,6 +23,9 @@ by Cal-QL's regulariser, of weight 0.005, which needs the data's returns, and a 
 - one step of the policy for ``base_every`` of the critics, each on actions that are optimised anew
   (there: they are stored, and the policy learns in rounds between episodes);
 - during warm-up the policy's own actions are played;
+- a copy that follows the policy slowly proposes what is imitated, ``proposal_tau`` (there: the
+  policy of the round). A clone that was stopped early samples more narrowly than it was taught.
+  Where it imitates its own samples, each time anew, they shrink, whatever the critic says;
 - no dataset action takes the place of the worst of the K, which the code offers;
 - ``backup_candidates`` of 4 in the target and for imitation (32), of which all are optimised; five
   critics (ten); batches of 128 (256).
@@ -66,6 +69,8 @@ class PARL(Algorithm):
         critics: number of Q functions.
         target_critics: how many of them, drawn anew each time, y takes the least of.
         base_every: critic updates for one of the policy.
+        proposal_tau: Polyak rate by which the copy that proposes actions to imitate follows the
+            policy; at 1 it is the policy.
         learning_rate: Adam's, for the critics.
         base_learning_rate: Adam's, for the policy.
         clone_learning_rate: Adam's, for the policy where it first clones the data.
@@ -93,6 +98,7 @@ class PARL(Algorithm):
         critics: int = 5,
         target_critics: int = 2,
         base_every: int = 2,
+        proposal_tau: float = 0.005,
         learning_rate: float = 3e-4,
         base_learning_rate: float = 5e-5,
         clone_learning_rate: float = 3e-4,
@@ -110,6 +116,7 @@ class PARL(Algorithm):
         check_range("critics", critics, 1)
         check_range("target_critics", target_critics, 1, critics)
         check_range("base_every", base_every, 1)
+        check_range("proposal_tau", proposal_tau, 0, 1)
         check_range("batch_size", batch_size, 1)
         check_range("tau", tau, 0, 1)
         check_range("warmup_steps", warmup_steps, 0)
@@ -117,7 +124,7 @@ class PARL(Algorithm):
         self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau
         self.updates_per_decision, self.base_every = updates_per_decision, base_every
         self.backup_candidates, self.temperature = backup_candidates, temperature
-        self.target_critics = target_critics
+        self.target_critics, self.proposal_tau = target_critics, proposal_tau
         self.starts_cloned = setup.base is not None
         self.act_steps = setup.spec.horizon  # the policy may plan further than is executed
         start = setup.start()
@@ -128,6 +135,7 @@ class PARL(Algorithm):
             layer_norm=layer_norm,
         ).to(setup.device)  # fmt: skip
         self.target = copy.deepcopy(self.policy.critic).requires_grad_(False)
+        self.proposer = copy.deepcopy(self.policy.base).requires_grad_(False)
         self.critic_optimizer = Adam(self.policy.critic.parameters(), learning_rate)
         self.base_optimizer = Adam(self.policy.base.parameters(), base_learning_rate)
         self.clone_optimizer = Adam(self.policy.base.parameters(), clone_learning_rate)
@@ -187,7 +195,8 @@ class PARL(Algorithm):
     def distill(self, data: Batch) -> Metrics:
         """Take one step of the policy towards a draw of its optimised actions."""
         with torch.no_grad():
-            plans, values = self.policy.optimized(data.obs, self.noise(len(data)))
+            noise = self.noise(len(data))
+            plans, values = self.policy.optimized(data.obs, noise, self.proposer)
             chosen = self.draw(values)
             gain = values.gather(1, chosen[:, None])[:, 0] - values.amin(1)
         imitated = Batch(
@@ -197,12 +206,14 @@ class PARL(Algorithm):
         )  # fmt: skip
         loss = self.policy.base.bc_loss(imitated)
         self.base_optimizer.step(loss)
+        polyak(self.proposer, self.policy.base, self.proposal_tau)
         return {"bc_loss": loss.detach(), "q_gain": gain.mean()}
 
     def clone(self, data: Batch) -> Metrics:
         """Take one step of a new policy on the data."""
         loss = self.policy.base.bc_loss(as_plans(data, self.policy.spec.horizon))
         self.clone_optimizer.step(loss)
+        polyak(self.proposer, self.policy.base, 1.0)
         return {"bc_loss": loss.detach()}
 
     def noise(self, rows: int) -> Tensor:
@@ -230,6 +241,7 @@ class PARL(Algorithm):
         return {
             "policy": self.policy,
             "target": self.target,
+            "proposer": self.proposer,
             "critic_optimizer": self.critic_optimizer,
             "base_optimizer": self.base_optimizer,
             "clone_optimizer": self.clone_optimizer,

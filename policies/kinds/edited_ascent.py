@@ -84,16 +84,19 @@ class EditedAscentPolicy(Policy):
         plans, values = self.optimized(obs, noise)
         return picked(plans, values.argmax(1))
 
-    def optimized(self, obs: Obs, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def optimized(
+        self, obs: Obs, noise: Tensor, proposer: Policy | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return optimised raw plans ``[B, K, H, A]``, and their mean values ``[B, K]``.
 
         Args:
             obs: raw observations ``[B, O]``, or parts.
             noise: of any number of proposals, ``[B, N, *base.noise_shape]``.
+            proposer: what proposes, in place of the base; a policy of the same kind.
         """
         many = noise.shape[1]
         kept = min(self.kept, many)
-        plans = self.base(repeated(obs, many), noise.flatten(0, 1))
+        plans = (proposer or self.base)(repeated(obs, many), noise.flatten(0, 1))
         plans = plans.reshape(-1, many, *plans.shape[1:])
         share = obs_share(self.critic, self.normalizer.obs(obs))
         values, slopes = self._looked_at(share, self._executed(plans))

@@ -50,6 +50,7 @@ def made(**keywords: Any) -> PARL:
     settings = {
         "hidden": (16, 16), "learning_rate": 3e-3, "critics": 5, "candidates": 6, "kept": 3,
         "backup_candidates": 4, "ascent_steps": 2, "step_size": 0.1, "base_every": 1,
+        "proposal_tau": 1.0,
     }  # fmt: skip
     return PARL(Setup(RUN, base=flow()), **{**settings, **keywords})
 
@@ -154,8 +155,9 @@ def test_no_ascent_is_the_best_of_the_proposals() -> None:
             assert torch.allclose(played[row], plans[values.index(max(values))], atol=1e-6)
 
 
-def test_losses_by_a_loop_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    algorithm = made()
+@pytest.mark.parametrize("proposal_tau", [1.0, 0.3])
+def test_losses_by_a_loop_over_rows(proposal_tau: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = made(proposal_tau=proposal_tau)
     data = few()
     for _ in range(5):
         algorithm.update(data)
@@ -178,9 +180,15 @@ def test_losses_by_a_loop_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
             error = old.policy.critic(normalizer.obs(obs[None]), stored[None])[:, 0] - backup
         critic_loss += float(error.square().mean()) / 6
     assert metrics["critic_loss"] == pytest.approx(critic_loss, rel=1e-3)
-    # The policy imitates what the critics, after their step, made of its own actions.
+    # The policy imitates what the critics, after their step, made of its own actions, or of those
+    # of its copy that follows.
     moved = copy.deepcopy(algorithm.policy)
-    moved.base = old.policy.base
+    moved.base = old.proposer
+    same = [
+        torch.equal(*pair)
+        for pair in zip(old.proposer.parameters(), old.policy.base.parameters(), strict=True)
+    ]
+    assert all(same) is (proposal_tau == 1)
     found = [optimized_by_hand(moved, data.obs[row], noise[1, row]) for row in range(6)]  # type: ignore[index]
     chosen = torch.stack([one[1][0] for one in found])
     gain = sum(one[1][1] - min(value for _, value, _ in one) for one in found) / 6
@@ -191,6 +199,9 @@ def test_losses_by_a_loop_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_rng_state(seeds)
     assert metrics["bc_loss"] == pytest.approx(old.policy.base.bc_loss(imitated).item(), rel=1e-4)
     assert metrics["q_gain"] == pytest.approx(gain, abs=1e-4)
+    three = (old.proposer, algorithm.policy.base, algorithm.proposer)
+    for behind, ahead, now in zip(*(one.parameters() for one in three), strict=True):
+        torch.testing.assert_close(now, torch.lerp(behind, ahead.detach(), proposal_tau))
 
 
 def test_draws_follow_the_softmax() -> None:
@@ -205,7 +216,7 @@ def test_who_learns_from_what() -> None:
     algorithm = made(base_every=2)
     parts = {
         "base": algorithm.policy.base, "critic": algorithm.policy.critic,
-        "target": algorithm.target,
+        "target": algorithm.target, "proposer": algorithm.proposer,
     }  # fmt: skip
 
     def moved(step: Any) -> set[str]:
@@ -218,9 +229,11 @@ def test_who_learns_from_what() -> None:
         }
 
     assert moved(lambda: algorithm.update_critic(few())) == {"critic", "target"}
-    assert moved(lambda: algorithm.update(few())) == {"base", "critic", "target"}
+    assert moved(lambda: algorithm.update(few())) == {
+        "base", "critic", "proposer", "target",
+    }  # fmt: skip
     assert moved(lambda: algorithm.update(few())) == {"critic", "target"}
-    assert moved(lambda: algorithm.clone(few())) == {"base"}
+    assert moved(lambda: algorithm.clone(few())) == {"base", "proposer"}
     budget = Budget(offline_steps=8, online_steps=9)
     assert [(p.name, p.length) for p in algorithm.phases(budget)] == [("critic", 8), ("online", 9)]
     algorithm.starts_cloned = False
@@ -229,11 +242,13 @@ def test_who_learns_from_what() -> None:
     ]  # fmt: skip
 
 
-def test_its_own_actions_become_better() -> None:
+@pytest.mark.parametrize("proposal_tau", [1.0, 0.05])
+def test_its_own_actions_become_better(proposal_tau: float) -> None:
     """The policy itself, without its critics, moves to what is rewarded."""
     algorithm = made(
-        base_learning_rate=1e-2, temperature=0.05, critics=2, step_size=0.05, ascent_steps=1
-    )
+        base_learning_rate=1e-2, temperature=0.05, critics=2, step_size=0.05, ascent_steps=1,
+        proposal_tau=proposal_tau,
+    )  # fmt: skip
     torch.manual_seed(1)
 
     def reward(obs: Tensor, action: Tensor) -> Tensor:
@@ -277,7 +292,13 @@ def test_cut_chunks_go_on_as_a_new_plan() -> None:
 
 
 def test_settings_that_do_not_fit_are_refused() -> None:
-    for wrong in ({"kept": 7}, {"target_critics": 6}, {"temperature": 0.0}, {"ascent_steps": -1}):
+    for wrong in (
+        {"kept": 7},
+        {"target_critics": 6},
+        {"temperature": 0.0},
+        {"ascent_steps": -1},
+        {"proposal_tau": 1.5},
+    ):
         with pytest.raises(TrimtabError):
             made(**wrong)
     for wrong in ({"kept": 7}, {"act_steps": 4}, {"critics": 0}, {"step_size": -1.0}):
