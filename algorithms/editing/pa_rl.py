@@ -24,8 +24,8 @@ by Cal-QL's regulariser, of weight 0.005, which needs the data's returns, and a 
   (there: they are stored, and the policy learns in rounds between episodes);
 - during warm-up the policy's own actions are played;
 - a copy that follows the policy slowly proposes what is imitated, ``proposal_tau`` (there: the
-  policy of the round). A clone that was stopped early samples more narrowly than it was taught.
-  Where it imitates its own samples, each time anew, they shrink, whatever the critic says;
+  policy of the round). A clone that was stopped early does not sample what it was taught. Where it
+  imitates its own samples, each time anew, it drifts away, whatever the critic says;
 - no dataset action takes the place of the worst of the K, which the code offers;
 - ``backup_candidates`` of 4 in the target and for imitation (32), of which all are optimised; five
   critics (ten); batches of 128 (256).

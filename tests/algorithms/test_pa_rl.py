@@ -276,6 +276,46 @@ def test_its_own_actions_become_better(proposal_tau: float) -> None:
     assert own > before + 0.4 and chosen > own + 0.1
 
 
+def anything(action: Tensor) -> Batch:
+    """Decisions ``[128]`` of an action in random states, all worth the same."""
+    obs, nothing = torch.randn(128, 3), torch.zeros(128)
+    valid = torch.ones(128, 2, dtype=torch.bool)
+    return Batch(obs, action.expand(128, 2, 2), nothing, obs, nothing, valid, whole=True)
+
+
+def clone_of_two_ways() -> FlowPolicy:
+    """A flow that was taught to go either way, and stopped early."""
+    torch.manual_seed(1)
+    base, zero = FlowPolicy(RUN, hidden=(32, 32), sampling_steps=5), torch.zeros(3)
+    base.fit_normalizer(
+        Statistics(zero, zero + 1, zero - 2, zero + 3, -torch.ones(2), torch.ones(2))
+    )
+    optimizer = torch.optim.Adam(base.parameters(), 3e-3)
+    for _ in range(200):
+        optimizer.zero_grad()
+        base.bc_loss(anything(1.6 * torch.randint(2, (128, 1, 1)) - 0.8)).backward()
+        optimizer.step()
+    return base
+
+
+@pytest.mark.parametrize(("proposal_tau", "least", "most"), [(1.0, 0.3, 9.0), (0.005, 0.0, 0.15)])
+def test_an_early_clone_stays_itself_if_a_slow_copy_proposes(
+    proposal_tau: float, least: float, most: float
+) -> None:
+    """Where every action is worth the same, there is nothing to learn, and nothing should move."""
+    clone = clone_of_two_ways()
+    algorithm = PARL(
+        Setup(RUN, base=copy.deepcopy(clone)), hidden=(16,), critics=2, candidates=4, kept=4,
+        ascent_steps=0, temperature=1e6, base_learning_rate=1e-3, proposal_tau=proposal_tau,
+    )  # fmt: skip
+    for _ in range(200):
+        algorithm.distill(anything(torch.zeros(2)))
+    obs, noise = torch.randn(500, 3), clone.sample_noise(500)
+    with torch.no_grad():
+        moved = float((algorithm.policy.base(obs, noise) - clone(obs, noise)).abs().mean())
+    assert least < moved < most
+
+
 def test_cut_chunks_go_on_as_a_new_plan() -> None:
     algorithm = made()
     data = few()
