@@ -12,17 +12,14 @@ from __future__ import annotations
 import collections
 import contextlib
 import gc
-import importlib.util
 import json
 import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -77,21 +74,6 @@ settings.load_profile("trimtab")
 def root() -> Path:
     """The root of the repository."""
     return Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(scope="session")
-def load_module() -> Callable[[Path], Any]:
-    """Load a file that is in no package, such as a script, as a module."""
-
-    def load(path: Path) -> ModuleType:
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # where its dataclasses look for their module
-        spec.loader.exec_module(module)
-        return module
-
-    return load
 
 
 # One file of tests for all tasks; the rest of a group's name is the family.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from loading import load_module
 
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -20,16 +18,7 @@ from trimtab.types import TrimtabError
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("methods", ROOT / "scripts" / "methods.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["methods"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-PAGE = _script()
+PAGE = load_module(ROOT / "scripts" / "methods.py")
 CELLS = [
     (learner, kind, cell)
     for learner, cells in PAGE.cross_product().items()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from loading import load_module
 
 from trimtab.benchmarks.runs.identity import hash_of
 from trimtab.benchmarks.runs.rows import SCHEMA, read_episodes
@@ -73,7 +74,6 @@ def test_a_renamed_method_is_read_under_its_name_of_now() -> None:
 
 def test_what_cannot_be_published_is_one_line_and_changes_nothing(
     root: Path,
-    load_module: Any,
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

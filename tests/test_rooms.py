@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from loading import load_module
 
 ROOT = Path(__file__).resolve().parent.parent
 LONGEST_FILE = 400
@@ -25,16 +23,7 @@ ORDER = (
 """The rooms of ``benchmarks/`` from the ground up; those of one set do not know one another."""
 
 
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("rooms", ROOT / "scripts" / "rooms.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["rooms"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-ROOMS = _script()
+ROOMS = load_module(ROOT / "scripts" / "rooms.py")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ are computed in double precision too, so what is left of the difference is the o
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loading import load_module
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
@@ -27,12 +27,7 @@ from trimtab.policies.networks.critic import EnsembleCritic, EnsembleLinear
 from trimtab.types import Batch, PolicySpec, Statistics
 
 ROOT = Path(__file__).resolve().parents[2]
-FOUND = importlib.util.spec_from_file_location(
-    "written_numbers", ROOT / "scripts" / "written_numbers.py"
-)
-assert FOUND is not None and FOUND.loader is not None
-written = importlib.util.module_from_spec(FOUND)
-FOUND.loader.exec_module(written)
+written = load_module(ROOT / "scripts" / "written_numbers.py")
 
 THEIRS = json.loads((Path(__file__).parent / "data" / "corl_offline.json").read_text())
 TOLERANCE: dict[str, Any] = {"rel": 1e-7, "abs": 1e-8}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from loading import load_module
 from torch.distributions import Normal
 
 from trimtab.algorithms.base import Setup
@@ -17,10 +17,7 @@ from trimtab.algorithms.offline.iql import IQL
 from trimtab.algorithms.phases import Budget
 from trimtab.types import Batch, TrimtabError
 
-FOUND = importlib.util.spec_from_file_location("chain", Path(__file__).with_name("chain.py"))
-assert FOUND is not None and FOUND.loader is not None
-chain = importlib.util.module_from_spec(FOUND)
-FOUND.loader.exec_module(chain)
+chain = load_module(Path(__file__).with_name("chain.py"))
 
 SetupOf = Callable[..., Setup]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loading import load_module
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.datasets.episodes import Dataset, Episode
@@ -20,10 +20,7 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.types import Batch, BatchSpec, Source
 
-SPEC = importlib.util.spec_from_file_location("chain", Path(__file__).with_name("chain.py"))
-assert SPEC is not None and SPEC.loader is not None
-chain = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(chain)
+chain = load_module(Path(__file__).with_name("chain.py"))
 
 NAMES = [file.stem for file in chain.FILES]
 EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all there is to learn

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loading import load_module
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup
@@ -26,10 +26,7 @@ from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import Batch, PolicySpec, TrimtabError
 
-FOUND = importlib.util.spec_from_file_location("chain", Path(__file__).with_name("chain.py"))
-assert FOUND is not None and FOUND.loader is not None
-chain = importlib.util.module_from_spec(FOUND)
-FOUND.loader.exec_module(chain)
+chain = load_module(Path(__file__).with_name("chain.py"))
 
 PLAN = PolicySpec(3, 3, 2, (-1.0, -2.0), (1.0, 2.0))
 RUN = replace(PLAN, horizon=2)

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+from loading import load_module
 
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.io import sandbox as apart
@@ -56,7 +58,7 @@ def make_dataset() -> MakeDataset:
 
 
 @pytest.fixture(scope="session")
-def foreign(load_module: Callable[[Path], ModuleType]) -> ModuleType:
+def foreign() -> Any:
     """Return the module beside this one that writes files as other projects do."""
     return load_module(Path(__file__).with_name("foreign.py"))
 

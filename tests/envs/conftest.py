@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
+from loading import load_module
 
 from trimtab.envs.registry import confirm, get_spec
 
@@ -15,13 +16,13 @@ HERE = Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="session")
-def fingerprints(load_module: Callable[[Path], ModuleType]) -> ModuleType:
+def fingerprints() -> Any:
     """``scripts/fingerprints.py``."""
     return load_module(HERE.parents[1] / "scripts" / "fingerprints.py")
 
 
 @pytest.fixture(scope="session")
-def as_published(fingerprints: ModuleType) -> Callable[[str], None]:
+def as_published(fingerprints: Any) -> Callable[[str], None]:
     """What holds a task's physics, as it is in this process, to the published one."""
     text = (HERE / "published_physics.json").read_text(encoding="utf-8")
     published: dict[str, dict[str, str]] = json.loads(text)

@@ -9,11 +9,10 @@ Playground takes half a minute to compile, so three of different kinds are compi
 
 import dataclasses
 import functools
-import importlib.util
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -21,6 +20,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
+from loading import load_module
 
 from trimtab.envs import registry
 from trimtab.envs.core.spec import RawEnv
@@ -30,19 +30,10 @@ from trimtab.envs.register import gymnasium_id
 from trimtab.envs.registry import list_envs, list_families, list_tasks
 from trimtab.envs.vector import make_vec
 
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 HORIZON = 20
 SEED = 7
 
-TASKS = load(Path(__file__).with_name("tasks.py"))
+TASKS = load_module(Path(__file__).with_name("tasks.py"))
 COMPILED, SHARING, TRACED, WHOLE = TASKS.COMPILED, TASKS.SHARING, TASKS.TRACED, TASKS.WHOLE
 shared_contract = TASKS.shared_contract
 

@@ -17,12 +17,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from loading import load_module
 
 from trimtab.envs import registry
 from trimtab.envs.core import fingerprint as physics
@@ -42,17 +43,8 @@ OF_EACH_FAMILY = (
     "ogbench/cube-single-v0", "pusht/PushT-v0",
 )  # fmt: skip
 
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = load(ROOT / "scripts" / "fingerprints.py")
-WHOLE: list[str] = load(Path(__file__).with_name("tasks.py")).WHOLE
+SCRIPT = load_module(ROOT / "scripts" / "fingerprints.py")
+WHOLE: list[str] = load_module(Path(__file__).with_name("tasks.py")).WHOLE
 """Tasks that are played elsewhere; of the others the contract tests confirm the physics."""
 QUICKEST = "playground/CartpoleSwingup"
 """Of the tasks that are compiled, the closing of the first is looked at; all close by one class."""

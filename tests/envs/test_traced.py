@@ -5,20 +5,20 @@ their reset by itself and their reward) are traced. This file comes behind the o
 tasks, of which a process keeps only a few.
 """
 
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from loading import load_module
 
 from trimtab.envs.engines.mjx_programs import load_suite, programs
 from trimtab.envs.registry import get_spec
 
-TASKS = runpy.run_path(str(Path(__file__).with_name("tasks.py")))
-TRACED: list[str] = TASKS["TRACED"]
-STEPPED_AS: dict[str, str] = TASKS["STEPPED_AS"]
+TASKS = load_module(Path(__file__).with_name("tasks.py"))
+TRACED: list[str] = TASKS.TRACED
+STEPPED_AS: dict[str, str] = TASKS.STEPPED_AS
 
 
 @pytest.mark.parametrize("id", TRACED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import runpy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loading import load_module
 
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.bundle.files import CONFIG, Array, sealed
 
-_module = runpy.run_path(str(Path(__file__).with_name("cases.py")))
-CASES: list[str] = _module["CASES"]
-POLICY_OF: Callable[[str], Policy] = _module["policy_of"]
+_module = load_module(Path(__file__).with_name("cases.py"))
+CASES: list[str] = _module.CASES
+POLICY_OF: Callable[[str], Policy] = _module.policy_of
 CONTRACT = {
     "env": "robotics/PointMaze-TwoRoutes-v0",
     "env_options": {"horizon": 250},

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from loading import load_module
 
 from trimtab.benchmarks.board.reproduction import compare_rows
 from trimtab.benchmarks.runs.rows import collect_episodes
@@ -63,7 +63,7 @@ def test_a_score_outside_the_interval_is_seen(published: pa.Table) -> None:
 
 
 def test_what_cannot_be_compared_is_one_line(
-    root: Path, load_module: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = load_module(root / "scripts" / "compare_results.py")
     rows = (RESULTS / "episodes.parquet").read_bytes()

@@ -10,7 +10,6 @@ Of the 2,000 cases 15 were unclean when they were first looked at; they belong t
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
 import shutil
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loading import load_module
 
 from trimtab import plugins
 from trimtab.benchmarks.cli.main import main, run
@@ -41,19 +41,8 @@ FORMATS = {"d4rl": "data.hdf5", "ogbench": "data.npz"}
 
 
 HERE = Path(__file__).parent
-
-
-def _module(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its dataclasses look for their module
-    spec.loader.exec_module(module)
-    return module
-
-
-wrong = _module(HERE / "wrong.py")
-foreign = _module(HERE.parents[1] / "datasets" / "foreign.py")
+wrong = load_module(HERE / "wrong.py")
+foreign = load_module(HERE.parents[1] / "datasets" / "foreign.py")
 OF_OTHERS = range(wrong.FOREIGN, wrong.FOREIGN + 12)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loading import load_module
 
 from trimtab.benchmarks.data.behaviour import BehaviourPolicy, behaviour_folder
 from trimtab.benchmarks.data.published import beginning_problem, beginnings
@@ -23,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def script(load_module: Any) -> Any:
+def script() -> Any:
     return load_module(ROOT / "scripts" / "tiers.py")
 
 

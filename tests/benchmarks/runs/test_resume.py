@@ -7,7 +7,6 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import random
-import runpy
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loading import load_module
 
 from trimtab.algorithms.steering.frozen import Frozen
 from trimtab.benchmarks.artefacts.export import export_bundle
@@ -198,9 +198,9 @@ def test_killed_at_three_random_moments(
 @pytest.fixture(scope="module")
 def exported(root: Path) -> set[str]:
     """What is exported in ``tests/policies``, and was here, by the kinds that it is composed of."""
-    module = runpy.run_path(str(root / "tests" / "policies" / "cases.py"))
-    cases = {*module["CASES"]} - {"black_box"}  # no method has it, and to make one is to export one
-    return {str([*kinds_in(module["policy_of"](case).config())]) for case in cases}
+    module = load_module(root / "tests" / "policies" / "cases.py")
+    cases = {*module.CASES} - {"black_box"}  # no method has it, and to make one is to export one
+    return {str([*kinds_in(module.policy_of(case).config())]) for case in cases}
 
 
 def kinds_in(described: Any) -> Iterator[str]:

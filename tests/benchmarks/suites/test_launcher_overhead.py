@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loading import load_module
 
 
 @pytest.fixture(scope="module")
-def script(root: Path, load_module: Any) -> Any:
+def script(root: Path) -> Any:
     return load_module(root / "scripts" / "launcher_overhead.py")
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from loading import load_module
 
 
 @pytest.fixture(scope="module")
-def stops(root: Path, load_module: Any) -> Any:
+def stops(root: Path) -> Any:
     """The script as a module."""
     return load_module(root / "scripts" / "stop_commands.py")
 
