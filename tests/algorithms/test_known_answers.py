@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,49 +16,13 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
-from trimtab.types import Batch, BatchSpec, Source
+from trimtab.types import BatchSpec, Source
 
-chain = load_module(Path(__file__).with_name("chain.py"))
-
-NAMES = [file.stem for file in chain.FILES]
-EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all there is to learn
-    "hidden": [32, 32],
-    "layer_norm": False,
-    "learning_rate": 5e-3,
-    "tau": 0.2,
-    "magnitude": 1.0,
-    "initial_temperature": 0.1,
-    "backup_entropy": False,
-    "target_noise": 0.0,
-    "expectile": 0.5,
-    "critics": 3,
-    "actor_every": 1,
-    "student_hidden": [32, 32],
-    "vae_hidden": [16],
-    "online_imitation": 0.0,
-    "actor_learning_rate": 5e-3,
-    "critic_learning_rate": 5e-3,
-    "actor_penalty": 0.0,
-    "critic_penalty": 0.0,
-    "conservative_weight": 0.0,
-    "diversity": 0.0,
-    "policy_smoothness": 0.0,
-    "value_smoothness": 0.0,
-    "caution": 0.0,
-    "samples": 2,
-    "dropout": 0.0,
-    "penalty": 0.0,
-}
-
-TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
-
+exact = load_module(Path(__file__).with_name("exact.py"))
+chain = exact.chain
+NAMES, EXACT, TOLERANCE = exact.NAMES, exact.EXACT, exact.TOLERANCE
 
 SLOW = {"rebrac": 500, "edac": 500, "sac_n": 500, "ro2o": 500}  # their networks begin near 0
-
-
-@functools.cache
-def with_critics() -> list[str]:
-    return [name for name in NAMES if chain.critics_of(chain.built(name, **EXACT)) is not None]
 
 
 def test_every_method_is_read_or_said_to_have_no_values() -> None:
@@ -155,26 +117,6 @@ def decisions(algorithm: Algorithm, length: int) -> Source:
     return source if aux else Mixture([recorded(length, wants, generator), source], [1, 1])
 
 
-def settled(
-    update: Callable[[], object], found: Callable[[], float], bound: float, most: int
-) -> float:
-    """Update until the error found is below half of ``bound`` twice, 25 updates apart; return it.
-
-    After ``most`` updates, return the error found then. Between half and the whole bound only that
-    counts: on its way to a wrong answer a method may pass by the right one.
-    """
-    assert most % 25 == 0
-    below, error = 0, float("inf")
-    for number in range(1, most + 1):
-        update()
-        if number % 25 == 0:
-            error = found()
-            below = below + 1 if error < bound / 2 else 0
-            if below == 2:
-                break
-    return error
-
-
 def errors(
     algorithm: Algorithm, known: dict[tuple[int, ...], float]
 ) -> dict[tuple[int, ...], float]:
@@ -190,11 +132,6 @@ def errors(
             )
         found[state, *signs] = float((values - value).abs().max())
     return found
-
-
-def largest(errors: Iterable[float]) -> float:
-    """Return the largest error; not a number if one is none, which ``max`` would leave out."""
-    return float(np.max(list(errors)))
 
 
 def told(algorithm: Algorithm, plan: tuple[int, ...], state: int, *signs: int) -> bool:
@@ -221,10 +158,12 @@ def worst(
         algorithm.update(replace(data, cost=torch.zeros_like(data.reward)))  # nothing costs
         held.restore()
 
-    return settled(update, lambda: largest(errors(algorithm, whole).values()), bound, updates)
+    return exact.settled(
+        update, lambda: exact.largest(errors(algorithm, whole).values()), bound, updates
+    )
 
 
-@pytest.mark.parametrize("name", with_critics())
+@pytest.mark.parametrize("name", exact.with_critics())
 def test_critics_solve_the_chain(name: str) -> None:
     """Terminations, time limits, off-policy decisions and, where there is one, entropy."""
     torch.manual_seed(0)
@@ -233,7 +172,7 @@ def test_critics_solve_the_chain(name: str) -> None:
     assert worst(algorithm, (-1,), bound, SLOW.get(name, 250)) < bound
 
 
-@pytest.mark.parametrize("name", with_critics())
+@pytest.mark.parametrize("name", exact.with_critics())
 def test_critics_solve_the_chain_of_chunks(name: str) -> None:
     """Two pushes a decision: summed rewards, one discount, and chunks that the end cuts short."""
     torch.manual_seed(0)
@@ -320,128 +259,3 @@ def test_value_functions_solve_the_chain(name: str) -> None:
     known = torch.tensor(chain.coin_values(), dtype=torch.float32)
     assert float(known.max() - known.min()) > 0.4
     torch.testing.assert_close(torch.stack(learned).mean(0), known, atol=0.1, rtol=0)
-
-
-# A linear-quadratic task: s' = DRIFT s + GAIN u, reward -(s^2 + COST u^2).
-
-DRIFT, GAIN, COST = 0.9, 0.5, 0.3
-
-
-def riccati() -> tuple[float, float]:
-    """Return P and k of the optimal value -P s^2 and policy u = -k s, by iteration."""
-    weight = 1.0
-    for _ in range(1000):
-        feedback = chain.GAMMA * weight * DRIFT * GAIN / (COST + chain.GAMMA * weight * GAIN**2)
-        closed = DRIFT - GAIN * feedback
-        weight = 1.0 + COST * feedback**2 + chain.GAMMA * weight * closed**2
-    return weight, feedback
-
-
-def quadratic(count: int, latents: bool, generator: torch.Generator) -> Batch:
-    """Decisions by chance, that never end; the position is the observation's first entry."""
-    position, push = (2 * torch.rand(count, 1, generator=generator) - 1 for _ in range(2))
-    pad = torch.zeros(count, chain.STATES - 1)
-    action = push[:, None]
-    return Batch(
-        obs=torch.cat([position, pad], 1),
-        action=action,
-        reward=-(position.square() + COST * push.square())[:, 0],
-        next_obs=torch.cat([DRIFT * position + GAIN * push, pad], 1),
-        discount=torch.full((count,), chain.GAMMA),
-        valid=torch.ones(count, 1, dtype=torch.bool),
-        aux={"latent": action, "moment": torch.zeros(count)} if latents else {},
-        next_action=torch.zeros_like(action),
-        mc_return=torch.zeros(count),
-        cost=torch.zeros(count),
-    )
-
-
-HELD = (
-    "sb3",
-    "td3_bc",
-    "guided_td3_bc",
-    "oap",
-    "mdpo",
-    "best_of_n",
-    "diffusion_ql",
-    "qc",
-    "awac",
-    "ogsrl",
-)
-
-
-@pytest.mark.parametrize("name", [n for n in with_critics() if not n.startswith(HELD)])
-def test_actor_and_critics_find_the_riccati_solution(name: str) -> None:
-    """All but peers and those that are held to more: data, an old policy, or a base's samples."""
-    torch.manual_seed(0)
-    settings = {**EXACT, "initial_temperature": 1e-3, "target_entropy": -4.0, "alpha": 0.0}
-    algorithm = chain.built(name, **settings)
-    generator = torch.Generator().manual_seed(1)
-    weight, feedback = riccati()
-    position = torch.linspace(-0.8, 0.8, 9)[:, None]
-    obs = torch.cat([position, torch.zeros(9, chain.STATES - 1)], 1)
-    push = position.flip(0)
-    reached = DRIFT * position + GAIN * push
-    known = -(position.square() + COST * push.square() + chain.GAMMA * weight * reached.square())
-    read = chain.critics_of(algorithm)
-    assert read is not None
-
-    def error() -> float:
-        with torch.no_grad():
-            action = algorithm.policy.act(obs, deterministic=True)
-            values = [value - known[:, 0] for value in read(obs, push[:, None])]
-        missed = [action[:, 0] + feedback * position, *values]
-        return largest(float(each.abs().mean()) for each in missed)
-
-    def update() -> None:
-        algorithm.update(quadratic(128, bool(algorithm.aux_shapes), generator))
-
-    bound = min(TOLERANCE.get(name, 0.12), 0.17)  # values are smaller here than on the chain
-    assert bound < feedback / 3 and bound < float(known.std()) / 2
-    assert settled(update, error, bound, 400) < bound
-
-
-def optimal(count: int, latents: bool, generator: torch.Generator) -> Batch:
-    """Decisions of the optimal policy with noise around it, as a dataset of it would have them."""
-    weight, feedback = riccati()
-    drawn = quadratic(count, latents, generator)
-    position = drawn.obs[:, :1]
-    noise = 0.3 * torch.randn(2, count, 1, generator=generator)
-    push = (noise[0] - feedback * position).clamp(-1, 1)
-    reached = DRIFT * position + GAIN * push
-    reward = -(position.square() + COST * push.square())[:, 0]
-    return replace(
-        drawn,
-        action=push[:, None],
-        reward=reward,
-        next_obs=torch.cat([reached, torch.zeros(count, chain.STATES - 1)], 1),
-        next_action=(noise[1] - feedback * reached).clamp(-1, 1)[:, None],
-        mc_return=reward - chain.GAMMA * weight * reached.square()[:, 0],
-    )
-
-
-OF_DATA = {"bc": 300, "td3_bc": 400, "guided_td3_bc": 400, "awac": 300, "iql": 300, "famo2o": 300,
-           "cql": 300, "cal_ql": 300, "rebrac": 900, "cfgrl": 400, "cfpi": 400}  # fmt: skip
-"""Updates, at most, of the methods that are held to data."""
-
-
-@pytest.mark.parametrize("name", OF_DATA)
-def test_methods_of_data_find_the_riccati_solution_in_data_of_it(name: str) -> None:
-    """With their own penalties and weights, which the test above sets to nothing."""
-    torch.manual_seed(0)
-    rates = dict.fromkeys(("learning_rate", "actor_learning_rate", "critic_learning_rate"), 3e-3)
-    algorithm = chain.built(name, hidden=[32, 32], tau=0.05, **rates)
-    generator = torch.Generator().manual_seed(1)
-    _, feedback = riccati()
-    position = torch.linspace(-0.8, 0.8, 9)[:, None]
-    obs = torch.cat([position, torch.zeros(9, chain.STATES - 1)], 1)
-
-    def update() -> None:
-        algorithm.update(optimal(128, bool(algorithm.aux_shapes), generator))
-
-    def error() -> float:
-        with torch.no_grad():
-            action = algorithm.policy.act(obs, deterministic=True)
-        return float((action[:, 0] + feedback * position).abs().mean())
-
-    assert settled(update, error, 0.2, OF_DATA[name]) < 0.2 < feedback / 4

@@ -8,8 +8,6 @@ import multiprocessing.connection
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
@@ -36,10 +34,11 @@ from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.types import TrimtabError
 
 HERE = Path(__file__).resolve().parent
+resumed = load_module(HERE / "resumed.py")
+run_folder, outcome, words_of = resumed.run_folder, resumed.outcome, resumed.words_of
 CONTEXT = multiprocessing.get_context("forkserver")
 NEVER = 9.0
 IMPROVING = {"steering", "selection", "editing", "finetuning", "offline_to_online"}
-HOPPING = ("sac", "td3", "ppo", "sb3_sac", "sb3_td3", "sb3_ppo")
 BESIDE = ("ppo", "sac", "td3", "sb3_sac", "sb3_td3", "sb3_ppo")
 # Those that learn nothing have nothing to resume.
 STARTING = [
@@ -116,43 +115,6 @@ def finish(words: list[str]) -> None:
         assert heard.recv() == "already done: False"  # it had something left to do
     child.join()
     assert child.exitcode == 0
-
-
-def run_folder(out: Path) -> Path:
-    (found,) = out.rglob("provenance.json")
-    return found.parent
-
-
-def outcome(folder: Path) -> dict[str, Any]:
-    """Return all that must be the same: weights, last state, rows and log, without times."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    (last,) = (folder / "checkpoint").glob("step-*")
-    kept = sorted((folder / "checkpoint").glob("rows/*"))
-    rows = read_episodes(folder / "episodes.parquet").to_pylist()
-    summary = json.loads((folder / "result.json").read_text())
-    for place in summary["evaluations"]:
-        del place["seconds"]
-    return {
-        "folder": folder.parts[-3:],
-        "weights": (folder / "policy" / "model.safetensors").read_bytes(),
-        "golden": (folder / "policy" / "golden.safetensors").read_bytes(),
-        "state": (last.name, (last / "arrays.safetensors").read_bytes()),
-        "segments": [(path.name, path.read_bytes()) for path in kept],
-        "rows": [{k: v for k, v in row.items() if k != "seconds"} for row in rows],
-        "log": [{k: v for k, v in json.loads(x).items() if k != "seconds"} for x in lines],
-        "summary": {k: v for k, v in summary.items() if k != "seconds"},
-        "files": sorted(str(path.relative_to(folder)) for path in folder.rglob("*")),
-    }
-
-
-def words_of(tiny: Any, method: str, out: Path) -> list[str]:
-    """Return the settings of a run; behind the method's name there may be more of them."""
-    method, *more = method.split()
-    words: list[str] = tiny.cloning(out) if method == "bc" else tiny.online(out, method)
-    if method in HOPPING:  # a simulator with contacts, whose episodes end by themselves
-        words = [*words, "env=gym/Hopper-v5", "env_options.horizon=200"]
-    words += more
-    return list({word.partition("=")[0]: word for word in words}.values())  # each given once
 
 
 @pytest.fixture(scope="module")
@@ -419,58 +381,3 @@ def test_the_global_generator_of_numpy_goes_on_too(
     monkeypatch.setattr(loop.Run, "_load", draw_after_loading)
     train(words)
     np.testing.assert_array_equal(drawn[0], drawn[1])
-
-
-def test_a_sweep_told_to_end_saves_its_runs(tiny: Any, tmp_path: Path) -> None:
-    words = [word for word in words_of(tiny, "sac", tmp_path) if word != "seed=0"]
-    words = [word for word in words if not word.startswith(("online_steps", "checkpoint_every"))]
-    words += ["seed=0,1,2", "online_steps=200000", "checkpoint_every=100000"]
-    command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "train", "-m", *words]
-    pipe = subprocess.PIPE
-    sweep = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
-    try:
-        deadline = time.monotonic() + 120
-        while len(list(tmp_path.rglob("metrics.jsonl"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.2)
-        sweep.send_signal(signal.SIGTERM)
-        _, told = sweep.communicate(timeout=60)
-    finally:
-        sweep.kill()
-    assert sweep.returncode == 143, told
-    assert told.splitlines()[-1].endswith(
-        "the runs' states are saved, run the same command to go on"
-    )
-    folders = [path.parent for path in tmp_path.rglob("provenance.json")]
-    assert len(folders) == 2  # the third was not started
-    for folder in folders:
-        assert load_checkpoint(folder / "checkpoint") is not None
-        before = (folder / "metrics.jsonl").stat().st_size
-        time.sleep(1)
-        assert (folder / "metrics.jsonl").stat().st_size == before  # nobody goes on in secret
-
-
-def test_two_sweeps_on_the_same_folders_do_each_run_once(tiny: Any, tmp_path: Path) -> None:
-    def sweep(out: Path) -> subprocess.Popen[str]:
-        words = [*words_of(tiny, "sac", out), "seed=0,1"]
-        words = [word for word in words if word != "seed=0"]
-        command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "train", "-m", *words]
-        pipe = subprocess.PIPE
-        env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
-
-    def outcomes(out: Path) -> list[dict[str, Any]]:
-        return [outcome(path.parent) for path in sorted(out.rglob("provenance.json"))]
-
-    for child in [sweep(tmp_path / "both"), sweep(tmp_path / "both")]:
-        _, told = child.communicate()
-        assert child.returncode in (0, 2) and "Traceback" not in told
-        assert child.returncode == 0 or "in use" in told
-    for seed in (0, 1):  # one after the other, in this process
-        words = [word for word in words_of(tiny, "sac", tmp_path / "alone") if word != "seed=0"]
-        assert not train(compose_run([*words, f"seed={seed}"])).already_done
-    again = sweep(tmp_path / "both")
-    out, _ = again.communicate()
-    assert again.returncode == 0
-    assert out.count("already done") == 2
-    assert len(outcomes(tmp_path / "both")) == 2
-    assert outcomes(tmp_path / "both") == outcomes(tmp_path / "alone")

@@ -1,0 +1,75 @@
+"""Settings under which values have known answers, and when learning has found one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from loading import load_module
+
+chain = load_module(Path(__file__).with_name("chain.py"))
+
+NAMES = [file.stem for file in chain.FILES]
+EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all there is to learn
+    "hidden": [32, 32],
+    "layer_norm": False,
+    "learning_rate": 5e-3,
+    "tau": 0.2,
+    "magnitude": 1.0,
+    "initial_temperature": 0.1,
+    "backup_entropy": False,
+    "target_noise": 0.0,
+    "expectile": 0.5,
+    "critics": 3,
+    "actor_every": 1,
+    "student_hidden": [32, 32],
+    "vae_hidden": [16],
+    "online_imitation": 0.0,
+    "actor_learning_rate": 5e-3,
+    "critic_learning_rate": 5e-3,
+    "actor_penalty": 0.0,
+    "critic_penalty": 0.0,
+    "conservative_weight": 0.0,
+    "diversity": 0.0,
+    "policy_smoothness": 0.0,
+    "value_smoothness": 0.0,
+    "caution": 0.0,
+    "samples": 2,
+    "dropout": 0.0,
+    "penalty": 0.0,
+}
+
+TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that nobody acted with
+
+
+@functools.cache
+def with_critics() -> list[str]:
+    return [name for name in NAMES if chain.critics_of(chain.built(name, **EXACT)) is not None]
+
+
+def settled(
+    update: Callable[[], object], found: Callable[[], float], bound: float, most: int
+) -> float:
+    """Update until the error found is below half of ``bound`` twice, 25 updates apart; return it.
+
+    After ``most`` updates, return the error found then. Between half and the whole bound only that
+    counts: on its way to a wrong answer a method may pass by the right one.
+    """
+    assert most % 25 == 0
+    below, error = 0, float("inf")
+    for number in range(1, most + 1):
+        update()
+        if number % 25 == 0:
+            error = found()
+            below = below + 1 if error < bound / 2 else 0
+            if below == 2:
+                break
+    return error
+
+
+def largest(errors: Iterable[float]) -> float:
+    """Return the largest error; not a number if one is none, which ``max`` would leave out."""
+    return float(np.max(list(errors)))

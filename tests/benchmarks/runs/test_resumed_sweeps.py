@@ -1,0 +1,75 @@
+"""Sweeps that are told to end, or of which there are two, do each run once and to the same bits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from loading import load_module
+
+from trimtab.benchmarks.core.checkpoint import load_checkpoint
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
+
+resumed = load_module(Path(__file__).with_name("resumed.py"))
+outcome, words_of = resumed.outcome, resumed.words_of
+
+
+def test_a_sweep_told_to_end_saves_its_runs(tiny: Any, tmp_path: Path) -> None:
+    words = [word for word in words_of(tiny, "sac", tmp_path) if word != "seed=0"]
+    words = [word for word in words if not word.startswith(("online_steps", "checkpoint_every"))]
+    words += ["seed=0,1,2", "online_steps=200000", "checkpoint_every=100000"]
+    command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "train", "-m", *words]
+    pipe = subprocess.PIPE
+    sweep = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+    try:
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.rglob("metrics.jsonl"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        sweep.send_signal(signal.SIGTERM)
+        _, told = sweep.communicate(timeout=60)
+    finally:
+        sweep.kill()
+    assert sweep.returncode == 143, told
+    assert told.splitlines()[-1].endswith(
+        "the runs' states are saved, run the same command to go on"
+    )
+    folders = [path.parent for path in tmp_path.rglob("provenance.json")]
+    assert len(folders) == 2  # the third was not started
+    for folder in folders:
+        assert load_checkpoint(folder / "checkpoint") is not None
+        before = (folder / "metrics.jsonl").stat().st_size
+        time.sleep(1)
+        assert (folder / "metrics.jsonl").stat().st_size == before  # nobody goes on in secret
+
+
+def test_two_sweeps_on_the_same_folders_do_each_run_once(tiny: Any, tmp_path: Path) -> None:
+    def sweep(out: Path) -> subprocess.Popen[str]:
+        words = [*words_of(tiny, "sac", out), "seed=0,1"]
+        words = [word for word in words if word != "seed=0"]
+        command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "train", "-m", *words]
+        pipe = subprocess.PIPE
+        env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
+
+    def outcomes(out: Path) -> list[dict[str, Any]]:
+        return [outcome(path.parent) for path in sorted(out.rglob("provenance.json"))]
+
+    for child in [sweep(tmp_path / "both"), sweep(tmp_path / "both")]:
+        _, told = child.communicate()
+        assert child.returncode in (0, 2) and "Traceback" not in told
+        assert child.returncode == 0 or "in use" in told
+    for seed in (0, 1):  # one after the other, in this process
+        words = [word for word in words_of(tiny, "sac", tmp_path / "alone") if word != "seed=0"]
+        assert not train(compose_run([*words, f"seed={seed}"])).already_done
+    again = sweep(tmp_path / "both")
+    out, _ = again.communicate()
+    assert again.returncode == 0
+    assert out.count("already done") == 2
+    assert len(outcomes(tmp_path / "both")) == 2
+    assert outcomes(tmp_path / "both") == outcomes(tmp_path / "alone")
