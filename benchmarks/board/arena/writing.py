@@ -17,13 +17,14 @@ FILES = ("arena.md", "arena.csv", "curves.csv")
 
 READING = """\
 Every method of a contest starts from the same frozen policies, one a seed, and has the same
-budget of environment steps. **Control gain** is the difference to the best control of the contest
-(named beside it): controls learn nothing, or no more than a constant or a ranking of the base's
-own samples. **Area** is the mean score over the budget, **regret** what it lacks to the best
-method's area, **worst drop** how far the score fell below the base's on the way. **Distance** is
-that of the last policy's actions from a sample of the base, in half ranges of an action; that of
-`frozen` is two samples' of the base itself. **ms** is one decision for one observation, in torch
-and in ONNX. Intervals are over seeds, 95 percent."""
+budget of environment steps. **Control gain** is the difference to the best control of the
+contest (named beside it): controls learn nothing, or no more than a constant or a ranking of the
+base's own samples. Gains are over the seeds that both sides have. **Area** is the mean score
+over the budget, **regret** what it lacks to the best method's area, **worst drop** how far the
+score fell below the base's on the way. **Distance** is that of the last policy's actions from a
+sample of the base, in half ranges of an action; that of `frozen` is two samples' of the base
+itself. **ms** is one decision for one observation, in torch and in ONNX. Intervals are over
+seeds, 95 percent."""
 
 _INTERVALS = ("score", "gain", "control_gain")
 """Columns that are an interval: an estimate with two ends."""

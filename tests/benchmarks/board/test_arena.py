@@ -67,10 +67,13 @@ def rows_and_runs() -> tuple[list[EpisodeRow], list[dict[str, Any]]]:
     return rows, runs
 
 
+CONTROLS = ["frozen", "zero_noise"]
+
+
 @pytest.fixture(scope="module")
 def arena() -> Arena:
     rows, runs = rows_and_runs()
-    return build(episodes_table(rows), runs, ["frozen", "zero_noise"])
+    return build(episodes_table(rows), runs, CONTROLS)
 
 
 def row_of(arena: Arena, label: str) -> ArenaRow:
@@ -104,6 +107,26 @@ def test_a_gain_is_over_the_best_control_of_the_contest(arena: Arena) -> None:
     assert steered.gain == pytest.approx(difference_interval(ours, base, rate=True))
     assert row_of(arena, "zero_noise").control_gain is None
     assert row_of(arena, "frozen").gain is None
+
+
+def test_a_method_with_fewer_seeds_is_held_against_the_bases_that_it_started_from(
+    arena: Arena,
+) -> None:
+    """A third base, from which only the controls have runs, is far better; no gain counts it."""
+    rows, runs = rows_and_runs()
+    further = [replace(row, seed=2, success=True) for row in rows if row.seed == 1]
+    rows += [row for row in further if row.algorithm in CONTROLS]
+    runs += [
+        {**run, "seed": 2}
+        for run in runs
+        if run["seed"] == 1 and run["place"]["method"] in CONTROLS
+    ]
+    of_three = build(episodes_table(rows), runs, CONTROLS)
+    for label in ("dsrl_sac", "dsrl_sac (wide)", "sac"):
+        one, known = row_of(of_three, label), row_of(arena, label)
+        assert (one.gain, one.control_gain) == (known.gain, known.control_gain)
+    assert row_of(of_three, "frozen").seeds == 3
+    assert row_of(of_three, "zero_noise").gain != row_of(arena, "zero_noise").gain
 
 
 def test_area_regret_and_drop_of_each_row(arena: Arena) -> None:
