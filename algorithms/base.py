@@ -106,6 +106,8 @@ class Algorithm(ABC):
             number, a dataset has to have successes and others. None where it takes none for one.
         statistics_of_transitions: whether ``setup.statistics`` counts the observations of
             transitions alone, as loaders of transitions do, and not the last one of each episode.
+        acts_once_taught: whether it acts as after the warm-up from its first step online on, if
+            offline updates came before; the online updates wait for ``warmup_steps`` in any case.
         wants: extra fields of its batches; a keyword of its constructor may decide it.
         aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
         batch_size: transitions in one gradient step.
@@ -131,6 +133,7 @@ class Algorithm(ABC):
     looks_at_rewards: ClassVar[bool] = True
     success_reward: float | None = None
     statistics_of_transitions: ClassVar[bool] = False
+    acts_once_taught: ClassVar[bool] = False
     wants: BatchSpec = BatchSpec()
     batch_size: int
     warmup_steps: int = 0
@@ -150,7 +153,8 @@ class Algorithm(ABC):
 
         Args:
             obs: raw observations ``[N, O]``, or parts.
-            warmup: whether the first update is still to come.
+            warmup: whether the first update online is still to come; with ``acts_once_taught``,
+                whether the first of all updates is.
         """
         raise TrimtabError(
             f"{type(self).__name__} learns from a dataset only; set online_steps=0 and give "
@@ -161,11 +165,12 @@ class Algorithm(ABC):
     def continued_action(self, data: Batch) -> Tensor:
         """Return a batch's action chunks ``[B, H, A]``, continued where their episode cut them.
 
-        What stands after the last executed action has no effect, so any actions there describe
-        the same decision. A critic is asked about whole plans of its actor, and learns their
-        worth only if it sees such plans: gathered and recorded chunks alike go on as the learner
-        would act now. Any other rule (such as repeating the last action) leaves the values of the
-        actor's own plans near an episode's end to chance.
+        What stands after the last executed action has no effect if the episode ended there, so any
+        actions there describe the same decision. (After a time limit that is nearly so: the task
+        without its limit would go on with them.) A critic is asked about whole plans of its actor,
+        and learns their worth only if it sees such plans: gathered and recorded chunks alike go on
+        as the learner would act now. Any other rule (such as repeating the last action) leaves the
+        values of the actor's own plans near an episode's end to chance.
         """
         if data.action.shape[1] == 1 or data.whole:
             return data.action

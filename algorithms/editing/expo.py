@@ -30,7 +30,8 @@ Deviations from the code (of which a public copy was read):
 - any kind of base (there: a DDPM of 10 steps), Adam without weight decay or a cosine; chunks that
   were cut short are imitated as far as they went, and critics see them go on as a new edited draw;
 - fewer: ``backup_candidates`` of 4 in the target (8), one update for each decision (20), two of
-  the critics for one of the others (20), critics of two layers (three).
+  the critics for one of the others (20), editor and critics of two layers (three). The editor
+  starts near no edit and its log standard deviation is held above -5 (there: -20).
 
 The paper learns from half demonstrations, half its own decisions: give ``dataset`` and
 ``offline_share=0.5``. Without them the base imitates what the run itself has done.

@@ -139,7 +139,7 @@ class PARL(Algorithm):
         self.critic_optimizer = Adam(self.policy.critic.parameters(), learning_rate)
         self.base_optimizer = Adam(self.policy.base.parameters(), base_learning_rate)
         self.clone_optimizer = Adam(self.policy.base.parameters(), clone_learning_rate)
-        self.kept_metrics = {"bc_loss": 0.0, "q_gain": 0.0}
+        self.kept_metrics = {"bc_loss": 0.0, "q_spread": 0.0}
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Clone the data where the policy is new, fit the critics to it, then learn all online."""
@@ -198,7 +198,7 @@ class PARL(Algorithm):
             noise = self.noise(len(data))
             plans, values = self.policy.optimized(data.obs, noise, self.proposer)
             chosen = self.draw(values)
-            gain = values.gather(1, chosen[:, None])[:, 0] - values.amin(1)
+            spread = values.gather(1, chosen[:, None])[:, 0] - values.amin(1)
         imitated = Batch(
             obs=data.obs, action=picked(plans, chosen), reward=data.reward, next_obs=data.next_obs,
             discount=data.discount, valid=torch.ones_like(plans[:, 0, :, 0], dtype=torch.bool),
@@ -207,7 +207,7 @@ class PARL(Algorithm):
         loss = self.policy.base.bc_loss(imitated)
         self.base_optimizer.step(loss)
         polyak(self.proposer, self.policy.base, self.proposal_tau)
-        return {"bc_loss": loss.detach(), "q_gain": gain.mean()}
+        return {"bc_loss": loss.detach(), "q_spread": spread.mean()}
 
     def clone(self, data: Batch) -> Metrics:
         """Take one step of a new policy on the data."""

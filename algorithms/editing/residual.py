@@ -24,14 +24,20 @@ Deviations from Policy Decorator's code:
 - beta counts in the base's normalised units, where the data fills [-1, 1] (there: the task's);
 - the base's chunk at s' is drawn when it is learned from (there: once, while gathering);
 - the target counts no entropy unless ``backup_entropy`` is set, rewards are the task's own unless
-  ``reward_offset`` lowers them (there: both), for the reason that DSRL-SAC's page here gives;
-- the actor's log standard deviation is clamped to [-5, 2] (there: squashed to [-20, 2]);
-- smaller and fewer: batches of 256 (1024), H of 2000 decisions (30k to 8M), learning rate 3e-4
-  (1e-4), one update for each decision (1/4). The paper discounts a chunk by 0.97.
+  ``reward_offset`` lowers them in each step (there: both, by 1 for each decision, which is
+  ``reward_offset=1/act_steps``), for the reason that DSRL-SAC's page here gives;
+- the actor's log standard deviation is clamped to [-5, 2] and starts at 0, so that corrections are
+  drawn from nearly all of the box at first (there: squashed to [-20, 2], about -9 at first);
+- smaller and fewer: a warm-up of 4000 steps (8000 decisions), batches of 256 (1024), H of 2000
+  decisions (30k to 8M), learning rate 3e-4 (1e-4), one update for each decision (1/4). The paper
+  discounts a chunk by 0.97.
 
 Deviations from ResFiT: a chunk longer than one action is corrected as a whole when it begins
 (there: its every step anew, while the base's chunk is played without looking); the actor stays a
-squashed Gaussian with an entropy (there: deterministic, with noise of 0.05); no delayed copy of it.
+squashed Gaussian with an entropy (there: deterministic, with noise of 0.05), and its rate is that
+of the critics (there: 1e-6 and 1e-4); no delayed copy of it; time limits are bootstrapped (there:
+they are ends); the critics do not learn alone first (there: for 10000 updates), and the warm-up is
+corrected as ``explore_decisions`` says (there: by uniform noise of 0.2 in every step).
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ Decisions are replayed, its own and where ``offline_share`` says so demonstratio
 chains with noise of at least ``sampling_floor`` in each step (a flow: as it samples).
 
 Published settings (gym): beta 10, w_max 100, learning rates 1e-4 and 1e-3, a buffer of 5000 steps
-of 40 environments, batches of 1000, each decision replayed 64 times, by V 16 times.
+of 40 environments, batches of 1000, each decision replayed 64 times, by V 16 times (here by both as
+often as a batch is large, for one update a decision).
 
 Deviations: y mixes the two ends of TD(lambda) (there: all between), because decisions are replayed
 one by one; a time limit counts as an end in R; V learns in every update of the policy (there: in

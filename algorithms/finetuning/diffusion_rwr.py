@@ -16,7 +16,8 @@ w_max 100, learning rate 1e-4.
 
 Deviations from the public code: an implicit sampler is tuned, too, with noise of eta 1 (there:
 ancestral samplers alone); an episode that began in the rollout before counts from there on where it
-goes on (there: it is left out).
+goes on (there: it is left out). Rollouts should be longer than episodes: of a decision that is more
+than ``rollout_steps`` before its episode's end, nothing is learned.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ class DiffusionRWR(Algorithm):
         most_weight: w_max.
         sampling_floor: least standard deviation of a denoising step when it acts.
         learning_rate: Adam's.
-        rollout_steps: decisions of each environment between updates.
+        rollout_steps: decisions of each environment between updates; more than an episode has.
         batch_size: decisions in a minibatch.
         epochs: passes over each rollout.
     """
 
     uses = frozenset({"start"})
     bootstraps = False
+    revision = 2  # 1 drew decisions whose episode had not ended, too, and gave them no weight
 
     def __init__(
         self,
@@ -88,9 +90,14 @@ class DiffusionRWR(Algorithm):
 
     def update(self, data: Rollout) -> Metrics:
         """Clone the rollout's decisions by their returns."""
-        returns, whole = returns_to_go(data)
-        weight = self.weights(returns, whole)
-        found = self.batch(data, returns.flatten(), whole.flatten())
+        self.updates += 1
+        if not len(data.cuts):  # no episode ended, so nothing is known of any decision
+            nothing = torch.zeros((), device=data.reward.device)
+            return dict.fromkeys(("bc_loss", "weight", "return", "ended"), nothing)
+        returns, whole = (found.flatten() for found in returns_to_go(data))
+        ended = whole.nonzero().squeeze(1)
+        returns = returns[ended]
+        found, weight = self.batch(data, returns, ended), self.weights(returns)
         size = min(self.batch_size, len(found))
         losses = []
         for _ in range(self.epochs):
@@ -100,35 +107,29 @@ class DiffusionRWR(Algorithm):
                 loss = weighted_bc_loss(self.policy, taken(found, rows), weight[rows])
                 self.optimizer.step(loss)
                 losses.append(loss.detach())
-        self.updates += 1
-        ended = whole.float()
         return {
             "bc_loss": torch.stack(losses).mean(),
-            "weight": (weight * ended.flatten()).sum() / ended.sum().clamp_min(1.0),
-            "return": (returns * ended).sum() / ended.sum().clamp_min(1.0),
-            "ended": ended.mean(),
+            "weight": weight.mean(),
+            "return": returns.mean(),
+            "ended": whole.float().mean(),
         }
 
-    def weights(self, returns: Tensor, whole: Tensor) -> Tensor:
-        """Return the weights ``[T * N]``, which mean nothing where an episode did not end."""
-        ended = whole.float()
-        number = ended.sum().clamp_min(1.0)
-        centred = returns - (returns * ended).sum() / number
-        deviation = ((centred.square() * ended).sum() / number).sqrt()
-        scaled = centred / (deviation + 1e-3)
-        return (self.beta * scaled).exp().clamp(max=self.most_weight).flatten()
+    def weights(self, returns: Tensor) -> Tensor:
+        """Return a weight for each return."""
+        scaled = (returns - returns.mean()) / (returns.std(correction=0) + 1e-3)
+        return (self.beta * scaled).exp().clamp(max=self.most_weight)
 
-    def batch(self, data: Rollout, returns: Tensor, whole: Tensor) -> Batch:
-        """Return the rollout's decisions as one batch; those without an end are not valid."""
-        plan = data.aux["plan"].flatten(0, 1)
-        flat = tree_map(lambda part: part.flatten(0, 1), data.obs)
+    def batch(self, data: Rollout, returns: Tensor, ended: Tensor) -> Batch:
+        """Return the decisions with the given numbers, whose episodes ended, as one batch."""
+        plan = data.aux["plan"].flatten(0, 1)[ended]
+        flat = tree_map(lambda part: part.flatten(0, 1)[ended], data.obs)
         return Batch(
             obs=flat,
             action=plan,
             reward=returns,
             next_obs=flat,
             discount=torch.zeros_like(returns),
-            valid=whole[:, None].expand(-1, plan.shape[1]),
+            valid=torch.ones(plan.shape[:2], dtype=torch.bool, device=plan.device),
         )
 
     def state(self) -> Mapping[str, Stateful]:

@@ -22,8 +22,8 @@ Deviations from the authors' code:
 - flow and networks are those of this suite: the run's policy or base, which may also be a diffusion
   policy with DDIM; widths of 256 and critics with ReLU after layer normalisation (there: four
   layers of 512, GELU, normalisation after it). Losses of the critics are summed (there: averaged);
-- chunks, as in QC: the discount is one for each decision, and a chunk that its episode cut short
-  stays, its missing actions being those of pi (there: left out).
+- chunks, as in QC: one update and one discount for each decision (there: for each step), and a
+  chunk that its episode cut short stays, its missing actions being those of pi (there: left out).
 """
 
 from __future__ import annotations
@@ -62,11 +62,14 @@ class FQL(Algorithm):
         tau: Polyak rate of the target critics.
         distill_updates: updates of the distillation alone, between warm-up and learning, of a run
             without offline updates.
-        warmup_steps: environment steps of the flow itself before learning.
+        warmup_steps: environment steps before learning online, of the flow itself if no offline
+            updates came before.
         updates_per_decision: updates for each executed action chunk.
     """
 
     uses = frozenset({"start"})
+    acts_once_taught = True
+    revision = 2  # 1 let the flow gather the first steps after offline updates, too
 
     def __init__(
         self,

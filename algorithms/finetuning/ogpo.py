@@ -27,8 +27,9 @@ as from all), which tells successes only where rewards are 0 and then positive; 
 the first one was seen; the drift is that which keeps the flow's marginals, but for the clip of the
 means (there: K times less); the last point enters the density before it is clipped (there: after
 it); candidates are ranked by the mean of the slow critics (there: the least of two random ones);
-learning rates stay; smaller networks and groups by default; no weight decay; windows do not slide
-within chunks.
+rewards inside a chunk are summed as they are, and the discount counts once a decision (there: both
+by steps); learning rates stay; smaller networks and groups by default; no weight decay; windows do
+not slide within chunks.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from trimtab.algorithms.finetuning.chain_ppo import clipped_surrogate
 from trimtab.algorithms.finetuning.group_actor_critic import GroupActorCritic
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
-from trimtab.policies.networks.chains import guarded_log_ratio, log_density
+from trimtab.policies.networks.chains import NOISE_LIMIT, guarded_log_ratio, log_density
 from trimtab.types import Batch, BatchSpec, Obs
 
 
@@ -146,7 +147,7 @@ class OGPO(GroupActorCritic):
         here, there = points[:, :-1].flatten(0, 1), points[:, 1:].flatten(0, 1)
         mean = chain.mean(here, network(here, chain.time(index), condition), index)[:, executed]
         value, std = there[:, executed], chain.std(index)
-        drawn = noise[:, 1:].flatten(0, 1)[:, executed].clamp(-3.0, 3.0)
+        drawn = noise[:, 1:].flatten(0, 1)[:, executed].clamp(-NOISE_LIMIT, NOISE_LIMIT)
         old_mean = value - std * drawn
         if self.guard:
             log_ratio = guarded_log_ratio(value, mean, old_mean, std).reshape(count, steps)

@@ -8,10 +8,10 @@ Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.059
 - temperature:  L_alpha = -mean log(alpha) (log pi(a|s) + H_target)
 - target:       Q' <- (1 - tau) Q' + tau Q
 
-Four settings make it RLPD's learner (Ball et al., "Efficient Online Reinforcement Learning with
+Some settings make it RLPD's learner (Ball et al., "Efficient Online Reinforcement Learning with
 Offline Data", arXiv 2302.02948): ``critics`` Q functions of which y takes the least of
-``target_critics`` drawn at random, an actor on their mean, and one step of actor and temperature
-for ``actor_every`` of the critics.
+``target_critics`` drawn at random, an actor on their mean, one step of actor and temperature for
+``actor_every`` of the critics, normalised critics and a lower target entropy.
 
 Deviations from the published code: the temperature loss uses ``log alpha`` in place of ``alpha``,
 as Stable-Baselines3 does; critics see actions scaled to [-1, 1]; ``gamma (1 - d)`` is the batch's

@@ -16,10 +16,13 @@ leaves the data. It is an input of the policy, so that one trained network is ju
 any w; ``guidance`` is only its default. The setting is that of the paper's offline experiments on
 OGBench, with three labels. All losses are of the networks before the update, as in the code.
 
-Deviations from the authors' code: perceptrons with ReLU and sinusoidal features of time (there:
-GELU, and time as it is). An action chunk is one action of the critics, and one that its episode
-cut goes on with a sample of the policy there; in the policy's loss it is left out. The paper's
-variants for goals and for ExORL, which have other labels, are not here.
+Deviations from the authors' code: perceptrons with ReLU, normalised before it, and sinusoidal
+features of time (there: GELU, normalised after it, and time as it is); networks start as torch has
+them (there: from a uniform distribution by the average fan); observations and actions are scaled to
+[-1, 1] by their ranges in the data (there: as they are). An action chunk is one action of the
+critics, and one that its episode cut goes on with a sample of the policy there; in the policy's
+loss it is left out. The paper's variants for goals and for ExORL, which have other labels, are not
+here.
 """
 
 from __future__ import annotations

@@ -16,7 +16,10 @@ are of the networks before the update, as in the code.
 Deviations from the authors' code: one step ahead (there 3 in mazes, and 1 by default), so that the
 cost, which is 0 for goals nearer than that many steps, is that of a step everywhere; networks start
 as torch has them (there: orthogonal); one distance network, as their settings have it, though the
-code can take the greatest of several. Distances are not discounted, as in their settings.
+code can take the greatest of several; observations are standardised (there: as they are); steps are
+drawn with equal chance (there: an episode first, so steps of short ones more often); nothing
+follows a true end (there: the distance at the last observation counts). Distances are not
+discounted, as in their settings.
 """
 
 from __future__ import annotations

@@ -17,8 +17,10 @@ Online it goes on with the same losses, on what the run gathers by sampling pi a
 fine-tuning has no decay; CORL's cosine, whose period ends with the offline part, climbs again.
 
 Deviations: no dropout, which the authors have for Adroit alone; rewards are the task's own (there:
-scaled by the range of returns, or less 1 in mazes); actions of a chunk that its episode cut short
-are left out of the policy's loss, which is a mean over the actions of a chunk.
+scaled by 1000 over the range of returns, or less 1 in mazes); observations are standardised, log
+standard deviations are held above -20 and networks start as torch has them, as in CORL's file
+(there: observations as they are, -5, orthogonal); actions of a chunk that its episode cut short are
+left out of the policy's loss, which is a mean over the actions of a chunk.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ Published: 20000 offline updates with eta 0 in its task's script (0.1 by default
 0.98, tanh. Deviations: an eighth of each batch has the conservative term, which takes most of the
 time (``conservative_share: 1`` for all); critics have ReLU; uniform actions come from the data's
 range; imitation is not clipped (see the policy); critics are about the actions that are executed,
-and chunks that were cut short go on as the policy plans; nobody intervenes online.
+and chunks that were cut short go on as the policy plans; the actor climbs the critics after their
+step (there: before it); nobody intervenes online.
 """
 
 from __future__ import annotations

@@ -19,10 +19,10 @@ __all__ = ["Gate"]
 
 
 class Gate(nn.Module):
-    """Models of what comes next, and the best score so far, of one candidate or of each of several.
+    """Models of what comes next, and the score to beat, of one candidate or of each of several.
 
     Attributes:
-        best: the best score, a scalar or ``[N]``.
+        best: the score to beat, a scalar or ``[N]``.
         accepted: how many candidates were accepted, as ``best``.
         updates: updates of the candidate so far.
 

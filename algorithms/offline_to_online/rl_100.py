@@ -13,8 +13,8 @@ with the same A for all k, a ratio and an optimiser step for each k of a minibat
             r + gamma (1 - d) V(s'); and an ensemble of models of what comes next
 - improve:  chains of the accepted policy at the data's observations, A = min Q(s, a_0) - V(s),
             normalised in the batch; eps falls in a line. Every ``gate_every`` updates the candidate
-            is scored (AM-Q): the mean of min Q over decisions of its mode in the models. If the
-            score is above the best so far, the candidate becomes the accepted policy
+            is scored (AM-Q): the mean of min Q over decisions of its mode in the models. A score
+            above that of the accepted policy makes it the accepted one
 - online:   A by generalised advantage estimation over chunks from V, normalised in the rollout
 - student:  mean |f(z) - policy(s, z)|^2 on the same noise, after each update of the others; with
             ``one_step`` it is what is judged, otherwise there is none
@@ -26,7 +26,8 @@ decisions a rollout. An adaptation (``faithful`` is False), because:
 - rollouts are not added to the data and cloned again before another offline round;
 - learning rates are fixed: to adapt one to a divergence would wait for the device;
 - all models are used, by their means, without elites or early stop; ends are learned and weigh rows
-  (there: known, and they drop rows); the best score starts with that of the start;
+  (there: known, and they drop rows); candidate and accepted policy are scored from the same
+  observations (there: a candidate against the best of all earlier scores);
 - networks are perceptrons on states: no encoder of pictures, no reconstruction, no bottleneck;
 - critics are about the executed actions, and V takes a step with each denoising step.
 """

@@ -26,7 +26,9 @@ iteration), so an episode may go on in the next rollout. R is bootstrapped by V_
 ends, and by V_0 at a switch. The learner's decisions of a roll-in are learned from, too. Oracles'
 values are first learned in ``pretraining_updates`` rollouts of oracles by chance (there: 8 episodes
 of each). The observation normaliser moves after the update (there: before), the last iterate is
-kept (there: the best), and oracles act as they are judged.
+kept (there: the best), and oracles act as they are judged. sigma is the members' own deviation, and
+Adam's constants are PPO's (MAPS: the sample deviation, 1.12 times as large with five members, and a
+second constant of 0.99).
 """
 
 from __future__ import annotations

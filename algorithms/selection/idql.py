@@ -20,7 +20,8 @@ run's, or its base; V has the critics' widths, and neither is normalised unless 
 set; N is 32 (there: 64 to train and 128 to judge what was tuned; DPPO's: 20 and 10). A chunk that
 its episode cut short goes on with a fresh sample of the policy. From DPPO's code: online the policy
 clones what the run gathers, and the exploration is as above; there a critic's target moves by 0.001
-and its learning rate is 1e-3.
+and its learning rate is 1e-3. The warm-up is gathered by samples of the policy, also after offline
+updates (there: the exploration begins at once).
 """
 
 from __future__ import annotations

@@ -14,8 +14,11 @@ cloning all that is stored: the data's chunks and those that were gathered, whic
 
 Deviations from the authors' code:
 
-- chunks are decisions, one after another; R sums their rewards, and the discount is one for each
-  decision (there: windows that begin at any step, each reward of them discounted);
+- gathered chunks are decisions, one after another (there, and in a dataset here: windows that begin
+  at any step); R sums rewards, and the discount is one for a decision (there: one for each step);
+- one update for each decision (there: for each step; ``updates_per_decision`` of a chunk's length);
+  ``offline_share`` is a fixed share of each batch (there: data and experience are one buffer, in
+  which the data's share falls);
 - a chunk that its episode cut short stays, its missing actions being those of a fresh sample of mu
   (there: such windows are left out; windows that begin sooner tell of the same end);
 - ``target_candidates`` M is 8 and N is 32 (there: 32 for both), since sampling M chunks for each
@@ -52,12 +55,15 @@ class QChunking(BestOfN):
         learning_rate: Adam's, for critics and policy.
         batch_size: decisions in one update.
         tau: Polyak rate of the target critics.
-        warmup_steps: environment steps of the clone itself before learning.
+        warmup_steps: environment steps before learning online, of the clone itself if no offline
+            updates came before.
         updates_per_decision: updates for each executed action chunk.
     """
 
     uses: ClassVar[frozenset[str]] = frozenset({"start"})
     faithful = True
+    acts_once_taught = True
+    revision = 2  # 1 played any sample in the first steps after offline updates, too
 
     def __init__(
         self,

@@ -199,7 +199,8 @@ class Run:
     def _gather(self, phase: Phase) -> int:
         """Take one decision in every environment and learn what is due; return the steps taken."""
         assert self.collector is not None and self.experience is not None
-        warmup = self.env_steps < self.algorithm.warmup_steps
+        taught = self.algorithm.acts_once_taught and self.updates > 0
+        warmup = self.env_steps < self.algorithm.warmup_steps and not taught
         try:
             steps = self.collector.step(warmup=warmup)
         except TrimtabError as error:

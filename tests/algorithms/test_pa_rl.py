@@ -191,14 +191,14 @@ def test_losses_by_a_loop_over_rows(proposal_tau: float, monkeypatch: pytest.Mon
     assert all(same) is (proposal_tau == 1)
     found = [optimized_by_hand(moved, data.obs[row], noise[1, row]) for row in range(6)]  # type: ignore[index]
     chosen = torch.stack([one[1][0] for one in found])
-    gain = sum(one[1][1] - min(value for _, value, _ in one) for one in found) / 6
+    spread = sum(one[1][1] - min(value for _, value, _ in one) for one in found) / 6
     imitated = Batch(
         data.obs, chosen, data.reward, data.next_obs, data.discount,
         torch.ones(6, 3, dtype=torch.bool),
     )  # fmt: skip
     torch.set_rng_state(seeds)
     assert metrics["bc_loss"] == pytest.approx(old.policy.base.bc_loss(imitated).item(), rel=1e-4)
-    assert metrics["q_gain"] == pytest.approx(gain, abs=1e-4)
+    assert metrics["q_spread"] == pytest.approx(spread, abs=1e-4)
     three = (old.proposer, algorithm.policy.base, algorithm.proposer)
     for behind, ahead, now in zip(*(one.parameters() for one in three), strict=True):
         torch.testing.assert_close(now, torch.lerp(behind, ahead.detach(), proposal_tau))

@@ -47,7 +47,7 @@ def total(obs: Tensor, action: Tensor) -> Tensor:
 
 
 def path_by_hand(algorithm: ReinFlow, obs: Tensor, chain: Tensor) -> tuple[float, float]:
-    """The mean log-density of one path and the mean entropy of its steps, in loops."""
+    """The mean log-density of one path, and its entropy over its five points, in loops."""
     logs = [Normal(0.0, 1.0).log_prob(chain[0, :2]).sum()]
     entropies = []
     for k in range(4):
@@ -59,7 +59,7 @@ def path_by_hand(algorithm: ReinFlow, obs: Tensor, chain: Tensor) -> tuple[float
         logs.append(step.log_prob(chain[k + 1])[:2].sum())
         entropies.append(step.entropy()[:2].mean())
     value = float(torch.stack(logs).sum()) / 5 / 4
-    return value, float(torch.stack(entropies).mean())
+    return value, float(torch.stack(entropies).sum()) / 5
 
 
 @torch.no_grad()

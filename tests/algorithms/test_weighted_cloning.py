@@ -111,12 +111,11 @@ def test_returns_end_with_their_episodes() -> None:
 
 def test_returns_become_weights() -> None:
     algorithm = DiffusionRWR(Setup(EXECUTED, base=start()), beta=3.0, most_weight=5.0)
-    returns = torch.tensor([[1.0, 2.0], [4.0, -9.0]])
-    whole = torch.tensor([[True, True], [True, False]])
+    returns = torch.tensor([1.0, 2.0, 4.0])
     mean = 7 / 3
     deviation = math.sqrt(((1 - mean) ** 2 + (2 - mean) ** 2 + (4 - mean) ** 2) / 3) + 1e-3
     known = [min(math.exp(3 * (x - mean) / deviation), 5.0) for x in (1.0, 2.0, 4.0)]
-    assert algorithm.weights(returns, whole)[:3].tolist() == pytest.approx(known, rel=1e-4)
+    assert algorithm.weights(returns).tolist() == pytest.approx(known, rel=1e-4)
     assert known[2] == 5.0 and known[0] < 0.1
 
 
@@ -137,6 +136,21 @@ def test_what_did_not_end_is_not_cloned() -> None:
         metrics = algorithm.update(data)
         learned.append(torch.cat([w.detach().flatten() for w in algorithm.policy.parameters()]))
     assert torch.equal(*learned) and float(metrics["ended"]) == pytest.approx(3 / 8)
+
+
+def test_weights_move_by_what_ended_alone() -> None:
+    """So many steps as whole decisions fill minibatches, and none where no episode ended."""
+    algorithm = DiffusionRWR(Setup(EXECUTED, base=start()), batch_size=2, epochs=3)
+    plan, none = 2 * torch.rand(4, 2, 3, 2) - 1, torch.zeros(4, 2, dtype=torch.bool)
+    cut = none.clone()
+    cut[3, 0] = True  # four of eight decisions
+    weights = torch.nn.utils.parameters_to_vector
+    for ends, steps in ((cut, 6), (none, 6), (cut, 12)):
+        before = weights(algorithm.policy.parameters()).detach().clone()
+        metrics = algorithm.update(rollout(torch.randn(4, 2), ends, ends, plan=plan))
+        moved = not torch.equal(before, weights(algorithm.policy.parameters()))
+        assert moved == bool(ends.any()) and float(metrics["ended"]) == ends.any() / 2
+        assert algorithm.optimizer.state_dict()["steps"] == steps
 
 
 def test_diffusion_acts_with_noise_of_at_least_the_floor() -> None:

@@ -286,3 +286,40 @@ def test_updates_from_data_share_lines_also_before_rollouts(
     assert {20, 40, 60} <= {*offline} and len(offline) <= 5  # and one where a stage ends
     online = [line["updates"] for line in lines if line["env_steps"]]
     assert len({*online}) >= 3 and {*online} == {*range(61, max(online) + 1)}  # one a rollout
+
+
+@pytest.mark.parametrize("offline_steps", [0, 12])
+@pytest.mark.parametrize("method", ["qc", "qc_fql", "idql"])
+def test_what_offline_updates_have_taught_acts_from_the_first_step_online(
+    method: str, offline_steps: int, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the authors' codes of QC and FQL; whoever does not ask for it warms up in any case."""
+    words = [
+        *tiny.task(tmp_path), f"dataset={tiny.dataset}", f"algorithm={method}", "policy=flow",
+        "policy.hidden=[16]", "policy.sampling_steps=2", "algorithm.hidden=[16]",
+        "algorithm.batch_size=16", "algorithm.warmup_steps=40", f"offline_steps={offline_steps}",
+        "online_steps=80", "offline_share=0.5", "num_envs=1", "eval_every=null",
+        *(["algorithm.distill_updates=0"] if method == "qc_fql" else []),
+    ]  # fmt: skip
+    seen: list[tuple[bool, int]] = []
+    gather = loop.Run._gather
+
+    def spied(run: loop.Run, phase: Any) -> int:
+        before = run.env_steps
+        explore = run.algorithm.explore
+
+        def told(obs: Any, *, warmup: bool) -> Any:
+            seen.append((warmup, before))
+            return explore(obs, warmup=warmup)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(run.algorithm, "explore", told)
+            steps = gather(run, phase)
+        return steps
+
+    monkeypatch.setattr(loop.Run, "_gather", spied)
+    train(compose_run(words))
+    acts = method != "idql" and offline_steps > 0
+    first = {at: warmup for warmup, at in reversed(seen)}  # later calls of a step continue chunks
+    assert min(first) == 0 and max(first) >= 60
+    assert all(warmup == (at < 40 and not acts) for at, warmup in first.items())
