@@ -65,7 +65,8 @@ class ReinFlow(ChainPPO):
         least_noise: lower bound of sigma.
         most_noise: upper bound of sigma, at first.
         noise_hold: share of the run after which the upper bound falls.
-        decay_steps: environment steps of the run, for that; None: it does not fall.
+        decay_steps: environment steps of the run, for that, where a decision counts as a whole
+            chunk; None: it does not fall.
         entropy_weight: c_H.
         ppo: settings of ``ChainPPO``.
     """

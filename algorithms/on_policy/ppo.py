@@ -74,8 +74,8 @@ class PPO(Algorithm):
         normalize_observations: whether the policy keeps running statistics of observations.
         normalize_rewards: whether rewards are divided by the running scale of returns.
         learning_rate: Adam's, at the start.
-        decay_steps: environment steps over which the learning rate falls to 0 in a line; None: it
-            does not.
+        decay_steps: environment steps over which the learning rate falls to 0 in a line, where a
+            decision counts as a whole chunk; None: it does not fall.
         rollout_steps: decisions of each environment between updates.
         batch_size: decisions in a minibatch.
         epochs: passes over each rollout.
