@@ -30,7 +30,12 @@ from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.replacement import replaced_rows, with_processor, with_runs
+from trimtab.benchmarks.board.replacement import (
+    recorded_rows,
+    replaced_rows,
+    with_processor,
+    with_runs,
+)
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.cli.commands.bench import FURTHER
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
@@ -187,7 +192,8 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     """Add the runs of a part of a suite to its committed ones; write the tables.
 
     So a long suite is published in several sittings, whose processors ``machine.json`` names. A
-    run that is committed already gets its new rows.
+    run that is committed already gets its new rows, also where its settings have changed; a run
+    that the suite no longer has goes.
 
     Args:
         folder: what ``trimtab bench suite=… only=…`` wrote.
@@ -212,6 +218,11 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     if place.is_dir():
         rows = with_runs(read_episodes(place / FILE_NAME), made)
         known |= read_json(place / "configurations.json", "configurations")
+    names_now = [job.name for job in suite.jobs]
+    records = merged_records([place / RECORDS, folder / RECORDS], names_now)
+    records = [record for record in records if record["name"] in names_now]
+    if suite.controls or suite.tables:
+        rows = recorded_rows(rows, records)
     documents = documents_for(rows, known)
     board = leaderboard.build(
         rows,
@@ -220,7 +231,6 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
         versions=latest["versions"],
         title=suite.title,
     )
-    records = merged_records([place / RECORDS, folder / RECORDS], [job.name for job in suite.jobs])
     if suite.controls:
         arena_table(rows, records, suite.controls)  # which refuses what does not belong together
     place.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from trimtab.benchmarks.board.replacement import recorded_rows
 from trimtab.benchmarks.runs.rows import (
     EpisodeRow,
     collect_episodes,
@@ -238,6 +239,17 @@ def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
     place.publish.add(place.part, place.results, place.project)
     machine = json.loads((place.result / "machine.json").read_text())
     assert machine == {"processor": "another", "others": [processor_kind()]}
+
+
+def test_a_run_whose_settings_changed_leaves_no_rows_of_the_old_ones() -> None:
+    rows = episodes_table(
+        [*rows_of("dppo", HOPPER, "old", (0, 1), 1.0), *rows_of("dppo", HOPPER, "new", (0,), 2.0)]
+    )
+    kept = recorded_rows(
+        rows, [{"config_hash": "new", "seed": 0}, {"config_hash": "old", "seed": 1}]
+    )
+    found = zip(kept["config_hash"].to_pylist(), kept["seed"].to_pylist(), strict=True)
+    assert {*found} == {("new", 0), ("old", 1)} and kept.num_rows == rows.num_rows * 2 // 3
 
 
 def test_a_part_of_no_suite_is_not_added(place: Place, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 from trimtab.processor import processor_kind
 
-__all__ = ["replaced_rows", "with_processor", "with_runs"]
+__all__ = ["recorded_rows", "replaced_rows", "with_processor", "with_runs"]
 
 _RUN = ("env", "algorithm", "policy", "seed")
 
@@ -52,6 +52,18 @@ def replaced_rows(committed: pa.Table, made: pa.Table, methods: Sequence[str]) -
             f"({policy}) in {env} with seed {seed}; run all tasks and seeds that are committed"
         )
     return in_order(pa.concat_tables([committed.filter(pc.invert(named)), new]))
+
+
+def recorded_rows(rows: pa.Table, records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the rows of the runs that have a record.
+
+    Args:
+        rows: of any runs.
+        records: one a run, with its ``config_hash`` and ``seed``.
+    """
+    runs = {(record["config_hash"], record["seed"]) for record in records}
+    kept = [run in runs for run in zip(*_columns(rows), strict=True)]
+    return rows.filter(pa.array(kept, pa.bool_()))
 
 
 def with_runs(committed: pa.Table, made: pa.Table) -> pa.Table:
