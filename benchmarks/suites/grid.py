@@ -195,7 +195,12 @@ class _Grid:
             )
 
     def from_bases(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the runs of a grid with bases: each task's bases, then what starts from them."""
+        """Yield the runs of a grid with bases: each task's bases, then what starts from them.
+
+        What a task says of its clones comes after what the grid says of all, and a scale has the
+        last word.
+        """
+        of_all, of_scale = self.grid.get("clone", []), self.narrowing.get("clone", [])
         for task, of_task in self.side("tasks").items():
             if not isinstance(of_task, Mapping) or not {"clone", "words"} <= of_task.keys():
                 raise TrimtabError(
@@ -203,7 +208,7 @@ class _Grid:
                     "there are bases"
                 )
             for base, of_base in self.side("bases").items():
-                words = [*of_task["clone"], *of_base, *self.words("clone")]
+                words = [*of_all, *of_task["clone"], *of_base, *of_scale]
                 place = {"task": task, "base": base, "method": None}
                 yield f"{task}-{base}", {"overrides": words, "place": place}
             for method in self.side("methods"):

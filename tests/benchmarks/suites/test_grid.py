@@ -88,6 +88,20 @@ def test_a_scale_narrows_the_grid(tmp_path: Path) -> None:
     assert suite.controls == ("frozen",)
 
 
+def test_a_task_has_its_own_word_on_clones_and_a_scale_the_last(tmp_path: Path) -> None:
+    grid = {**DOCUMENT["grid"], "clone": ["algorithm=bc", "stop_at_success=0.45"]}
+    hop = {**grid["tasks"]["hop"]}
+    hop["clone"] = [*hop["clone"], "stop_at_success=null"]
+    document = {**DOCUMENT, "grid": {**grid, "tasks": {**grid["tasks"], "hop": hop}}}
+    for scale, last in ((None, "null"), ("small", "0.0")):
+        if scale:
+            small = {**document["scale"][scale], "clone": ["stop_at_success=0.0"]}
+            document = {**document, "scale": {scale: small}}
+        clone, *_ = suite_of(document, tmp_path, scale).jobs
+        said = [word for word in clone.overrides if word.startswith("stop_at_success=")]
+        assert said[-1] == f"stop_at_success={last}"
+
+
 def test_some_runs_come_with_the_bases_that_they_start_from(tmp_path: Path) -> None:
     whole, file = suite_of(DOCUMENT, tmp_path), tmp_path / "mine.yaml"
     suite = load_suite(str(file), "runs", [1], only=["*-dsrl_sac", "walk-sac"])
