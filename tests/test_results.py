@@ -67,7 +67,7 @@ def last(
         final = [r for r in mine if r["env_steps"] == end]
         assert len({r["eval_seed"] for r in final}) == len(final) == 50
         scores[seed] = np.array([r["success"] for r in final], dtype=np.float64)
-    assert sorted(scores) == [0, 1, 2]
+    assert {*scores} in ({*range(3)}, {*range(5)})
     return scores
 
 
