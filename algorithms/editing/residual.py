@@ -46,10 +46,11 @@ import copy
 from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.schedules import Progress
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import Temperature
 from trimtab.observations import count, tree_map
@@ -282,25 +283,3 @@ class Residual(Algorithm):
             "critic_optimizer": self.critic_optimizer,
             "temperature_optimizer": self.temperature_optimizer,
         }
-
-
-class Progress(nn.Module):
-    """How many decisions there were, which says how often the next one is corrected."""
-
-    decisions: Tensor
-
-    def __init__(self, most: int) -> None:
-        super().__init__()
-        self.most = most
-        self.register_buffer("decisions", torch.zeros((), dtype=torch.int64))
-
-    def forward(self) -> Tensor:
-        """Return the probability with which a decision is corrected, a scalar."""
-        share: Tensor = (self.decisions + (self.most == 0)) / max(self.most, 1)
-        return share.clamp(max=1.0)
-
-    def coins(self, rows: int) -> Tensor:
-        """Return which of as many decisions side by side are corrected ``[rows]``; count them."""
-        chosen: Tensor = torch.rand(rows, device=self.decisions.device) < self()
-        self.decisions += rows
-        return chosen

@@ -91,12 +91,11 @@ class DiffusionRWR(Algorithm):
     def update(self, data: Rollout) -> Metrics:
         """Clone the rollout's decisions by their returns."""
         self.updates += 1
-        if not len(data.cuts):  # no episode ended, so nothing is known of any decision
+        ended = data.ended
+        if not len(ended):  # no episode ended, so nothing is known of any decision
             nothing = torch.zeros((), device=data.reward.device)
             return dict.fromkeys(("bc_loss", "weight", "return", "ended"), nothing)
-        returns, whole = (found.flatten() for found in returns_to_go(data))
-        ended = whole.nonzero().squeeze(1)
-        returns = returns[ended]
+        returns = returns_to_go(data).flatten()[ended]
         found, weight = self.batch(data, returns, ended), self.weights(returns)
         size = min(self.batch_size, len(found))
         losses = []
@@ -111,7 +110,7 @@ class DiffusionRWR(Algorithm):
             "bc_loss": torch.stack(losses).mean(),
             "weight": weight.mean(),
             "return": returns.mean(),
-            "ended": whole.float().mean(),
+            "ended": torch.full_like(losses[0], len(ended) / len(data)),
         }
 
     def weights(self, returns: Tensor) -> Tensor:
@@ -137,20 +136,18 @@ class DiffusionRWR(Algorithm):
         return {"policy": self.policy, "optimizer": self.optimizer}
 
 
-def returns_to_go(data: Rollout) -> tuple[Tensor, Tensor]:
-    """Return discounted rewards to the end of each episode ``[T, N]``, and whether it was reached.
+def returns_to_go(data: Rollout) -> Tensor:
+    """Return discounted rewards to the end of each episode, or of the rollout, ``[T, N]``.
 
     Nothing is bootstrapped at a time limit.
     """
     going = ~data.cut
-    total, ended = torch.zeros_like(data.reward[0]), torch.zeros_like(data.cut[0])
-    returns, reached = [], []
+    total = torch.zeros_like(data.reward[0])
+    returns = []
     for step in range(len(data.reward) - 1, -1, -1):
         total = data.reward[step] + data.discount[step] * going[step] * total
-        ended = ended | data.cut[step]
         returns.append(total)
-        reached.append(ended)
-    return torch.stack(returns[::-1]), torch.stack(reached[::-1])
+    return torch.stack(returns[::-1])
 
 
 def taken(batch: Batch, rows: Tensor) -> Batch:

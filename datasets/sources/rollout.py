@@ -132,6 +132,8 @@ class RolloutBuffer:
             )
         self._size = 0
         discount = self.discount * ~self._arrays["terminated"]
+        cut = self._arrays["cut"]
+        ended = np.logical_or.accumulate(cut[::-1])[::-1]
         return Rollout(
             obs=self._obs(""),
             action=self._tensor("action"),
@@ -140,7 +142,8 @@ class RolloutBuffer:
             discount=torch.from_numpy(discount.astype(np.float32)).to(self.device),
             cut=self._tensor("cut"),
             aux={name: self._tensor(AUX + name) for name in self._aux_names},
-            cut_rows=torch.from_numpy(np.flatnonzero(self._arrays["cut"])).to(self.device),
+            cut_rows=torch.from_numpy(np.flatnonzero(cut)).to(self.device),
+            ended_rows=torch.from_numpy(np.flatnonzero(ended)).to(self.device),
         )
 
     def _obs(self, prefix: str) -> Obs:

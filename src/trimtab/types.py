@@ -107,11 +107,20 @@ class Rollout:
     """What ``Algorithm.explore`` asked to have back, by name, each ``[T, N, ...]``."""
     cut_rows: Tensor | None = None
     """Where ``cut`` is true, ``[K]`` indices of ``cut.flatten()``, so that nobody searches it."""
+    ended_rows: Tensor | None = None
+    """Which decisions' episodes ended in this rollout, ``[M]`` indices of ``cut.flatten()``."""
 
     @property
     def cuts(self) -> Tensor:
         """``cut_rows``; computed from ``cut``, which waits for its device, if not given."""
         return self.cut.flatten().nonzero()[:, 0] if self.cut_rows is None else self.cut_rows
+
+    @property
+    def ended(self) -> Tensor:
+        """``ended_rows``; computed from ``cut``, which waits for its device, if not given."""
+        if self.ended_rows is not None:
+            return self.ended_rows
+        return self.cut.flip(0).cummax(0).values.flip(0).flatten().nonzero()[:, 0]
 
     def __len__(self) -> int:
         return int(self.reward.numel())

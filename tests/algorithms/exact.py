@@ -33,6 +33,7 @@ EXACT: dict[str, Any] = {  # settings under which a fixed policy's value is all 
     "actor_penalty": 0.0,
     "critic_penalty": 0.0,
     "conservative_weight": 0.0,
+    "max_backup": False,
     "diversity": 0.0,
     "policy_smoothness": 0.0,
     "value_smoothness": 0.0,

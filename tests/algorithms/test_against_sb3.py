@@ -329,7 +329,8 @@ def test_ppo_updates(
     widen(ours)
     copy(ppo_pairs(ours, theirs))
     theirs.batch_size, theirs.n_epochs = minibatch, epochs
-    wide = {k: v.double() for k, v in vars(rollout).items() if k not in ("aux", "cut", "cut_rows")}
+    kept = ("aux", "cut", "cut_rows", "ended_rows")
+    wide = {k: v.double() for k, v in vars(rollout).items() if k not in kept}
     aux = {k: v.double() for k, v in rollout.aux.items()}
     samples: Samples = ours.samples(Rollout(**wide, cut=rollout.cut, aux=aux))
     give(theirs.rollout_buffer, samples)

@@ -100,9 +100,8 @@ def test_an_update_keeps_to_its_device_and_waits_for_nothing(
         if isinstance(data, Batch):
             data = dataclasses.replace(data, whole=seed == 0)
         elif isinstance(data, Rollout):
-            data = dataclasses.replace(
-                data, cut_rows=torch.zeros(3, dtype=torch.long, device="meta")
-            )
+            rows = torch.zeros(3, dtype=torch.long, device="meta")
+            data = dataclasses.replace(data, cut_rows=rows, ended_rows=rows)
         metrics = algorithm.update(data)
         assert all(one.device.type == "meta" and one.ndim == 0 for one in tensors(metrics))
     if type(algorithm).explore is not Algorithm.explore:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.editing.residual import Progress, Residual
+from trimtab.algorithms.common.schedules import Progress
+from trimtab.algorithms.editing.residual import Residual
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.edited import CHUNK, EditedPolicy, editor_of
 from trimtab.policies.kinds.flow import FlowPolicy

@@ -93,7 +93,11 @@ def test_returns_end_with_their_episodes() -> None:
     reward = torch.randn(9, 4)
     cut = torch.rand(9, 4) < 0.3
     terminated = cut & (torch.rand(9, 4) < 0.5)
-    returns, whole = returns_to_go(rollout(reward, cut, terminated))
+    known = rollout(reward, cut, terminated)
+    returns = returns_to_go(known)
+    whole = torch.zeros(36, dtype=torch.bool)
+    whole[known.ended] = True
+    whole = whole.view(9, 4)
     for column in range(4):
         for step in range(9):
             total, factor, ended = 0.0, 1.0, False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -42,6 +44,10 @@ def test_gives_back_what_it_was_given() -> None:
         np.testing.assert_array_equal(rollout.cut, rows["terminated"] | rows["truncated"])
         np.testing.assert_allclose(rollout.discount, 0.9 * ~rows["terminated"], rtol=1e-6)
         np.testing.assert_array_equal(rollout.aux["value"], rows["value"])
+        searched = dataclasses.replace(rollout, cut_rows=None, ended_rows=None)
+        assert torch.equal(rollout.cuts, searched.cuts)
+        assert torch.equal(rollout.ended, searched.ended)
+        assert 0 < len(rollout.ended) < 15
         assert len(rollout) == 15 and len(buffer) == 0
 
 
@@ -55,7 +61,8 @@ def test_takes_tensors_as_well() -> None:
         arrays.add(*row, aux={"value": value})
         tensors.add(*map(torch.from_numpy, row), aux={"value": torch.from_numpy(value)})
     one, other = arrays.take(), tensors.take()
-    for name in ("obs", "action", "reward", "next_obs", "discount", "cut", "cut_rows"):
+    names = ("obs", "action", "reward", "next_obs", "discount", "cut", "cut_rows", "ended_rows")
+    for name in names:
         assert torch.equal(getattr(one, name), getattr(other, name))
     assert torch.equal(one.aux["value"], other.aux["value"])
 
