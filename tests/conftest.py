@@ -95,7 +95,8 @@ TOGETHER |= dict.fromkeys(
 )
 # And a bundle of each kind of policy is exported once a process.
 TOGETHER |= dict.fromkeys(
-    ("policies/test_black_box.py", "policies/test_runtime.py"), "policies/test_bundle.py"
+    ("policies/test_black_box.py", "policies/test_bundle_refused.py", "policies/test_runtime.py"),
+    "policies/test_bundle.py",
 )
 DURATIONS = Path(__file__).with_name("durations.json")
 _seconds: collections.Counter[str] = collections.Counter()

@@ -48,8 +48,7 @@ def folder(root: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(folder: Path) -> list[dict[str, Any]]:
-    table: list[dict[str, Any]] = collect_episodes(folder / "episodes.parquet").to_pylist()
-    return table
+    return list(collect_episodes(folder / "episodes.parquet").to_pylist())
 
 
 def last(

@@ -32,6 +32,8 @@ from trimtab.types import PolicySpec, Statistics
 
 SPEC = PolicySpec(6, 4, 2, (-1.0, -0.5), (1.0, 2.0))
 SMALL: dict[str, Any] = {"hidden": (24, 24)}
+FILES = ("config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "README.md")
+"""Of a bundle."""
 
 
 def _fitted(policy: Policy) -> Policy:

@@ -161,8 +161,7 @@ def killed_in(child: Callable[[], object]) -> None:
 
 def trials_in(out: Path) -> list[dict[str, Any]]:
     (file,) = out.glob("studies/*/study.json")
-    found: list[dict[str, Any]] = json.loads(file.read_text())["trials"]
-    return found
+    return list(json.loads(file.read_text())["trials"])
 
 
 def test_a_search_that_is_killed_tries_what_one_that_is_not_tries(
