@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from published_bases import keep_bases
+from published_bases import check_bases, keep_bases
 from published_tables import write_pages
 
 from trimtab.benchmarks.board import curves, leaderboard
 from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
-from trimtab.benchmarks.board.arena.claims import find, read_claims
+from trimtab.benchmarks.board.arena.claim_list import check_names, read_claims
+from trimtab.benchmarks.board.arena.claims import find
 from trimtab.benchmarks.board.arena.claims import to_markdown as claims_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
@@ -42,6 +43,8 @@ from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, 
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes, read_episodes, write_episodes
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.suites.document import read_document
+from trimtab.benchmarks.suites.grid import expanded
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text, read_json
@@ -57,6 +60,7 @@ KINDS = (
 """Files of a suite, and of `trimtab speed`; a folder is of the kind whose first file it has."""
 OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")
 """Files that a suite with controls has besides."""
+DATA_SUITES = ("offline", "offline_to_online")
 CLAIMS, BOARD = "claims.md", "leaderboard.json"
 
 
@@ -102,6 +106,9 @@ def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None
     documents = None
     if (folder / "suite.json").is_file():
         documents = documents_for(collect_episodes(folder / FILE_NAME), documents_of(folder))
+    suite = load_suite(suite_of(place), "runs") if RECORDS in files else None
+    if suite is not None:
+        check_bases(folder, suite)
     place.mkdir(parents=True, exist_ok=True)
     if documents is not None:
         write_configurations(place, documents)
@@ -109,8 +116,8 @@ def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None
         atomic_write_text(place / "machine.json", machine + "\n")
     for file in files:
         shutil.copyfile(folder / file, place / file)
-    if RECORDS in files:
-        keep_bases(folder, place, load_suite(suite_of(place), "runs"))
+    if suite is not None:
+        keep_bases(folder, place, suite)
     write_pages(place, project)
 
 
@@ -202,8 +209,8 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
 
     Raises:
         TrimtabError: if it is no such folder, or of another scale than the suite's first; if its
-            rows are not of one suite of ours; or if it is not known what a hash was computed from.
-            Nothing is written then.
+            rows are not of one suite of ours; if it is not known what a hash was computed from; or
+            if a run from which others started is gone. Nothing is written then.
     """
     if not (folder / "suite.json").is_file():
         raise TrimtabError(f"publish: {folder} is no folder of a suite; run trimtab bench first")
@@ -224,6 +231,7 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     if suite.controls or suite.tables:
         rows = recorded_rows(rows, records)
     documents = documents_for(rows, known)
+    check_bases(folder, suite)
     board = leaderboard.build(
         rows,
         baselines=suite.baselines or None,
@@ -293,7 +301,7 @@ def claims(results: Path = RESULTS) -> None:
     """Judge the claims of ``claims.yaml`` by the committed rows of the arena and suites of data.
 
     Raises:
-        TrimtabError: if no arena is committed.
+        TrimtabError: if no arena is committed, or a claim is none or speaks of what no suite has.
     """
     place = results / "arena"
     if not (place / RECORDS).is_file():
@@ -303,10 +311,17 @@ def claims(results: Path = RESULTS) -> None:
             collect_episodes(results / folder / FILE_NAME),
             read_json(results / folder / RECORDS, "runs"),
         )
-        for suite, folder in (("offline", "offline"), ("offline_to_online", "offline-to-online"))
+        for suite, folder in ((name, name.replace("_", "-")) for name in DATA_SUITES)
         if (results / folder / RECORDS).is_file()
     }
-    found = find(read_claims(results / "claims.yaml"), arena_of(place), data)
+    listed = read_claims(results / "claims.yaml")
+    places = {}
+    for name in ("arena", *DATA_SUITES):  # their whole grids: a claim may wait for its rows
+        document = read_document(name)[1]
+        runs = [*expanded(name, document["grid"], {}).values(), *document.get("runs", {}).values()]
+        places["" if name == "arena" else name] = [run.get("place", {}) for run in runs]
+    check_names(listed, places)
+    found = find(listed, arena_of(place), data)
     atomic_write_text(results / CLAIMS, claims_markdown(found))
 
 

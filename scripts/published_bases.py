@@ -12,6 +12,7 @@ from pathlib import Path
 
 from trimtab.benchmarks.core.rundir import LOCK
 from trimtab.benchmarks.suites.suite import Suite
+from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 
 BASES = "bases"
@@ -30,14 +31,33 @@ def keep_bases(part: Path, place: Path, suite: Suite) -> None:
         place: folder of the committed result.
         suite: the suite.
     """
-    if not suite.controls:
-        return
-    bases = {job.base for job in suite.jobs if job.base is not None}
-    for run, folder in read_json(part / "suite.json", "suite")["folders"].items():
-        if run.rpartition("/")[0] in bases:
-            shutil.copytree(
-                folder,
-                place.joinpath(BASES, *Path(folder).parts[-_DEPTH:]),
-                ignore=shutil.ignore_patterns("checkpoint", LOCK),
-                dirs_exist_ok=True,
+    for folder in _folders(part, suite):
+        shutil.copytree(
+            folder,
+            place.joinpath(BASES, *folder.parts[-_DEPTH:]),
+            ignore=shutil.ignore_patterns("checkpoint", LOCK),
+            dirs_exist_ok=True,
+        )
+
+
+def check_bases(part: Path, suite: Suite) -> None:
+    """Check that the runs which :func:`keep_bases` copies are there.
+
+    Raises:
+        TrimtabError: if one of them is gone.
+    """
+    for folder in _folders(part, suite):
+        if not folder.is_dir():
+            raise TrimtabError(
+                f"publish: {folder}, from which others started, is gone; run the same command of "
+                f"trimtab bench again where {part} was written"
             )
+
+
+def _folders(part: Path, suite: Suite) -> list[Path]:
+    """Return the folders of the runs that others of an arena started from."""
+    if not suite.controls:
+        return []
+    bases = {job.base for job in suite.jobs if job.base is not None}
+    folders = read_json(part / "suite.json", "suite")["folders"]
+    return [Path(folder) for run, folder in folders.items() if run.rpartition("/")[0] in bases]

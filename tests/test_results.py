@@ -13,18 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.board import leaderboard, ranks
 from trimtab.benchmarks.board.arena import writing as arena_writing
-from trimtab.benchmarks.board.arena.claims import find, read_claims, to_markdown
+from trimtab.benchmarks.board.arena.claim_list import read_claims
+from trimtab.benchmarks.board.arena.claims import find, to_markdown
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
-from trimtab.benchmarks.board.stats import Interval
+from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.benchmarks.board.wording import READING
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.runs.folder import look
@@ -51,9 +51,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return list(collect_episodes(folder / "episodes.parquet").to_pylist())
 
 
-def last(
-    rows: list[dict[str, Any]], env: str, algorithm: str, policy: str
-) -> dict[int, NDArray[np.float64]]:
+def last(rows: list[dict[str, Any]], env: str, algorithm: str, policy: str) -> dict[int, Array]:
     """Return the successes of each seed's last evaluation, computed without the leaderboard."""
     chosen = [
         r for r in rows if (r["env"], r["algorithm"], r["policy"]) == (env, algorithm, policy)
@@ -70,7 +68,7 @@ def last(
     return scores
 
 
-def mean(scores: dict[int, NDArray[np.float64]]) -> float:
+def mean(scores: dict[int, Array]) -> float:
     return float(np.mean([s.mean() for s in scores.values()]))
 
 

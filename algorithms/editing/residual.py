@@ -28,6 +28,8 @@ Deviations from Policy Decorator's code:
   ``reward_offset=1/act_steps``), for the reason that DSRL-SAC's page here gives;
 - the actor's log standard deviation is clamped to [-5, 2] and starts at 0, so that corrections are
   drawn from nearly all of the box at first (there: squashed to [-20, 2], about -9 at first);
+- alpha starts at 0.01 (there: at 1): from 1 it takes ten thousand updates to fall to a success's
+  size, and until then the actor only spreads its corrections;
 - smaller and fewer: a warm-up of 4000 steps (8000 decisions), batches of 256 (1024), H of 2000
   decisions (30k to 8M), learning rate 3e-4 (1e-4), one update for each decision (1/4). The paper
   discounts a chunk by 0.97.
@@ -109,7 +111,7 @@ class Residual(Algorithm):
         learning_rate: float = 3e-4,
         batch_size: int = 256,
         tau: float = 0.01,
-        initial_temperature: float = 1.0,
+        initial_temperature: float = 0.01,
         target_entropy: float | None = None,
         backup_entropy: bool = False,
         reward_offset: float = 0.0,

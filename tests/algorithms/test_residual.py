@@ -227,8 +227,10 @@ def test_it_hardly_edits_at_first_and_sees_what_the_base_sees() -> None:
     )
 
 
-def test_learns_which_way_to_correct() -> None:
-    algorithm = made(scale=0.4, explore_decisions=100, initial_temperature=0.1)
+@pytest.mark.parametrize(("settings", "moves"), [({}, True), ({"initial_temperature": 1.0}, False)])
+def test_learns_which_way_to_correct(settings: dict[str, float], moves: bool) -> None:
+    """At the published temperature the entropy outweighs the reward for longer than this."""
+    algorithm = made(scale=0.4, explore_decisions=100, **settings)
     torch.manual_seed(1)
 
     def play(count: int, *, warmup: bool) -> Batch:
@@ -252,8 +254,11 @@ def test_learns_which_way_to_correct() -> None:
     with torch.no_grad():
         gain = (algorithm.policy(obs, noise) - algorithm.policy.base(obs, noise))[:, 0, 0]
     gain = gain * obs[:, 0].sign()
-    assert float((gain > 0).float().mean()) > 0.9
-    assert float(gain.mean()) > 0.25  # of 0.4 at most
+    if moves:
+        assert float((gain > 0).float().mean()) > 0.9
+        assert float(gain.mean()) > 0.25  # of 0.4 at most
+    else:
+        assert float(gain.mean()) < 0.15
     for name, value in algorithm.policy.base.state_dict().items():
         assert torch.equal(value, before[name]), name
 

@@ -10,63 +10,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
+from scipy.stats import binomtest
 
+from trimtab.benchmarks.board.arena.claim_list import Claim
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.data_contests import DataContest
 from trimtab.benchmarks.board.intervals.improvement import improvement_interval
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.stats import Array, Interval, number_text
-from trimtab.errors import TrimtabError
 
-__all__ = ["Claim", "Finding", "find", "read_claims", "to_markdown"]
+__all__ = ["Finding", "find", "to_markdown"]
 
+Pair = tuple[Contest, ArenaRow, ArenaRow]
 Verdict = Literal["holds", "does not hold", "cannot be told"]
 _READING = """\
 Made by `python scripts/publish.py claims` from the rows of the arena, `offline` and
 `offline-to-online` below `benchmarks/results/`.
 **P(better)** is the chance that a random run of the first method beats a random run of the
 second, over the contests that have both, with its 95 percent interval; all of it above one half
-means that the claim holds at this size, all of it below that it does not. What cannot be told
-needs more seeds or longer runs, or is not there yet."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What somebody claims.
-
-    Attributes:
-        text: the claim in a sentence.
-        source: who makes it.
-        tier: how sure its numbers are known: paper, abstract, or ours.
-        kind: how it is judged: ``higher``, ``control``, ``sooner``, ``keeps`` or ``missing``.
-        method: of whom it is claimed.
-        than: the method that it is compared with, where there is one.
-        tasks: the tasks that it speaks of; empty for all.
-        bases: the kinds of base that it speaks of; empty for all.
-        measure: ``score`` at the end, or the ``area`` under the curve; in a suite of data also the
-            ``drop`` at the switch.
-        factor: for ``sooner``: how many times fewer environment steps.
-        why: for ``missing``: why it cannot be judged yet.
-        suite: a suite of data; empty for the arena.
-    """
-
-    text: str
-    source: str
-    tier: str
-    kind: str
-    method: str = ""
-    than: str = ""
-    tasks: tuple[str, ...] = ()
-    bases: tuple[str, ...] = ()
-    measure: str = "score"
-    factor: float = 1.0
-    why: str = ""
-    suite: str = ""
+means that the claim holds at this size, all of it below that it does not. Runs that start from
+nothing stand beside each kind of base; they count once, against the mean over the bases. A claim
+on environment steps is read off the mean curves, without an interval. A claim on most contests
+counts them, with the exact interval of a share. What cannot be told needs more seeds or longer
+runs, or is not there yet."""
 
 
 @dataclass(frozen=True)
@@ -77,40 +46,6 @@ class Finding:
     verdict: Verdict
     numbers: str
     contests: int
-
-
-def read_claims(path: Path) -> list[Claim]:
-    """Return the claims of a YAML file.
-
-    Raises:
-        TrimtabError: if it cannot be read, lists something else, or a claim is of no known kind.
-    """
-    try:
-        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TrimtabError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
-    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-        raise TrimtabError(f"{path}: must be a list of claims")
-    claims = []
-    for number, entry in enumerate(entries):
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
-        }
-        try:
-            claim = Claim(**values)
-        except TypeError as error:
-            raise TrimtabError(f"{path}: claim {number + 1}: {error}") from error
-        judges, measures = (
-            (_DATA_JUDGES, ("score", "drop")) if claim.suite else (_JUDGES, ("score", "area"))
-        )
-        if claim.measure not in measures:
-            raise TrimtabError(f"{path}: claim {number + 1}: measure: use {' or '.join(measures)}")
-        if claim.kind not in judges:
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(judges)}"
-            )
-        claims.append(claim)
-    return claims
 
 
 def find(
@@ -132,7 +67,9 @@ def find(
     ]
 
 
-def _pairs(claim: Claim, arena: Arena, other: Callable[[Contest, ArenaRow], str | None]) -> Any:
+def _pairs(
+    claim: Claim, arena: Arena, other: Callable[[Contest, ArenaRow], str | None]
+) -> list[Pair]:
     """Return (contest, row of the method, row of the other) of every contest that has both."""
     found = []
     for contest in arena.contests:
@@ -148,17 +85,42 @@ def _pairs(claim: Claim, arena: Arena, other: Callable[[Contest, ArenaRow], str 
     return found
 
 
-def _compared(claim: Claim, pairs: Sequence[tuple[Contest, ArenaRow, ArenaRow]]) -> Finding:
+def _compared(claim: Claim, pairs: Sequence[Pair]) -> Finding:
+    sides = [_sides(claim, group) for group in _independent(pairs)]
     return _judged(
-        claim,
-        [_per_seed(claim, ours) for _, ours, _ in pairs],
-        [_per_seed(claim, theirs) for _, _, theirs in pairs],
-        [
-            f"{contest.task} ({contest.base}) {_number(contest, getattr(ours, claim.measure))} "
-            f"against {_number(contest, getattr(theirs, claim.measure))}"
-            for contest, ours, theirs in pairs
-        ],
+        claim, [ours for ours, _ in sides], [theirs for _, theirs in sides], _shown(claim, pairs)
     )
+
+
+def _shown(claim: Claim, pairs: Sequence[Pair]) -> list[str]:
+    """Return the two numbers of each contest."""
+    return [
+        f"{contest.task} ({contest.base}) {_number(contest, getattr(ours, claim.measure))} "
+        f"against {_number(contest, getattr(theirs, claim.measure))}"
+        for contest, ours, theirs in pairs
+    ]
+
+
+def _independent(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Return pairs in groups that share no run: those of a task, where a side has no base."""
+    groups: dict[tuple[str, str], list[Pair]] = {}
+    for pair in pairs:
+        contest, *rows = pair
+        shared = any(row.base is None for row in rows)
+        groups.setdefault((contest.task, "" if shared else contest.base), []).append(pair)
+    return list(groups.values())
+
+
+def _sides(claim: Claim, group: Sequence[Pair]) -> tuple[Array, Array]:
+    """Return both methods' values in a group of contests, one a seed: means over the bases."""
+
+    def values(rows: Sequence[ArenaRow]) -> Array:
+        runs = {row.config_hash: _per_seed(claim, row) for row in rows}
+        seeds = min(len(run) for run in runs.values())  # the first of them are the same seeds
+        mean: Array = np.mean([run[:seeds] for run in runs.values()], axis=0)
+        return mean
+
+    return values([ours for _, ours, _ in group]), values([theirs for _, _, theirs in group])
 
 
 def _judged(
@@ -169,7 +131,7 @@ def _judged(
         return Finding(claim, "cannot be told", "no contest has both", 0)
     better = improvement_interval(ours, theirs)
     told = _verdict(better, 0.5)
-    return Finding(claim, told, f"P(better) {better.text()}: {'; '.join(shown)}", len(shown))
+    return Finding(claim, told, f"P(better) {better.text()}: {'; '.join(shown)}", len(ours))
 
 
 def _verdict(found: Interval, limit: float) -> Verdict:
@@ -193,14 +155,33 @@ def _higher(claim: Claim, arena: Arena) -> Finding:
     return _compared(claim, _pairs(claim, arena, lambda contest, ours: claim.than))
 
 
+def _most(claim: Claim, arena: Arena) -> Finding:
+    """Whether a method's mean is the higher one in more than half of the contests."""
+    pairs = _pairs(claim, arena, lambda contest, ours: claim.than)
+    if not pairs:
+        return Finding(claim, "cannot be told", "no contest has both", 0)
+    sides = [_sides(claim, group) for group in _independent(pairs)]
+    higher = sum(bool(ours.mean() > theirs.mean()) for ours, theirs in sides)
+    ends = binomtest(higher, len(sides)).proportion_ci(0.95)
+    share = Interval(higher / len(sides), float(ends.low), float(ends.high))
+    numbers = f"in {higher} of {len(sides)}, a share of {share.text()}"
+    shown = "; ".join(_shown(claim, pairs))
+    return Finding(claim, _verdict(share, 0.5), f"{numbers}: {shown}", len(sides))
+
+
 def _control(claim: Claim, arena: Arena) -> Finding:
     return _compared(claim, _pairs(claim, arena, lambda contest, ours: ours.control))
 
 
 def _sooner(claim: Claim, arena: Arena) -> Finding:
-    """Whether a method comes half of its own way up in so many times fewer steps than another."""
+    """Whether a method comes half of its own way up in so many times fewer steps than another.
+
+    Where the other one does not come there in its budget, that says something only if the budget
+    is as many times longer.
+    """
     pairs = _pairs(claim, arena, lambda contest, ours: claim.than)
-    told, shown = [], []
+    told: list[bool | None] = []
+    shown = []
     for contest, ours, theirs in pairs:
         if contest.frozen is None or not ours.score.value > contest.frozen.value:
             told.append(False)
@@ -208,14 +189,15 @@ def _sooner(claim: Claim, arena: Arena) -> Finding:
             continue
         target = (ours.score.value + contest.frozen.value) / 2
         first, second = (steps_to(row, contest.frozen.value, target) for row in (ours, theirs))
-        sooner = first is not None and (second is None or first * claim.factor <= second)
-        told.append(sooner)
+        limit = theirs.curve[-1].env_steps if second is None else second
+        sooner = first is not None and first * claim.factor <= limit
+        told.append(None if second is None and not sooner else sooner)
         ways = ["never" if steps is None else f"{steps:,.0f} steps" for steps in (first, second)]
         shown.append(f"{contest.task} ({contest.base}) {ways[0]} against {ways[1]}")
     verdict: Verdict = "cannot be told"
     if told and all(told):
         verdict = "holds"
-    elif told and not any(told):
+    elif told and all(one is False for one in told):
         verdict = "does not hold"
     return Finding(claim, verdict, "; ".join(shown) or "no contest has both", len(pairs))
 
@@ -243,6 +225,7 @@ def _missing(claim: Claim, _: object) -> Finding:
 
 _JUDGES: Mapping[str, Callable[[Claim, Arena], Finding]] = {
     "higher": _higher,
+    "most": _most,
     "control": _control,
     "sooner": _sooner,
     "missing": _missing,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ def draw(arena: Arena, path: Path) -> None:
     """Draw every contest: the methods with the largest areas in colour, the others in grey.
 
     No two of a panel have one colour, and a method keeps its own where that allows it. The frozen
-    base and the best control are black levels. Every line is named at its end.
+    base and the best control are black levels. Every line is named at its end. One from nothing,
+    whose episodes may be far shorter, is cut off where the last of the others ends.
 
     Args:
         arena: the tables.
@@ -41,10 +44,13 @@ def draw(arena: Arena, path: Path) -> None:
 
 def _learned(contest: Contest, arena: Arena) -> list[ArenaRow]:
     """Return what learned in a contest, the largest area first."""
-    rows = [row for row in contest.rows if row.variant is None]
-    return sorted(
-        (row for row in rows if row.method not in arena.controls), key=lambda row: -row.area
-    )
+    rows = [row for row in contest.rows if row.method not in arena.controls]
+    limit = max((row.episodes for row in rows if row.base is not None), default=math.inf)
+    shown = [
+        replace(row, curve=tuple(point for point in row.curve if point.episodes <= limit))
+        for row in rows
+    ]
+    return sorted((row for row in shown if row.curve), key=lambda row: -row.area)
 
 
 def _colours(arena: Arena) -> list[dict[str, int]]:

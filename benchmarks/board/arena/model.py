@@ -108,10 +108,11 @@ class Overall:
 
     Attributes:
         method: its name.
-        contests: how many.
+        contests: how many; runs that start from nothing are in one for each task.
         one_setting: mean success with one setting for all tasks.
+        control: mean success of the best control of the same contests; not a number without one.
         regret: mean regret with that setting.
-        tuned: mean success with the best setting of each contest.
+        tuned: mean success with the best setting of each contest, by the episodes that judge.
         tuning_episodes: training episodes of all settings that were tried, a contest; 0 where only
             one was.
     """
@@ -119,6 +120,7 @@ class Overall:
     method: str
     contests: int
     one_setting: float
+    control: float
     regret: float
     tuned: float
     tuning_episodes: float

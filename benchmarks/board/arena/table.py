@@ -7,6 +7,7 @@ little: a gain over it is rather too small than too large.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -89,7 +90,7 @@ def build(
             here = [one for one in of_task if one.place["base"] in (base, None)]
             metric = metrics[here[0].group.env]
             contests.append(_contest(str(task), str(base), here, metric, controls, kind))
-    return Arena(tuple(contests), tuple(_overall(contests)), tuple(controls))
+    return Arena(tuple(contests), tuple(_overall(contests, controls)), tuple(controls))
 
 
 def _contest(
@@ -245,29 +246,33 @@ def _spent(places: Sequence[Record], at: tuple[int, int]) -> Record:
     return {"episodes": 0.0, "seconds": 0.0}
 
 
-def _overall(contests: Sequence[Contest]) -> list[Overall]:
+def _overall(contests: Sequence[Contest], controls: Sequence[str]) -> list[Overall]:
     """Return the methods over the contests that are scored by success, the best first."""
-    by_method: dict[str, list[list[ArenaRow]]] = defaultdict(list)
+    by_method: dict[str, list[tuple[list[ArenaRow], float]]] = defaultdict(list)
     for contest in contests:
         if contest.metric == "success":
             settings: dict[str, list[ArenaRow]] = defaultdict(list)
             for row in contest.rows:
                 settings[row.method].append(row)
+            levels = [row.score.value for row in contest.rows if row.method in controls]
             for method, rows in settings.items():
-                by_method[method].append(rows)
+                if any(row.variant is None for row in rows):
+                    by_method[method].append((rows, max(levels, default=math.nan)))
     found = []
     for method, of_contests in by_method.items():
-        single = [next(row for row in rows if row.variant is None) for rows in of_contests]
+        single = [next(row for row in rows if row.variant is None) for rows, _ in of_contests]
         tried = [
-            sum(row.episodes for row in rows) if len(rows) > 1 else 0.0 for rows in of_contests
+            sum(row.episodes for row in rows) if len(rows) > 1 else 0.0 for rows, _ in of_contests
         ]
+        best = [max(row.score.value for row in rows) for rows, _ in of_contests]
         found.append(
             Overall(
                 method=method,
-                contests=len(of_contests),
+                contests=len({row.config_hash for row in single}),
                 one_setting=float(np.mean([row.score.value for row in single])),
+                control=float(np.mean([level for _, level in of_contests])),
                 regret=float(np.mean([row.regret for row in single])),
-                tuned=float(np.mean([max(r.score.value for r in rows) for rows in of_contests])),
+                tuned=float(np.mean(best)),
                 tuning_episodes=float(np.mean(tried)),
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,23 @@ FILES = ("arena.md", "arena.csv", "curves.csv")
 """What is written."""
 
 READING = """\
-Every method of a contest starts from the same frozen policies, one a seed, and has the same
-budget of environment steps. **Control gain** is the difference to the best control of the
-contest (named beside it): controls learn nothing, or no more than a constant or a ranking of the
-base's own samples. Gains are over the seeds that both sides have. **Area** is the mean score
-over the budget, **regret** what it lacks to the best method's area, **worst drop** how far the
-score fell below the base's on the way. **Distance** is that of the last policy's actions from a
-sample of the base, in half ranges of an action; that of `frozen` is two samples' of the base
-itself. **ms** is one decision for one observation, in torch and in ONNX. Intervals are over
-seeds, 95 percent."""
+Every method of a contest that has a gain starts from the same frozen policies, one a seed; one
+without (–) starts from nothing, with or without data. All have the same budget of environment
+steps; updates on demonstrations before the first step are not counted in it. **Control gain** is
+the difference to the best control of the contest (named beside it): controls learn nothing, or no
+more than a constant or a ranking of the base's own samples. Gains are over the seeds that both
+sides have. **Area** is the mean score over the budget, **regret** what it lacks to the best
+method's area, **worst drop** how far the score fell below the base's on the way. **Distance** is
+that of the last policy's actions from a sample of the base, in half ranges of an action; that of
+`frozen` is two samples' of the base itself. **ms** is one decision for one observation, in torch
+and in ONNX. Distance and ms are measured on the first seed's policy. Intervals are over seeds, 95
+percent."""
+
+OVERALL = """\
+**One setting** is the mean success with the same setting on all tasks; compare methods that are
+not in the same contests by what the best control has there. **Best per task** takes the best of a
+method's settings in each contest, by the same episodes, so it flatters a little; **tuning
+episodes** are the training episodes of all these settings."""
 
 _INTERVALS = ("score", "gain", "control_gain")
 """Columns that are an interval: an estimate with two ends."""
@@ -34,7 +43,8 @@ def to_markdown(arena: Arena) -> str:
     """Return all tables as Markdown."""
     parts = ["# Arena", READING]
     if arena.overall:
-        parts += ["## Over all contests scored by success", markdown_table(_overall(arena))]
+        parts += ["## Over all contests scored by success", OVERALL]
+        parts += [markdown_table(_overall(arena))]
     for contest in arena.contests:
         parts += [f"## {contest.task}, from a {contest.base} policy"]
         parts += [f"`{contest.env}`, scored by {contest.metric}."]
@@ -48,6 +58,7 @@ def _overall(arena: Arena) -> list[dict[str, str]]:
             "Method": row.method,
             "Contests": str(row.contests),
             "One setting": number_text(row.one_setting),
+            "Best control there": "–" if math.isnan(row.control) else number_text(row.control),
             "Regret": number_text(row.regret),
             "Best per task": number_text(row.tuned),
             "Tuning episodes": number_text(row.tuning_episodes, 0) if row.tuning_episodes else "–",

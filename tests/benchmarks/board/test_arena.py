@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,33 @@ def test_two_scores_of_a_method(arena: Arena) -> None:
     assert of["dsrl_sac"].one_setting == pytest.approx(0.95)
     assert of["dsrl_sac"].tuned == pytest.approx(1.0)
     assert of["dsrl_sac"].tuning_episodes == 40 and of["sac"].tuning_episodes == 0
+
+
+def test_a_mean_has_the_best_control_of_the_same_contests_beside_it(arena: Arena) -> None:
+    of = {row.method: row for row in arena.overall}
+    assert all(one.control == pytest.approx(0.65) for one in of.values())
+    assert "Best control there" in writing.to_markdown(arena)
+    rows, runs = rows_and_runs()
+    plain = build(episodes_table(rows), runs, [])
+    assert all(math.isnan(one.control) for one in plain.overall)
+
+
+def test_runs_from_nothing_are_in_one_contest_a_task() -> None:
+    """They stand beside both kinds of base. Who has no more than a variant there has no mean."""
+    rows, runs = rows_and_runs()
+    rows += [replace(row, config_hash="d", algorithm="frozen") for row in rows
+             if row.config_hash == "frozen"]  # fmt: skip
+    rows += [replace(row, config_hash="e") for row in rows if row.config_hash == "dsrl_sac~wide"]
+    for name, digest in (("frozen", "d"), ("dsrl_sac~wide", "e")):
+        runs += [
+            {**run, "config_hash": digest, "place": {**run["place"], "base": "diffusion"}}
+            for run in runs
+            if run["config_hash"] == name
+        ]
+    both = build(episodes_table(rows), runs, CONTROLS)
+    of = {row.method: row for row in both.overall}
+    assert len(both.contests) == 2
+    assert (of["sac"].contests, of["frozen"].contests, of["dsrl_sac"].contests) == (1, 2, 1)
 
 
 def test_files_have_every_row_and_evaluation(arena: Arena, tmp_path: Path) -> None:

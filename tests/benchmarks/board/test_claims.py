@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trimtab.benchmarks.board.arena.claims import find, read_claims, steps_to, to_markdown
+from trimtab.benchmarks.board.arena.claim_list import (
+    DATA_KINDS,
+    KINDS,
+    Claim,
+    check_names,
+    read_claims,
+)
+from trimtab.benchmarks.board.arena.claims import (
+    _DATA_JUDGES,
+    _JUDGES,
+    find,
+    steps_to,
+    to_markdown,
+)
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest, CurvePoint
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.stats import Interval
@@ -62,6 +76,85 @@ def test_each_kind_of_claim(arena: Arena, tmp_path: Path) -> None:
     assert text.count("**holds**") == 3 and "not there" in text
 
 
+def test_every_kind_has_its_judge() -> None:
+    assert (*_JUDGES,) == KINDS and (*_DATA_JUDGES,) == DATA_KINDS
+
+
+def claim(kind: str, method: str, than: str, **more: float) -> Claim:
+    return Claim("a", "us", "ours", kind, method, than, **more)  # type: ignore[arg-type]
+
+
+def test_runs_from_nothing_count_once() -> None:
+    """They stand beside each kind of base, and say no more for it."""
+    levels = {"flow": (0.6, 0.7, 0.8), "diffusion": (0.7, 0.8, 0.9)}
+    nothing = replace(row("none", (0.1, 0.2, 0.3), {0: 0.2}, ""), base=None)
+    found = [
+        Contest("x", "gym/X-v0", base, "success", None, (
+            replace(row("ours", finals, {0: 0.2}, ""), base=base, config_hash=base), nothing,
+        ))
+        for base, finals in levels.items()
+    ]  # fmt: skip
+    both, one = (
+        find([claim("higher", "ours", "none")], Arena((*contests,), (), ()))[0]
+        for contests in (found, found[:1])
+    )
+    interval = both.numbers.split(":")[0]
+    assert interval == one.numbers.split(":")[0] and both.contests == 1
+    assert "x (flow) 0.70 against 0.20; x (diffusion) 0.80 against 0.20" in both.numbers
+    assert both.verdict == "cannot be told"  # three seeds against three
+    apart = [
+        replace(contest, rows=(contest.rows[0], replace(nothing, base=contest.base)))
+        for contest in found
+    ]
+    two = find([claim("higher", "ours", "none")], Arena((*apart,), (), ()))[0]
+    assert two.contests == 2 and two.numbers.split(":")[0] != interval
+
+
+def test_most_contests_are_counted() -> None:
+    def arena_of(higher: int, all_of_them: int) -> Arena:
+        contests = [
+            Contest(f"t{n}", "gym/X-v0", "flow", "success", None, (
+                row("a", (0.5, 0.6), {0: 0.5}, ""),
+                row("b", (0.4, 0.5) if n < higher else (0.6, 0.7), {0: 0.5}, ""),
+            ))
+            for n in range(all_of_them)
+        ]  # fmt: skip
+        return Arena((*contests,), (), ())
+
+    found = {
+        counts: find([claim("most", "a", "b")], arena_of(*counts))[0]
+        for counts in ((5, 6), (6, 6), (0, 6), (0, 0))
+    }
+    verdicts = [one.verdict for one in found.values()]
+    assert verdicts == ["cannot be told", "holds", "does not hold", "cannot be told"]
+    # Clopper and Pearson: all of six, 0.025 ** (1 / 6) to 1.
+    assert found[6, 6].numbers.startswith("in 6 of 6, a share of 1.00 [0.54, 1.00]: t0 (flow) 0.55")
+    assert found[0, 0].contests == 0
+
+
+def test_who_never_comes_there_says_something_only_in_a_long_budget(arena: Arena) -> None:
+    """Half of fast's way is 0.64, which comes at 48 steps; slow never has it before 1000."""
+    fast, slow, zero = arena.contests[0].rows
+    later = replace(slow, curve=slow.curve[:1])  # to step 500, where it has 0.4
+    contest = replace(arena.contests[0], rows=(fast, later, zero))
+    for factor, verdict in ((5, "holds"), (20, "cannot be told")):
+        (found,) = find([claim("sooner", "fast", "slow", factor=factor)], Arena((contest,), (), ()))
+        assert found.verdict == verdict and found.numbers == "x (flow) 48 steps against never"
+
+
+def test_a_claim_of_what_no_suite_has_is_one_line() -> None:
+    places = {"": [{"task": "x", "base": "flow", "method": "fast"}, {"method": "slow"}]}
+    check_names([claim("higher", "fast", "slow"), replace(claim("missing", "", ""))], places)
+    for wrong, message in (
+        (claim("higher", "fsat", "slow"), "claim 'a': method fsat; did you mean fast"),
+        (replace(claim("higher", "fast", "slow"), tasks=("y",)), "task y"),
+        (replace(claim("higher", "fast", "slow"), bases=("flwo",)), "base flwo; did you mean flow"),
+        (replace(claim("higher", "fast", "slow"), suite="offlin"), "suite offlin"),
+    ):
+        with pytest.raises(TrimtabError, match=message):
+            check_names([wrong], places)
+
+
 def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:
     _, slow, _ = arena.contests[0].rows
     # From 0.4 at 0 and at 500 up to 0.7 at 1000: 0.55 is half of the way between those two.
@@ -78,6 +171,11 @@ def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:
         ("- {text: a, source: b, tier: c, kind: higher, measure: x}", "use score or area"),
         ("- {text: a, source: b, tier: c, kind: louder}", "claim 1: kind 'louder'; use higher"),
         ("- {text: a, source: b, tier: c, kind: higher, about: 3}", "claim 1: .*unexpected"),
+        ("- {text: a, source: b, tier: c, kind: higher, tasks: x}", "tasks: 'x' is no list of"),
+        ("- {text: a, source: b, tier: c, kind: higher, tasks: [3]}", "is no list of names"),
+        ("- {text: a, source: b, tier: c, kind: sooner, factor: five}", "'five' is no number"),
+        ("- {text: a, source: b, tier: c, kind: sooner, factor: 0}", "0 is no number above 0"),
+        ("- {text: a, source: b, tier: c, kind: higher, method: 3}", "method: 3 is no text"),
     ],
 )
 def test_a_wrong_claim_is_one_line(tmp_path: Path, text: str, message: str) -> None:

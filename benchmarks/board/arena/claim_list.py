@@ -1,0 +1,134 @@
+"""What is claimed, and by whom: the entries of ``claims.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.benchmarks.settings.words import nearest
+from trimtab.errors import TrimtabError
+
+__all__ = ["DATA_KINDS", "KINDS", "Claim", "check_names", "read_claims"]
+
+KINDS = ("higher", "most", "control", "sooner", "missing")
+"""How a claim about the arena can be judged."""
+DATA_KINDS = ("higher", "keeps", "missing")
+"""How a claim about a suite of data can be judged."""
+_NAMES, _NUMBER = "list of names", "number above 0"
+_FORMS = {"tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER}
+"""The forms of entries that are no text."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What somebody claims.
+
+    Attributes:
+        text: the claim in a sentence.
+        source: who makes it.
+        tier: how sure its numbers are known: paper, abstract, or ours.
+        kind: how it is judged: ``higher``, ``most``, ``control``, ``sooner``, ``keeps`` or
+            ``missing``.
+        method: of whom it is claimed.
+        than: the method that it is compared with, where there is one.
+        tasks: the tasks that it speaks of; empty for all.
+        bases: the kinds of base that it speaks of; empty for all.
+        measure: ``score`` at the end, or the ``area`` under the curve; in a suite of data also the
+            ``drop`` at the switch.
+        factor: for ``sooner``: how many times fewer environment steps.
+        why: for ``missing``: why it cannot be judged yet.
+        suite: a suite of data; empty for the arena.
+    """
+
+    text: str
+    source: str
+    tier: str
+    kind: str
+    method: str = ""
+    than: str = ""
+    tasks: tuple[str, ...] = ()
+    bases: tuple[str, ...] = ()
+    measure: str = "score"
+    factor: float = 1.0
+    why: str = ""
+    suite: str = ""
+
+
+def read_claims(path: Path) -> list[Claim]:
+    """Return the claims of a YAML file.
+
+    Raises:
+        TrimtabError: if it cannot be read, lists something else, or a claim is of no known kind.
+    """
+    try:
+        entries = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TrimtabError(f"{path}: cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+        raise TrimtabError(f"{path}: must be a list of claims")
+    claims = []
+    for number, entry in enumerate(entries):
+        values: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+        }
+        try:
+            claim = Claim(**values)
+        except TypeError as error:
+            raise TrimtabError(f"{path}: claim {number + 1}: {error}") from error
+        for key, value in vars(claim).items():
+            form = _FORMS.get(key, "text")
+            if not _is(form, value):
+                raise TrimtabError(f"{path}: claim {number + 1}: {key}: {value!r} is no {form}")
+        kinds, measures = (
+            (DATA_KINDS, ("score", "drop")) if claim.suite else (KINDS, ("score", "area"))
+        )
+        if claim.measure not in measures:
+            raise TrimtabError(f"{path}: claim {number + 1}: measure: use {' or '.join(measures)}")
+        if claim.kind not in kinds:
+            raise TrimtabError(
+                f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(kinds)}"
+            )
+        claims.append(claim)
+    return claims
+
+
+def _is(form: str, value: object) -> bool:
+    """Return whether an entry of a claim has a form."""
+    if form == _NAMES:
+        return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
+    if form == _NUMBER:
+        return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    return isinstance(value, str)
+
+
+def check_names(claims: Sequence[Claim], places: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Check that claims speak of tasks, bases and methods that their suites have.
+
+    Args:
+        claims: the claims.
+        places: where each run of a suite stands in its grid, by the suite's name; the arena's is
+            empty.
+
+    Raises:
+        TrimtabError: if a suite or a name in it is unknown.
+    """
+    for claim in claims:
+        if claim.suite not in places:
+            raise TrimtabError(
+                f"claim {claim.text!r}: suite {claim.suite}; {nearest(claim.suite, places)}"
+            )
+        for key, names in (
+            ("method", [one for one in (claim.method, claim.than) if one]),
+            ("task", claim.tasks),
+            ("base", claim.bases),
+        ):
+            known = {str(place[key]) for place in places[claim.suite] if place.get(key)}
+            for name in names:
+                if name not in known:
+                    raise TrimtabError(
+                        f"claim {claim.text!r}: {key} {name}; {nearest(name, sorted(known))}"
+                    )
