@@ -34,6 +34,17 @@ def generalized_advantage(
     return delta
 
 
+def normalized(advantage: Tensor) -> Tensor:
+    """Return advantages ``[..., M]`` with mean 0 and standard deviation 1.
+
+    A single one has no deviation and stays as it is, as in Stable-Baselines3.
+    """
+    if advantage.shape[-1] == 1:
+        return advantage
+    centred = advantage - advantage.mean(-1, keepdim=True)
+    return centred / (advantage.std(-1, keepdim=True) + 1e-8)
+
+
 def next_values(value: Tensor, cuts: Tensor, last: Tensor, at_cuts: Tensor) -> Tensor:
     """Return V of each true next observation ``[T, N]`` without computing most of them again.
 

@@ -197,11 +197,9 @@ class EXPO(Algorithm):
         chosen = picked(plans, best)[:, None]
         return self.policy.values(obs, chosen, self.members()).amin(0)[:, 0]
 
-    def members(self) -> Tensor:
+    def members(self) -> Tensor | None:
         """Return the numbers of the critics of one draw."""
-        device = self.temperature.log.device
-        order = torch.randperm(self.critic.members, device=device)
-        return order[: self.policy.target_critics]
+        return self.critic.drawn(self.policy.target_critics)
 
     def update_editor(self, raw_obs: Obs, obs: Tensor, taken: Tensor, alpha: Tensor) -> Metrics:
         """Take one step of editor and temperature."""

@@ -182,7 +182,7 @@ class PARL(Algorithm):
             best = picked(plans, values.argmax(1))[:, : self.act_steps]
             following = normalizer.normalize_action(best)
             next_obs = normalizer.obs(data.next_obs)
-            value = self.target(next_obs, following, self.members()).amin(0)
+            value = self.target(next_obs, following, self.target.drawn(self.target_critics)).amin(0)
             backup = data.reward + data.discount * value
             taken = self.executed(data)
         value = self.policy.critic(normalizer.obs(data.obs), taken)
@@ -222,11 +222,6 @@ class PARL(Algorithm):
         return self.policy.base.sample_noise(rows * many).reshape(
             rows, many, *self.policy.base.noise_shape
         )
-
-    def members(self) -> Tensor:
-        """Return the numbers of the critics that y takes the least of."""
-        device = self.policy.normalizer.obs_shift.device
-        return torch.randperm(self.target.members, device=device)[: self.target_critics]
 
     def executed(self, data: Batch) -> Tensor:
         """Return what was executed, normalised; what an end cut off goes on as a new plan does."""

@@ -195,7 +195,7 @@ class Residual(Algorithm):
         # Critic: regress every Q to the value of the next corrected chunk under the targets.
         with torch.no_grad():
             action, log_prob = self.corrected(data.next_obs, next_plan)
-            value = self.target(next_obs, action, self.members()).amin(0)
+            value = self.target(next_obs, action, self.target.drawn(self.target_critics)).amin(0)
             if self.backup_entropy:
                 value = value - alpha * log_prob
             reward = data.reward - self.reward_offset * data.valid.sum(1)
@@ -265,13 +265,6 @@ class Residual(Algorithm):
             return taken
         planned, _ = self.corrected(data.obs, plan)
         return torch.where(data.valid[..., None], taken, planned)
-
-    def members(self) -> Tensor | None:
-        """Return the numbers of the critics of which a target takes the least; None: of all."""
-        if self.target_critics is None:
-            return None
-        device = self.progress.decisions.device
-        return torch.randperm(self.target.members, device=device)[: self.target_critics]
 
     def state(self) -> Mapping[str, Stateful]:
         """Return networks, temperature, optimisers and the decisions so far."""

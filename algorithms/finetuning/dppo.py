@@ -41,13 +41,13 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup, check_range
-from trimtab.algorithms.common.starts import start_of
-from trimtab.algorithms.finetuning.chain_ppo import (
+from trimtab.algorithms.common.chain_ppo import (
     ChainPPO,
     Decisions,
     Judged,
     clipped_surrogate,
 )
+from trimtab.algorithms.common.starts import start_of
 from trimtab.observations import count
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy

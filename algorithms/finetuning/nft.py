@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
-from trimtab.algorithms.finetuning.group_actor_critic import GroupActorCritic
+from trimtab.algorithms.common.group_actor_critic import GroupActorCritic
 from trimtab.types import Batch, Obs
 
 MOST = 5.0

@@ -40,13 +40,13 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
-from trimtab.algorithms.common.starts import start_of
-from trimtab.algorithms.finetuning.chain_ppo import (
+from trimtab.algorithms.common.chain_ppo import (
     ChainPPO,
     Decisions,
     Judged,
     clipped_surrogate,
 )
+from trimtab.algorithms.common.starts import start_of
 from trimtab.observations import count
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import FlowChain, NoiseNetwork, chain_noise, log_density

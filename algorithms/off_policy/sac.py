@@ -177,10 +177,7 @@ class SAC(Algorithm):
 
     def next_value(self, data: Batch, alpha: Tensor) -> Tensor:
         """Return the soft value ``[B]`` of the next observations under the target critics."""
-        members = None
-        if self.target_critics is not None:
-            count = self.critic.members
-            members = torch.randperm(count, device=alpha.device)[: self.target_critics]
+        members = self.target.drawn(self.target_critics)
         action, log_prob = self.sample(data.next_obs)
         next_obs = self.actor.normalizer.obs(data.next_obs)
         value: Tensor = self.target(next_obs, action, members).amin(0)

@@ -24,6 +24,7 @@ members of which 5 elites, floor 0.0067, online learning rate 3e-6 adapted to a 
 decisions a rollout. An adaptation (``faithful`` is False), because:
 
 - rollouts are not added to the data and cloned again before another offline round;
+- the clone and the student learn at ``critic_learning_rate`` (there: the clone at 1.4e-4);
 - learning rates are fixed: to adapt one to a divergence would wait for the device;
 - all models are used, by their means, without elites or early stop; ends are learned and weigh rows
   (there: known, and they drop rows); candidate and accepted policy are scored from the same
@@ -44,13 +45,13 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.chain_ppo import Decisions, Judged, clipped_surrogate
+from trimtab.algorithms.common.denoising import Denoising, DenoisingNetwork
+from trimtab.algorithms.common.modelled import ModelledPPO
 from trimtab.algorithms.common.one_step import same_chunk_loss, student_of
 from trimtab.algorithms.common.plans import as_plans
+from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.common.starts import start_of
-from trimtab.algorithms.finetuning.chain_ppo import Decisions, Judged, clipped_surrogate
-from trimtab.algorithms.offline_to_online.denoising import Denoising, DenoisingNetwork
-from trimtab.algorithms.offline_to_online.modelled import ModelledPPO
-from trimtab.algorithms.on_policy.ppo import normalized
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy

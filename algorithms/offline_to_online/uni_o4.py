@@ -50,9 +50,9 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.finetuning.chain_ppo import Decisions, Judged, clipped_surrogate
-from trimtab.algorithms.offline_to_online.modelled import ModelledPPO
-from trimtab.algorithms.on_policy.ppo import normalized
+from trimtab.algorithms.common.chain_ppo import Decisions, Judged, clipped_surrogate
+from trimtab.algorithms.common.modelled import ModelledPPO
+from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.bounded_gaussian import BoundedGaussianPolicy, MemberGaussians, density

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.on_policy.ppo import PPO, Samples, normalized
+from trimtab.algorithms.common.returns import normalized
+from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
 from trimtab.types import Metrics
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.returns import ReturnScale
+from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import valued
 from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
@@ -282,14 +282,3 @@ class PPO(Algorithm):
             "optimizer": self.optimizer,
         }
         return parts if self.reward_scale is None else {**parts, "reward_scale": self.reward_scale}
-
-
-def normalized(advantage: Tensor) -> Tensor:
-    """Return advantages ``[..., M]`` with mean 0 and standard deviation 1.
-
-    A single one has no deviation and stays as it is, as in Stable-Baselines3.
-    """
-    if advantage.shape[-1] == 1:
-        return advantage
-    centred = advantage - advantage.mean(-1, keepdim=True)
-    return centred / (advantage.std(-1, keepdim=True) + 1e-8)

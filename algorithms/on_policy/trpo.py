@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup, check_range
-from trimtab.algorithms.on_policy.ppo import PPO, Samples, normalized
+from trimtab.algorithms.common.returns import normalized
+from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
 from trimtab.types import Metrics
 

@@ -108,6 +108,13 @@ class EnsembleCritic(nn.Module):
             count = self.members if members is None else len(members)
         return self.of_rows(x.expand(count, -1, -1), members)
 
+    def drawn(self, count: int | None) -> Tensor | None:
+        """Return the numbers of ``count`` different members, drawn by chance; None: of all."""
+        if count is None:
+            return None
+        device = next(self.parameters()).device
+        return torch.randperm(self.members, device=device)[:count]
+
     def of_actions(self, obs: Tensor, actions: Tensor) -> Tensor:
         """Return the values ``[E, N, B]`` of N actions in each state, as one pass over all would.
 

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.algorithms.finetuning.chain_ppo import ChainPPO
+from trimtab.algorithms.common.chain_ppo import ChainPPO
 from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.sac import SAC

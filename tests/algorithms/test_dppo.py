@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from trimtab.algorithms.base import Setup
+from trimtab.algorithms.common.chain_ppo import Decisions, clipped_surrogate
 from trimtab.algorithms.common.returns import ReturnScale
-from trimtab.algorithms.finetuning.chain_ppo import Decisions, clipped_surrogate
 from trimtab.algorithms.finetuning.dppo import DPPO
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Normal
 
-from trimtab.algorithms.offline_to_online.gate import Gate
+from trimtab.algorithms.common.gate import Gate
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
 
 

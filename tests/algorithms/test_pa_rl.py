@@ -164,7 +164,7 @@ def test_losses_by_a_loop_over_rows(proposal_tau: float, monkeypatch: pytest.Mon
     old = copy.deepcopy(algorithm)
     noises = iter(noise := torch.randn(2, 6, 4, 3, 2))
     monkeypatch.setattr(algorithm, "noise", lambda rows: next(noises))
-    monkeypatch.setattr(algorithm, "members", lambda: torch.tensor([3, 1]))
+    monkeypatch.setattr(algorithm.target, "drawn", lambda _: torch.tensor([3, 1]))
     monkeypatch.setattr(algorithm, "draw", lambda values: torch.full((6,), 1))
     seeds = torch.get_rng_state()
     metrics = algorithm.update(data)

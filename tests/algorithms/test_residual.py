@@ -100,7 +100,7 @@ def test_losses_by_a_loop_over_rows(
     next_noise, cut_noise, actor_noise = (torch.randn(rows, 2, 2) for _ in range(3))
     next_plan = 3 * torch.rand(rows, 2, 2) - 1.5
     monkeypatch.setattr(algorithm, "drawn", lambda obs: next_plan)
-    monkeypatch.setattr(algorithm, "members", lambda: torch.tensor([2, 0]))
+    monkeypatch.setattr(algorithm.target, "drawn", lambda _: torch.tensor([2, 0]))
     queue_of_noise(monkeypatch, next_noise, cut_noise, actor_noise)
     metrics = algorithm.update(data)
 

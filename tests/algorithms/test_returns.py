@@ -7,9 +7,14 @@ import pytest
 import torch
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.common.returns import ReturnScale, generalized_advantage, next_values
+from trimtab.algorithms.common.returns import (
+    ReturnScale,
+    generalized_advantage,
+    next_values,
+    normalized,
+)
 from trimtab.algorithms.on_policy.mdpo import MDPO
-from trimtab.algorithms.on_policy.ppo import PPO, normalized
+from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.algorithms.on_policy.trpo import TRPO
 from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.types import PolicySpec, Rollout

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.finetuning.chain_ppo import Decisions
+from trimtab.algorithms.common.chain_ppo import Decisions
 from trimtab.algorithms.offline_to_online import rl_100
 from trimtab.algorithms.offline_to_online.rl_100 import RL100
 from trimtab.algorithms.phases import Budget

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.finetuning.chain_ppo import Decisions
-from trimtab.algorithms.offline_to_online.gate import Gate
+from trimtab.algorithms.common.chain_ppo import Decisions
+from trimtab.algorithms.common.gate import Gate
 from trimtab.algorithms.offline_to_online.uni_o4 import UniO4, apartness
 from trimtab.algorithms.phases import Budget
 from trimtab.policies.kinds.bounded_gaussian import MemberGaussians, density

@@ -22,7 +22,8 @@ without (–) starts from nothing, with or without data. All have the same budge
 steps; updates on demonstrations before the first step are not counted in it. **Control gain** is
 the difference to the best control of the contest (named beside it): controls learn nothing, or no
 more than a constant or a ranking of the base's own samples. Gains are over the seeds that both
-sides have. **Area** is the mean score over the budget, **regret** what it lacks to the best
+sides have. **Area** is the mean score over the budget, which without a base counts the first
+evaluation from step 0 on, **regret** what it lacks to the best
 method's area, **worst drop** how far the score fell below the base's on the way. **Distance** is
 that of the last policy's actions from a sample of the base, in half ranges of an action; that of
 `frozen` is two samples' of the base itself. **ms** is one decision for one observation, in torch

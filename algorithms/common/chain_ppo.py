@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.returns import ReturnScale
+from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import valued
-from trimtab.algorithms.on_policy.ppo import normalized
 from trimtab.policies.networks.mlp import mlp
 from trimtab.types import Metrics, Rollout
 

@@ -9,10 +9,10 @@ import torch
 
 from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.chain_ppo import ChainPPO
 from trimtab.algorithms.common.expectiles import expectile_loss
+from trimtab.algorithms.common.gate import Gate
 from trimtab.algorithms.common.targets import polyak
-from trimtab.algorithms.finetuning.chain_ppo import ChainPPO
-from trimtab.algorithms.offline_to_online.gate import Gate
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.normalizer import Normalizer
 from trimtab.types import Batch, Metrics
