@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -280,3 +280,18 @@ def test_a_refusal_is_one_line_and_exit_code_2(
     assert place.publish.main(["replace", str(place.part), "ppo"]) == 2  # nothing was run there
     (line,) = capfd.readouterr().err.splitlines()
     assert "does not exist" in line
+
+
+def test_a_base_that_is_gone_is_told(place: Place) -> None:
+    """An arena keeps what its methods started from; a part that lost it is not published."""
+    bases = importlib.import_module("published_bases")
+    folders = {"x-flow/seed0": str(place.part / "gone"), "x-flow-ppo/seed0": "nowhere"}
+    (place.part / "suite.json").write_text(json.dumps({"digest": "x", "folders": folders}))
+    jobs = [SimpleNamespace(base=None), SimpleNamespace(base="x-flow")]
+    with pytest.raises(
+        TrimtabError, match="gone, from which others started, is gone; run the same"
+    ):
+        bases.check_bases(place.part, SimpleNamespace(controls=["frozen"], jobs=jobs))
+    bases.check_bases(place.part, SimpleNamespace(controls=[], jobs=jobs))  # keeps none
+    (place.part / "gone").mkdir()
+    bases.check_bases(place.part, SimpleNamespace(controls=["frozen"], jobs=jobs))
