@@ -98,6 +98,8 @@ class Algorithm(ABC):
             ``expert``.
         starts_from: the one kind of policy that it can start from; empty: any kind.
         without: settings of a parent that have no effect on it; the harness refuses them.
+        learns: whether it has something to learn; a run that gives such a method no steps and no
+            updates is refused.
         bootstraps: whether it looks at next observations. A method that does not is also given
             the steps of a dataset whose next observation was not recorded.
         looks_at_rewards: whether it learns from the rewards of a dataset; a run of such a method
@@ -129,6 +131,7 @@ class Algorithm(ABC):
     starts_from: ClassVar[str] = ""
     without: ClassVar[frozenset[str]] = frozenset()
     faithful: ClassVar[bool] = True
+    learns: ClassVar[bool] = True
     bootstraps: ClassVar[bool] = True
     looks_at_rewards: ClassVar[bool] = True
     success_reward: float | None = None

@@ -20,6 +20,7 @@ class Frozen(Algorithm):
     """
 
     uses = frozenset({"base"})
+    learns = False
     batch_size = 1
 
     def __init__(self, setup: Setup) -> None:

@@ -88,6 +88,11 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
         f"return {summary['return']:.2f}{rate} over {summary['episodes']} episodes after "
         f"{summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
     )
+    if summary.get("reached") is False:
+        console.print(
+            f"it did not reach the success of {summary['stop_at_success']} where it was to stop; "
+            "no run can start from it"
+        )
 
 
 def print_json(value: Any) -> None:

@@ -138,6 +138,10 @@ def _assembled(
     method = method_of(config)
     bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
     act_steps = config["act_steps"] or bases_steps
+    if act_steps > env.horizon:
+        raise TrimtabError(
+            f"act_steps={act_steps}: an episode of {env.id} has {env.horizon} steps; give fewer"
+        )
     reading = Reading() if base is None else base.policy.reading
     observations = config["observations"] or way_of(reading)
     history = config["history"] or reading.history

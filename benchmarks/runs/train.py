@@ -180,7 +180,13 @@ def _check_data(config: RunConfig, dataset: Dataset, algorithm: Algorithm, act_s
 def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorithm) -> None:
     """Check that every phase of a method has what feeds it."""
     gathered = False
-    for phase in algorithm.phases(budget_of(config)):
+    phases = algorithm.phases(budget_of(config))
+    if algorithm.learns and not any(phase.length for phase in phases):
+        raise TrimtabError(
+            f"online_steps={config['online_steps']}, offline_steps={config['offline_steps']}: "
+            f"{config.algorithm} learns nothing in them; give it more of one"
+        )
+    for phase in phases:
         if not phase.length:
             continue
         if isinstance(phase.feed, Trials):

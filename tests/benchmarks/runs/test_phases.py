@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from trimtab.benchmarks.cli.screen import print_result
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
@@ -251,10 +252,14 @@ def test_a_run_stops_at_the_success_that_is_enough(tiny: Any, tmp_path: Path) ->
         compose_run([*words, "stop_at_success=2"])
 
 
-def test_a_base_that_never_came_to_its_success_is_refused(tiny: Any, tmp_path: Path) -> None:
+def test_a_base_that_never_came_to_its_success_is_refused(
+    tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [*tiny.cloning(tmp_path / "bases"), "stop_at_success=1.0"]
     weak = train(compose_run(words))
     assert weak.summary["reached"] is False and weak.summary["stop_at_success"] == 1.0
+    print_result(weak.place, weak.summary, already_done=False)
+    assert "it did not reach the success of 1.0 where it was to stop" in capsys.readouterr().out
     frozen = [*tiny.task(tmp_path / "runs"), "algorithm=frozen"]
     message = r"was to stop at success 1\.0 and never came to it; train it for more offline_steps"
     with pytest.raises(TrimtabError, match=message) as error:

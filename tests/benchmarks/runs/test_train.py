@@ -334,6 +334,21 @@ def test_a_run_that_is_shorter_than_a_rollout_is_refused(tiny: Any, tmp_path: Pa
         train(compose_run(words))
 
 
+def test_a_chunk_that_is_longer_than_an_episode_is_refused(tmp_path: Path) -> None:
+    words = ["env=robotics/PointMaze-TwoRoutes-v0", "algorithm=sac", "act_steps=101"]
+    with pytest.raises(TrimtabError, match="act_steps=101: an episode of .* has 100 steps"):
+        train(compose_run([*words, f"out={tmp_path / 'o'}"]))
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_run_in_which_nothing_is_learned_is_refused(tiny: Any, tmp_path: Path) -> None:
+    for words in (["env=gym/Hopper-v5", "algorithm=sac", "online_steps=0", f"out={tmp_path}/o"],
+                  [*tiny.cloning(tmp_path / "o"), "offline_steps=0"]):  # fmt: skip
+        with pytest.raises(TrimtabError, match="offline_steps=0: .* learns nothing in them"):
+            train(compose_run(words))
+    assert not (tmp_path / "o").exists()
+
+
 def test_a_method_that_only_clones_cannot_act(tiny: Any, tmp_path: Path) -> None:
     with pytest.raises(TrimtabError, match="does not learn from interaction; set online_steps=0"):
         train(compose_run([*tiny.cloning(tmp_path), "online_steps=10", "offline_steps=1"]))
