@@ -45,7 +45,8 @@ def draw(arena: Arena, path: Path) -> None:
 def _learned(contest: Contest, arena: Arena) -> list[ArenaRow]:
     """Return what learned in a contest, the largest area first."""
     rows = [row for row in contest.rows if row.method not in arena.controls]
-    limit = max((row.episodes for row in rows if row.base is not None), default=math.inf)
+    ends = [row.curve[-1].episodes for row in rows if row.base is not None]
+    limit = max(ends, default=math.inf)
     shown = [
         replace(row, curve=tuple(point for point in row.curve if point.episodes <= limit))
         for row in rows
