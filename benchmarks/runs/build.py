@@ -131,17 +131,27 @@ def _task_and_base(config: RunConfig) -> tuple[EnvSpec, Bundle | None]:
     return env, None if config["base"] is None else load_base(config["base"])
 
 
+def _act_steps(config: RunConfig, env: EnvSpec, base: Bundle | None) -> int:
+    """Return how many actions of a chunk are executed; without a word of it as many as the base's.
+
+    Raises:
+        TrimtabError: if an episode has fewer.
+    """
+    bases = int(base.config["chunking"]["act_steps"]) if base is not None else 1
+    chosen: int = config["act_steps"] or bases
+    if chosen > env.horizon:
+        raise TrimtabError(
+            f"act_steps={chosen}: an episode of {env.id} has {env.horizon} steps; give fewer"
+        )
+    return chosen
+
+
 def _assembled(
     config: RunConfig, env: EnvSpec, base: Bundle | None, dataset: Dataset | None
 ) -> Components:
     """Put together what a run is made of; a dataset that it names may still be missing."""
     method = method_of(config)
-    bases_steps = int(base.config["chunking"]["act_steps"]) if base is not None else 1
-    act_steps = config["act_steps"] or bases_steps
-    if act_steps > env.horizon:
-        raise TrimtabError(
-            f"act_steps={act_steps}: an episode of {env.id} has {env.horizon} steps; give fewer"
-        )
+    act_steps = _act_steps(config, env, base)
     reading = Reading() if base is None else base.policy.reading
     observations = config["observations"] or way_of(reading)
     history = config["history"] or reading.history
