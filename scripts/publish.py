@@ -316,10 +316,11 @@ def claims(results: Path = RESULTS) -> None:
     }
     listed = read_claims(results / "claims.yaml")
     places = {}
-    for name in ("arena", *DATA_SUITES):  # their whole grids: a claim may wait for its rows
+    called = {"": "arena", **{name: name for name in DATA_SUITES}}  # a claim's suite, and its file
+    for key, name in called.items():  # their whole grids: a claim may wait for its rows
         document = read_document(name)[1]
         runs = [*expanded(name, document["grid"], {}).values(), *document.get("runs", {}).values()]
-        places["" if name == "arena" else name] = [run.get("place", {}) for run in runs]
+        places[key] = [run.get("place", {}) for run in runs]
     check_names(listed, places)
     found = find(listed, arena_of(place), data)
     atomic_write_text(results / CLAIMS, claims_markdown(found))

@@ -251,7 +251,7 @@ class ConRFT(Algorithm):
         if asked is None:
             taken = self.critic(obs, action)
             return (taken - backup).square().mean(), torch.zeros_like(backup[0]), taken
-        assert data.mc_return is not None  # in what was recorded it always stands
+        assert data.mc_return is not None  # data from a dataset always has it
         # One pass for the data's actions and all others, which come by candidate, then by row.
         many, rows = asked.shape[:2]
         where = torch.cat([obs, obs[:rows].repeat(many, 1)])

@@ -184,7 +184,7 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
     if algorithm.learns and not any(phase.length for phase in phases):
         raise TrimtabError(
             f"online_steps={config['online_steps']}, offline_steps={config['offline_steps']}: "
-            f"{config.algorithm} learns nothing in them; give it more of one"
+            f"{config.algorithm} would learn nothing; give it more of one of them"
         )
     for phase in phases:
         if not phase.length:

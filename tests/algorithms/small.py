@@ -7,9 +7,16 @@ from typing import Any
 
 import torch
 
-from trimtab.types import PolicySpec
+from trimtab.types import Batch, PolicySpec
 
 PLAN = PolicySpec(3, 3, 2, (-1.0, -2.0), (1.0, 2.0))
 RUN = replace(PLAN, horizon=2)
 SIZE = torch.tensor([1.0, 2.0])  # half width of the limits, which scales actions
 SMALL: dict[str, Any] = {"hidden": (16, 16), "learning_rate": 3e-3}
+
+
+def bandit(obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor) -> Batch:
+    """Return decisions of one action ``[B, 1, A]`` after which nothing comes."""
+    rows = len(obs)
+    whole = torch.ones(rows, 1, dtype=torch.bool)
+    return Batch(obs, action, reward, obs, torch.zeros(rows), whole)

@@ -17,9 +17,10 @@ from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
-from trimtab.types import Batch, PolicySpec, TrimtabError
+from trimtab.types import PolicySpec, TrimtabError
 
-RUN = load_module(Path(__file__).with_name("small.py")).RUN
+small = load_module(Path(__file__).with_name("small.py"))
+RUN, bandit = small.RUN, small.bandit
 
 
 @pytest.mark.parametrize(
@@ -49,16 +50,7 @@ def test_learns_the_rewarded_end_of_what_it_clones(
     assert abs(float(reward.mean())) < 0.1
     for _ in range(400):
         rows = torch.randint(1000, (128,))
-        algorithm.update(
-            Batch(
-                obs[rows],
-                action[rows],
-                reward[rows],
-                obs[rows],
-                torch.zeros(128),
-                torch.ones(128, 1, dtype=torch.bool),
-            )  # fmt: skip
-        )
+        algorithm.update(bandit(obs[rows], action[rows], reward[rows]))
     assert float(rewarded(obs, algorithm.policy.act(obs)).mean()) > 0.5
     # It is the critic that does it: the cloned flow of the same run goes anywhere still.
     if kind is FQL:

@@ -21,7 +21,9 @@ from trimtab.policies.base import Policy
 from trimtab.types import Batch, PolicySpec
 
 chain = load_module(Path(__file__).with_name("chain.py"))
-SMALL: dict[str, Any] = load_module(Path(__file__).with_name("small.py")).SMALL
+small = load_module(Path(__file__).with_name("small.py"))
+SMALL: dict[str, Any] = small.SMALL
+bandit = small.bandit
 
 
 # Values on the chain of three states, whose solutions are those of linear systems.
@@ -192,16 +194,7 @@ def test_learns_which_samples_are_rewarded(kind: Callable[..., Any]) -> None:
     assert 0.4 < float(reward.mean()) < 0.6  # the base goes either way
     for _ in range(150):
         rows = torch.randint(1000, (128,))
-        algorithm.update(
-            Batch(
-                obs[rows],
-                action[rows],
-                reward[rows],
-                obs[rows],
-                torch.zeros(128),
-                torch.ones(128, 1, dtype=torch.bool),
-            )  # fmt: skip
-        )
+        algorithm.update(bandit(obs[rows], action[rows], reward[rows]))
     assert float(rewarded(obs, algorithm.policy.act(obs)).mean()) > 0.97
     tried, _ = algorithm.explore(obs, warmup=False)
     assert float(rewarded(obs, tried).mean()) > (0.6 if kind is IDQL else 0.97)
