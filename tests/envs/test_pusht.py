@@ -71,6 +71,20 @@ def test_success_is_a_covered_outline() -> None:
     assert 0.5 < reward < 1.0 and not terminated and not info["is_success"]
 
 
+def test_a_near_start_is_near_and_decided_by_its_seed() -> None:
+    env = make(ID, start="near")
+    starts = np.array([env.raw.reset(seed=seed)[0] for seed in range(200)])
+    moved = starts[:, 2:] - [256, 256, np.pi / 4]
+    assert (np.abs(moved) <= [51, 51, 0.5]).all()  # a block that is under the disc is pushed off
+    assert (np.abs(moved).max(0) > [45, 45, 0.45]).all()
+    assert np.abs(moved.mean(0) / [50, 50, 0.5]).max() < 0.15
+    np.testing.assert_array_equal(env.raw.reset(seed=7)[0], starts[7])
+    anywhere = np.array([make(ID).raw.reset(seed=seed)[0] for seed in range(20)])
+    np.testing.assert_allclose(starts[:20, :2], anywhere[:, :2])  # the disc is where it was
+    assert np.abs(anywhere[:, 2:] - [256, 256, np.pi / 4]).max() > 100
+    assert get_spec(ID, start="near").fingerprint != get_spec(ID).fingerprint
+
+
 def test_pictures_follow_from_the_episode_alone() -> None:
     env = make(ID, render=True)
     env.reset(seed=0)
