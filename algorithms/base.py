@@ -227,12 +227,22 @@ class Algorithm(ABC):
         self.kept_metrics = dict(state["kept_metrics"])
 
 
-def check_range(name: str, value: float, least: float, most: float = math.inf) -> None:
+def check_range(
+    name: str, value: float, least: float, most: float = math.inf, *, by: str | None = None
+) -> None:
     """Check a setting of a method.
+
+    Args:
+        name: of the setting.
+        value: what it was given.
+        least: its smallest value.
+        most: its largest.
+        by: setting that one of the limits comes from, for the message.
 
     Raises:
         TrimtabError: if ``value`` is not from ``least`` to ``most``.
     """
     if not least <= value <= most:
         limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise TrimtabError(f"algorithm.{name}={value}: must be {limits}")
+        named = f" (algorithm.{by} is a limit)" if by else ""
+        raise TrimtabError(f"algorithm.{name}={value}: must be {limits}{named}")

@@ -112,7 +112,7 @@ class EXPO(Algorithm):
         check_range("candidates", candidates, 1)
         check_range("backup_candidates", backup_candidates, 1)
         check_range("critics", critics, 1)
-        check_range("target_critics", target_critics, 1, critics)
+        check_range("target_critics", target_critics, 1, critics, by="critics")
         check_range("actor_every", actor_every, 1)
         check_range("base_rate", base_rate, 0, 1)
         check_range("batch_size", batch_size, 1)

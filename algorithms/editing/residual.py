@@ -122,7 +122,8 @@ class Residual(Algorithm):
         check_range("scale", scale, 1e-6)
         check_range("explore_decisions", explore_decisions, 0)
         check_range("critics", critics, 1)
-        check_range("target_critics", 1 if target_critics is None else target_critics, 1, critics)
+        subset = 1 if target_critics is None else target_critics
+        check_range("target_critics", subset, 1, critics, by="critics")
         check_range("actor_every", actor_every, 1)
         check_range("batch_size", batch_size, 1)
         check_range("tau", tau, 0, 1)

@@ -105,7 +105,7 @@ class DPPO(ChainPPO):
         self.policy.to(setup.device)
         learned = list(self.policy.tuned.parameters())
         super().__init__(setup, learned, points=tuned + 1, items=tuned, **ppo)
-        check_range("clip", self.clip, first_clip)
+        check_range("clip", self.clip, first_clip, by="first_clip")
         sampler, device = start.sampler, setup.device
         self.acting = DiffusionChain(sampler, floor=sampling_floor).to(device)
         self.chain = DiffusionChain(sampler, floor=likelihood_floor).to(device)

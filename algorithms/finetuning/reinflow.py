@@ -87,7 +87,7 @@ class ReinFlow(ChainPPO):
         **ppo: Any,
     ) -> None:
         check_range("least_noise", least_noise, 1e-6)
-        check_range("most_noise", most_noise, least_noise)
+        check_range("most_noise", most_noise, least_noise, by="least_noise")
         check_range("noise_hold", noise_hold, 0, 1 - 1e-6)
         check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
         check_range("entropy_weight", entropy_weight, 0)

@@ -86,7 +86,7 @@ class APRL(SAC):
         **sac: Any,
     ) -> None:
         check_range("first_limit", first_limit, 0, 1)
-        check_range("last_limit", last_limit, first_limit, 1)
+        check_range("last_limit", last_limit, first_limit, 1, by="first_limit")
         check_range("ramp_steps", ramp_steps, 1)
         check_range("penalty", penalty, 0)
         check_range("surprise_window", surprise_window, 1)

@@ -89,7 +89,8 @@ class SAC(Algorithm):
         check_range("tau", tau, 0, 1)
         check_range("initial_temperature", initial_temperature, 1e-12)
         check_range("critics", critics, 1)
-        check_range("target_critics", 1 if target_critics is None else target_critics, 1, critics)
+        subset = 1 if target_critics is None else target_critics
+        check_range("target_critics", subset, 1, critics, by="critics")
         check_range("actor_every", actor_every, 1)
         check_range("warmup_steps", warmup_steps, 0)
         check_range("updates_per_decision", updates_per_decision, 0)

@@ -73,7 +73,7 @@ class OAP(TD3BC):
         check_range("asked_share", asked_share, 0, 1)
         super().__init__(setup, **td3_bc)
         assert setup.base is not None
-        check_range("queries", queries, 1, kept)
+        check_range("queries", queries, 1, kept, by="kept")
         spec = setup.spec
         if setup.base.spec.horizon < spec.horizon:
             raise TrimtabError(

@@ -70,7 +70,7 @@ class FamO2O(IQL):
         **iql: Any,
     ) -> None:
         check_range("least_balance", least_balance, 0)
-        check_range("most_balance", most_balance, least_balance)
+        check_range("most_balance", most_balance, least_balance, by="least_balance")
         check_range("initial_temperature", initial_temperature, 1e-9)
         self.balances = (least_balance, most_balance)
         super().__init__(setup, learning_rate=learning_rate, **iql)

@@ -80,7 +80,7 @@ class HNPG(TRPO):
             setup, hidden=hidden, learning_rate=learning_rate, normalize_observations=False,
             normalize_rewards=False, **trpo,
         )  # fmt: skip
-        check_range("memory", memory, self.batch_size)
+        check_range("memory", memory, self.batch_size, by="batch_size")
         assert setup.statistics is not None
         self.actor.normalizer.standardize(setup.statistics)
         self.data_weight, self.critic_updates = data_weight, critic_updates

@@ -89,7 +89,7 @@ class RO2O(EDAC):
             check_range(name, value, 0)
         check_range("samples", samples, 1)
         check_range("uncertainty", uncertainty, 0)
-        check_range("least_uncertainty", least_uncertainty, 0, uncertainty)
+        check_range("least_uncertainty", least_uncertainty, 0, uncertainty, by="uncertainty")
         check_range("decay_updates", decay_updates, 1)
         check_range("critics", edac.get("critics", 2), 2)  # their deviation is asked for
         super().__init__(setup, diversity=0.0, **edac)

@@ -62,7 +62,7 @@ class GoldenTicket(Algorithm):
     ) -> None:
         check_range("tickets", tickets, 1)
         check_range("episodes", episodes, 1)
-        check_range("finalists", finalists, 0, tickets)
+        check_range("finalists", finalists, 0, tickets, by="tickets")
         check_range("final_episodes", final_episodes, 1)
         assert setup.base is not None
         self.episodes, self.final_episodes = episodes, final_episodes

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,7 @@ def load_suite(
         ]
     baselines: Mapping[str, str | None] = document.get("baselines", {})
     check_baselines(name, baselines, _methods(jobs))
-    jobs = _chosen(name, jobs, only)
+    jobs = _chosen(name, jobs, only, lambda: _left_out(name, document, scaled))
     export = document.get("export")
     if export is not None and export not in described:
         raise TrimtabError(f"suite {name}: export={export}: {nearest(export, described)}")
@@ -196,12 +196,27 @@ def _methods(jobs: Sequence[Job]) -> set[str | None]:
     return {method_of(job.overrides) for job in jobs}
 
 
-def _chosen(suite: str, jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
+def _left_out(suite: str, document: Mapping[str, Any], scaled: Mapping[str, Any]) -> set[str]:
+    """Return the names of the grid's runs that the chosen scale has not."""
+    if "grid" not in document:
+        return set()
+    whole = expanded(suite, document["grid"], {})
+    return whole.keys() - expanded(suite, document["grid"], scaled).keys()
+
+
+def _chosen(
+    suite: str, jobs: Sequence[Job], only: Sequence[str], left_out: Callable[[], set[str]]
+) -> list[Job]:
     """Return the runs that are asked for and the bases that they start from, in their order."""
     names = dict.fromkeys(job.name for job in jobs)
     wanted: set[str | None] = set()
     for pattern in only:
         found = fnmatch.filter(names, pattern)
+        if not found and fnmatch.filter(left_out(), pattern):
+            raise TrimtabError(
+                f"suite {suite}: only={pattern}: its scale leaves that out; see its leave_out and "
+                "its lists of tasks, bases, methods and variants, or choose another scale="
+            )
         if not found:
             raise TrimtabError(
                 f"suite {suite}: only={pattern}: no run is called that; {nearest(pattern, names)}"

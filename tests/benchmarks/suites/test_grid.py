@@ -157,6 +157,13 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
     assert {job.name for job in suite_of(document, tmp_path, "twice").jobs} == {
         "hop-sac", "walk-sac",
     }  # fmt: skip
+    file = str(tmp_path / "mine.yaml")
+    with pytest.raises(TrimtabError, match=r"only=hop-sac: its scale leaves that out; see its"):
+        load_suite(file, "runs", scale="small", only=["hop-sac"])
+    with pytest.raises(
+        TrimtabError, match="only=hop-sax: no run is called that; there are: walk-s"
+    ):
+        load_suite(file, "runs", scale="small", only=["hop-sax"])
     with pytest.raises(TrimtabError, match="its scale has leaveout; did you mean leave_out"):
         suite_of(document, tmp_path, "misspelt")
     with pytest.raises(TrimtabError, match=r"its scale's leave_out names no run by hip-\*"):
