@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.benchmarks.artefacts.export import export_bundle
+from trimtab.benchmarks.core.threads import one_thread
 from trimtab.benchmarks.runs.base import load_base
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
 from trimtab.benchmarks.runs.shapes import way_of
@@ -50,7 +51,8 @@ def decision_times(run: Path, obs: ArrayObs) -> dict[str, float | None]:
     one = tree_map(lambda part: part[:1], obs)
     act = torch_act(bundle.policy)
     noise = np.zeros((1, *bundle.policy.noise_shape), np.float32)
-    found: dict[str, float | None] = {"torch": _milliseconds(lambda: act(one, noise))}
+    with one_thread():
+        found: dict[str, float | None] = {"torch": _milliseconds(lambda: act(one, noise))}
     with tempfile.TemporaryDirectory() as place:
         try:
             export_bundle(run, Path(place) / "bundle")

@@ -26,6 +26,7 @@ import torch
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.pools import await_some, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
+from trimtab.benchmarks.core.threads import one_thread
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.datasets.catalog import is_dataset
 from trimtab.datasets.episodes import Dataset, Episode
@@ -92,7 +93,7 @@ def record_episodes(
     wanted = wanted_of(recipe)
     with contextlib.closing(Stage(recipe)) as stage:  # wrong settings end it here, in one process
         if _is_small(wanted):
-            with _one_thread():
+            with one_thread():
                 return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
     count = workers or os.cpu_count() or 1
     context = multiprocessing.get_context("spawn")
@@ -118,17 +119,6 @@ def _prepare_worker() -> None:
     end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's
     torch.set_num_threads(1)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch use one thread, as in the processes of a pool: more can move last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _in_order(
