@@ -40,7 +40,7 @@ from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.runs.tracking import start_trackers
-from trimtab.benchmarks.runs.trials import TrialJudge
+from trimtab.benchmarks.runs.trials import TrialJudge, tried
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import Stopped
 from trimtab.files import atomic_write_json
@@ -334,7 +334,7 @@ class Run:
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
             updates=self.updates, seconds=seconds, reached=self.reached,
-        )  # fmt: skip
+        ) | tried(self.phases)  # fmt: skip
         self._save_policy(self.folder / "policy")
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from trimtab.algorithms.phases import Outcome
+from trimtab.benchmarks.cli.screen import print_result
 from trimtab.benchmarks.runs import build
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.evaluate import evaluate
@@ -99,7 +100,7 @@ def test_steps_of_trials_are_the_runs_and_the_search_may_end_before_its_budget(
     result = train(compose_run(words))
     taken = [int(outcome.steps.sum()) for outcome in spy.outcomes]
     assert result.summary["env_steps"] == sum(taken) < 10_000
-    assert result.summary["updates"] == 5
+    assert result.summary["updates"] == 5 and result.summary["all_tried"] is True
     assert [line["env_steps"] for line in lines(result.folder)] == np.cumsum(taken).tolist() + [
         sum(taken)
     ]
@@ -115,7 +116,7 @@ def test_steps_of_trials_are_the_runs_and_the_search_may_end_before_its_budget(
 
 
 def test_a_trial_that_might_not_end_in_time_does_not_begin(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spy = Spy(monkeypatch)
     # Three episodes of 28 steps: two trials fit into 250 steps if none ends early, a third may not.
@@ -123,7 +124,9 @@ def test_a_trial_that_might_not_end_in_time_does_not_begin(
     result = train(compose_run([*words, "online_steps=250"]))
     taken = [int(outcome.steps.sum()) for outcome in spy.outcomes]
     assert result.summary["env_steps"] == sum(taken) <= 250
-    assert 250 - sum(taken) < 3 * 28
+    assert 250 - sum(taken) < 3 * 28 and result.summary["all_tried"] is False
+    print_result(str(result.folder), result.summary, already_done=False)
+    assert "before all was tried; online_steps= gives it more" in capsys.readouterr().out
     best: Any = load_bundle(result.folder / "policy").policy
     assert any(torch.equal(best.latent, latent) for latent in spy.latents)
 
