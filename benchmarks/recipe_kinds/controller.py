@@ -25,6 +25,9 @@ __all__ = ["KIND", "controller_identity"]
 
 logger = logging.getLogger(__name__)
 
+_SPREADS = {"noise", "noise_levels"}
+"""Keywords that are standard deviations, whoever has them."""
+
 
 def controller_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return all that decides how a controller acts, as JSON values.
@@ -87,12 +90,20 @@ def _check(recipe: Mapping[str, Any]) -> None:
     for key, value in settings.items():
         if not _finite(value):
             raise TrimtabError(f"dataset.controller.{key}={value}: must be finite")
+        if key in _SPREADS and _negative(value):
+            raise TrimtabError(f"dataset.controller.{key}={value}: must be at least 0")
 
 
 def _finite(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
+
+
+def _negative(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_negative, value))
+    return isinstance(value, int | float) and value < 0
 
 
 def _definition(recipe: Mapping[str, Any], out: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class PushPlanner:
         longest: length of the longest push, in pixels.
 
     Raises:
-        TrimtabError: if there is no push of at least one pixel.
+        TrimtabError: if a distance is less than one pixel.
     """
 
     name: ClassVar[str] = "push_t"
@@ -69,8 +69,9 @@ class PushPlanner:
         press: float = 25.0,
         longest: float = 60.0,
     ) -> None:
-        if not longest >= 1:
-            raise TrimtabError(f"dataset.controller.longest={longest}: must be at least 1 pixel")
+        for name, pixels in (("ahead", ahead), ("press", press), ("longest", longest)):
+            if not pixels >= 1:
+                raise TrimtabError(f"dataset.controller.{name}={pixels}: must be at least 1 pixel")
         self.generator, self.noise = generator, noise
         self.ahead, self.press = ahead, press
         self.points, self.normals = _points(spacing=8.0)

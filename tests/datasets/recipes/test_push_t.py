@@ -99,7 +99,8 @@ def test_geometry() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(TrimtabError, match="longest=0: must be at least 1 pixel"):
-        planner(longest=0)
+    for name in ("ahead", "press", "longest"):
+        with pytest.raises(TrimtabError, match=f"{name}=0: must be at least 1 pixel"):
+            planner(**{name: 0})
     with pytest.raises(TrimtabError, match="of 5 or 18 numbers, not of 11"):
         planner().act(np.zeros(11))
