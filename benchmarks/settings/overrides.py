@@ -248,7 +248,9 @@ def _constructor_override(text: str, group: str, key: str, choice: str, target: 
     head = key.partition(".")[0]
     if head not in known and head != "_target_":
         called = choice if target == section["_target_"] else target
-        raise TrimtabError(f"{group}.{key}: {called} has no such setting; {nearest(head, known)}")
+        of_run = head in conf_file("config.yaml") and head not in GROUPS
+        hint = f"it is the run's: write {head}=…" if of_run else nearest(head, known)
+        raise TrimtabError(f"{group}.{key}: {called} has no such setting; {hint}")
     return _even_if_new(text)
 
 

@@ -39,6 +39,7 @@ WRONG = {
     "a policy's keyword": (["policy.hiden=[8]"], "did you mean hidden?"),
     "an added keyword": (["+algorithm.lerning_rate=1"], "did you mean learning_rate?"),
     "another method's keyword": (["algorithm.tau=0.1"], "algorithm.tau: bc has no such setting"),
+    "the run's keyword": (["algorithm.discount=0.9"], "bc has no such setting; it is the run's: w"),
     "a recipe's key": (["dataset.episode=3"], "dataset.episode: two_routes has no such setting"),
     "a controller's keyword": (["dataset.controller.niose=0"], "did you mean noise?"),
     "no sign of equality": (["seed"], "settings: "),
