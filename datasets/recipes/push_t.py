@@ -29,6 +29,7 @@ _CORNERS = np.array(
 )
 _CENTRE = np.array([0.0, 45.0])
 _INERTIA = 3000.0  # of a mass of one
+_BOARD = 512
 _PLACE, _ANGLE = np.array([256.0, 256.0]), np.pi / 4  # where it shall lie
 _RADIUS = 15.0  # of the disc
 _ROOM = (20.0, 491.0)  # where the disc's centre is free of the walls
@@ -53,7 +54,7 @@ class PushPlanner:
         longest: length of the longest push, in pixels.
 
     Raises:
-        TrimtabError: if a distance is less than one pixel.
+        TrimtabError: if a distance is less than one pixel, or more than the board is wide.
     """
 
     name: ClassVar[str] = "push_t"
@@ -70,8 +71,10 @@ class PushPlanner:
         longest: float = 60.0,
     ) -> None:
         for name, pixels in (("ahead", ahead), ("press", press), ("longest", longest)):
-            if not pixels >= 1:
-                raise TrimtabError(f"dataset.controller.{name}={pixels}: must be at least 1 pixel")
+            if not 1 <= pixels <= _BOARD:
+                raise TrimtabError(
+                    f"dataset.controller.{name}={pixels}: must be from 1 to {_BOARD} pixels"
+                )
         self.generator, self.noise = generator, noise
         self.ahead, self.press = ahead, press
         self.points, self.normals = _points(spacing=8.0)

@@ -100,7 +100,10 @@ def test_geometry() -> None:
 
 def test_wrong_settings_are_refused() -> None:
     for name in ("ahead", "press", "longest"):
-        with pytest.raises(TrimtabError, match=f"{name}=0: must be at least 1 pixel"):
-            planner(**{name: 0})
+        for pixels in (0, 513):
+            with pytest.raises(
+                TrimtabError, match=f"{name}={pixels}: must be from 1 to 512 pixels"
+            ):
+                planner(**{name: pixels})
     with pytest.raises(TrimtabError, match="of 5 or 18 numbers, not of 11"):
         planner().act(np.zeros(11))
