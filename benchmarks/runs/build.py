@@ -259,7 +259,10 @@ def _check_uses(config: RunConfig, method: type[Algorithm]) -> None:
         if given in needed and value is None:
             raise TrimtabError(_missing(config, given))
         if given not in used and value is not None:
-            raise TrimtabError(f"{given}=…: {config.algorithm} makes no use of it; leave it out")
+            hint = ", or add offline_steps=… or offline_share=…" if given == "dataset" else ""
+            raise TrimtabError(
+                f"{given}=…: {config.algorithm} makes no use of it; leave it out{hint}"
+            )
     for given in ("offline_steps", "offline_share", "dataset_weighting"):
         if config[given] and config["dataset"] is None:
             raise TrimtabError(f"{given}={config[given]}: {_missing(config, 'dataset')}")
