@@ -89,7 +89,7 @@ class GroupActorCritic(Algorithm):
         self.batch_size, self.tau, self.actor_tau = batch_size, tau, actor_tau
         self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision
         self.act_steps = setup.spec.horizon  # the start may plan further than is executed
-        self.actor = start_of(setup, FlowPolicy)
+        self.actor = start_of(self, setup, FlowPolicy)
         self.slow = copy.deepcopy(self.actor).requires_grad_(False).eval()
         # What is judged holds all that is slow: actor and critics.
         self.policy: BestOfPolicy = BestOfPolicy(

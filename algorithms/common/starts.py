@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.policies.base import Policy
 from trimtab.types import TrimtabError
 
@@ -13,10 +13,11 @@ __all__ = ["any_start_of", "start_of"]
 Kind = TypeVar("Kind", bound=Policy)
 
 
-def start_of(setup: Setup, kind: type[Kind]) -> Kind:
+def start_of(method: Algorithm, setup: Setup, kind: type[Kind]) -> Kind:
     """Return a trainable copy of what a method starts from.
 
     Args:
+        method: who asks; the error names it.
         setup: has a base, or a policy with a dataset.
         kind: class that the policy must have.
 
@@ -27,8 +28,8 @@ def start_of(setup: Setup, kind: type[Kind]) -> Kind:
     wanted = kind.__module__.rpartition(".")[2]
     if not isinstance(start, kind):
         raise TrimtabError(
-            f"this method tunes a {wanted} policy, and it was given a {start.kind} policy; give "
-            f"base= of a run with policy={wanted}, or policy={wanted} with a dataset"
+            f"{type(method).__name__} tunes a {wanted} policy, not one of kind {start.kind}; "
+            f"give base= of a run with policy={wanted}, or policy={wanted} with a dataset"
         )
     return start
 

@@ -97,7 +97,7 @@ class DPPO(ChainPPO):
         check_range("first_clip", first_clip, 1e-12)
         check_range("sampling_floor", sampling_floor, 1e-6)
         check_range("likelihood_floor", likelihood_floor, 1e-6)
-        start = start_of(setup, DiffusionPolicy)
+        start = start_of(self, setup, DiffusionPolicy)
         steps = len(start.sampler.timesteps)
         tuned = min(steps, 10) if tuned_steps is None else tuned_steps
         check_range("tuned_steps", tuned, 1, steps)

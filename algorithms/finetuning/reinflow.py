@@ -93,7 +93,7 @@ class ReinFlow(ChainPPO):
         check_range("entropy_weight", entropy_weight, 0)
         self.least_noise, self.most_noise, self.noise_hold = least_noise, most_noise, noise_hold
         self.decay_steps, self.entropy_weight = decay_steps, entropy_weight
-        self.policy: FlowPolicy = start_of(setup, FlowPolicy)
+        self.policy: FlowPolicy = start_of(self, setup, FlowPolicy)
         spec, network = self.policy.spec, self.policy.network
         self.noise = NoiseNetwork(
             spec.obs_dim, (spec.horizon, spec.action_dim), network.frequencies, noise_hidden

@@ -117,7 +117,7 @@ class RL100(ModelledPPO):
         self.expectile, self.tau = expectile, tau
         self.offline_clip, self.clip_decay_updates = offline_clip, clip_decay_updates
         self.gate_every = gate_every
-        self.actor = start_of(setup, DiffusionPolicy)
+        self.actor = start_of(self, setup, DiffusionPolicy)
         self.student: ConsistencyPolicy | None = None
         if one_step:
             self.student = student_of(self.actor, hidden=student_hidden, time_dim=16, levels=40)

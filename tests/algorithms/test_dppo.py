@@ -223,7 +223,7 @@ def test_it_learns_which_actions_are_good(settings: dict[str, Any]) -> None:
 
 def test_starts_that_do_not_fit_are_said() -> None:
     flow: Policy = FlowPolicy(EXECUTED, hidden=(8,))
-    with pytest.raises(TrimtabError, match="tunes a diffusion policy.*given a flow policy"):
+    with pytest.raises(TrimtabError, match="DPPO tunes a diffusion policy, not one of kind flow"):
         DPPO(Setup(EXECUTED, base=flow), **SMALL)
     short = start(spec=dataclasses.replace(PLANNED, horizon=1))
     with pytest.raises(TrimtabError, match="act_steps=2: the policy plans only 1"):
