@@ -360,7 +360,9 @@ def test_a_method_that_only_clones_cannot_act(tiny: Any, tmp_path: Path) -> None
 def test_what_a_method_does_not_use_is_refused(given: str, tmp_path: Path) -> None:
     """Else result rows would name a policy, a base or data that had no part in the run."""
     words = ["env=gym/Hopper-v5", "algorithm=sac", f"out={tmp_path}", given]
-    with pytest.raises(TrimtabError, match=f"{given.partition('=')[0]}=…: sac makes no use of it"):
+    hint = ", or add offline_steps=… or offline_share=…" if given.startswith("dataset") else ""
+    said = f"^{given.partition('=')[0]}=…: sac makes no use of it; leave it out{hint}$"
+    with pytest.raises(TrimtabError, match=said):
         train(compose_run(words))
     assert not list(tmp_path.iterdir())
 
