@@ -166,7 +166,7 @@ def test_every_suites_data_is_of_its_task() -> None:
             checked.add((config["env"], config.dataset))
     assert {data for _, data in checked} == {
         "two_routes", "two_doors", "push_noisy", "hopper_replay", "maze_medium_mixed",
-        "metaworld_expert", "metaworld_mixed", "ogbench_cube",
+        "metaworld_expert", "metaworld_mixed", "ogbench_cube", "push_t",
         *(f"{robot}_{tier}" for robot in ("hopper", "halfcheetah", "walker2d")
           for tier in ("medium", "medium_replay", "medium_expert")),
     }  # fmt: skip
