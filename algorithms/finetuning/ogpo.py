@@ -152,8 +152,8 @@ class OGPO(GroupActorCritic):
         if self.guard:
             log_ratio = guarded_log_ratio(value, mean, old_mean, std).reshape(count, steps)
             weight = 1 / chain.sensitivity
-            gain = clipped_surrogate(log_ratio, advantage[:, None], self.clip)
-            return (gain * (weight / weight.mean())).mean(), log_ratio
+            loss = clipped_surrogate(log_ratio, advantage[:, None], self.clip)
+            return (loss * (weight / weight.mean())).mean(), log_ratio
         moved = log_density(value, mean, std) - log_density(value, old_mean, std)
         # The density of x_0 is the same under both and counts in the mean alone.
         log_ratio = moved.mean((1, 2)).reshape(count, steps).sum(1) / (steps + 1)

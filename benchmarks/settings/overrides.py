@@ -70,7 +70,17 @@ def spell_out(overrides: Sequence[str]) -> list[str]:
             spelt += ["dataset=runs", f"dataset.runs={_paths_in_quotes(value)}"]
         else:
             spelt.append(_list_in_quotes(override))
-    return [readable(word) for word in spelt]
+    return [readable(word) for word in _without_left_out(spelt)]
+
+
+def _without_left_out(words: Sequence[str]) -> list[str]:
+    """Return words without the settings of a group that a later ``~group`` leaves out."""
+    last = {word[1:]: place for place, word in enumerate(words) if word[:1] == "~"}
+    return [
+        word
+        for place, word in enumerate(words)
+        if "." not in (key := word.partition("=")[0]) or last.get(key.partition(".")[0], -1) < place
+    ]
 
 
 def _is_one(path: str) -> bool:

@@ -1,11 +1,11 @@
-"""Hints on words that nothing is called by."""
+"""Words as people write them, and hints on those that nothing is called by."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["nearest", "quoted", "yaml_fault"]
+__all__ = ["listed", "nearest", "quoted", "yaml_fault"]
 
 _MOST_NAMED = 40  # right words in one message; more of them are no help
 
@@ -21,6 +21,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     if len(known) > _MOST_NAMED:
         return f"there are {len(known)}, such as {', '.join(known[:5])}"
     return f"there are: {', '.join(known)}"
+
+
+def listed(text: str) -> list[str]:
+    """Return the words between the commas of a text, which may stand in brackets as Hydra's do."""
+    inside = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    return [word.strip() for word in inside.split(",") if word.strip()]
 
 
 def yaml_fault(error: Exception) -> str:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.settings.words import listed, nearest
 from trimtab.types import TrimtabError
 
 GROUPS: Mapping[str, str] = {
@@ -136,7 +136,7 @@ def select(
     Raises:
         TrimtabError: on a name that is not known, with the nearest right one.
     """
-    words = [word.strip() for word in only.split(",") if word.strip()]
+    words = listed(only)
     names = [pair.name for pair in pairs]
     for word in words:
         if word not in GROUPS and word not in names and word not in others:

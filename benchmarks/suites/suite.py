@@ -172,7 +172,7 @@ def load_suite(
         ]
     baselines: Mapping[str, str | None] = document.get("baselines", {})
     check_baselines(name, baselines, _methods(jobs))
-    jobs = _chosen(name, jobs, only, lambda: _left_out(name, document, scaled))
+    jobs = _chosen(name, jobs, only, lambda: _of_every_scale(name, document))
     export = document.get("export")
     if export is not None and export not in described:
         raise TrimtabError(f"suite {name}: export={export}: {nearest(export, described)}")
@@ -196,23 +196,20 @@ def _methods(jobs: Sequence[Job]) -> set[str | None]:
     return {method_of(job.overrides) for job in jobs}
 
 
-def _left_out(suite: str, document: Mapping[str, Any], scaled: Mapping[str, Any]) -> set[str]:
-    """Return the names of the grid's runs that the chosen scale has not."""
-    if "grid" not in document:
-        return set()
-    whole = expanded(suite, document["grid"], {})
-    return whole.keys() - expanded(suite, document["grid"], scaled).keys()
+def _of_every_scale(suite: str, document: Mapping[str, Any]) -> set[str]:
+    """Return the names of the grid's runs if no scale leaves any out."""
+    return set(expanded(suite, document["grid"], {})) if "grid" in document else set()
 
 
 def _chosen(
-    suite: str, jobs: Sequence[Job], only: Sequence[str], left_out: Callable[[], set[str]]
+    suite: str, jobs: Sequence[Job], only: Sequence[str], whole: Callable[[], set[str]]
 ) -> list[Job]:
     """Return the runs that are asked for and the bases that they start from, in their order."""
     names = dict.fromkeys(job.name for job in jobs)
     wanted: set[str | None] = set()
     for pattern in only:
         found = fnmatch.filter(names, pattern)
-        if not found and fnmatch.filter(left_out(), pattern):
+        if not found and fnmatch.filter(whole(), pattern):
             raise TrimtabError(
                 f"suite {suite}: only={pattern}: its scale leaves that out; see its leave_out and "
                 "its lists of tasks, bases, methods and variants, or choose another scale="

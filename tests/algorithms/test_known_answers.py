@@ -1,4 +1,8 @@
-"""Every registered method's value functions against the solutions of linear equations."""
+"""Value functions against the solutions of linear equations, where they are of a held policy.
+
+Methods whose values are others are named in ``chain.py``, with the reason; their own tests go
+through their equations row by row.
+"""
 
 from __future__ import annotations
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from loading import load_module
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.finetuning.nft import NFT
 from trimtab.policies.kinds.flow import FlowPolicy
-from trimtab.types import Batch, PolicySpec
+from trimtab.types import PolicySpec
+
+bandit = load_module(Path(__file__).with_name("small.py")).bandit
 
 LOW, HIGH = (-1.0, -0.5), (1.0, 2.0)
 EXECUTED, PLANNED = PolicySpec(3, 2, 2, LOW, HIGH), PolicySpec(3, 3, 2, LOW, HIGH)
@@ -90,6 +94,22 @@ def test_worth_is_cut_and_centred() -> None:
     assert NFT.worth(spike)[:2].tolist() == [1.0, 0.0]
 
 
+def test_the_old_policy_is_what_draws_the_samples() -> None:
+    algorithm = made()
+    nudge(algorithm.actor.network, 0.3)
+    nudge(algorithm.critic, 0.3)
+    rows, noise = torch.randn(20, 3), algorithm.slow.sample_noise(20)
+    torch.manual_seed(2)
+    found = algorithm.actor_loss(None, rows, noise)  # type: ignore[arg-type]
+    with torch.no_grad():
+        chunk = algorithm.slow(rows, noise)
+        normalize = algorithm.slow.normalizer.normalize_action
+        value = algorithm.policy.critic(rows, normalize(chunk)[:, :2]).mean(0).reshape(5, 4)
+        worth = NFT.worth((value - value.mean(1, keepdim=True)).flatten())
+    torch.manual_seed(2)
+    torch.testing.assert_close(found["actor_loss"], algorithm.loss(rows, normalize(chunk), worth))
+
+
 def test_it_learns_which_actions_are_good() -> None:
     spec = PolicySpec(3, 1, 2, (-1.0, -1.0), (1.0, 1.0))
 
@@ -105,16 +125,7 @@ def test_it_learns_which_actions_are_good() -> None:
     before = reward(test, algorithm.slow.act(test)).mean().item()
     for _ in range(300):
         obs, action = torch.randn(64, 3), 2 * torch.rand(64, 1, 2) - 1
-        algorithm.update(
-            Batch(
-                obs=obs,
-                action=action,
-                reward=reward(obs, action),
-                next_obs=obs,
-                discount=torch.zeros(64),
-                valid=torch.ones(64, 1, dtype=torch.bool),
-            )  # fmt: skip
-        )
+        algorithm.update(bandit(obs, action, reward(obs, action)))
     after = reward(test, algorithm.slow.act(test)).mean().item()
     assert after > 0.4 * before, (before, after)
 

@@ -49,6 +49,13 @@ def test_it_begins_as_the_base(setup_of: SetupOf) -> None:
     assert float(latent.abs().max()) > 3  # so the clip was at work
 
 
+def test_steps_are_those_of_the_environments(setup_of: SetupOf) -> None:
+    """Two actions of a plan of four are executed, and the noise is one for each of the four."""
+    setup = setup_of({"base"})
+    assert setup.base is not None and setup.base.spec.horizon == 4 and setup.spec.horizon == 2
+    assert NoisePPO(setup, **SMALL).steps_per_update == 8 * setup.num_envs * 2
+
+
 def test_what_is_judged_is_the_base_at_the_mean(setup_of: SetupOf) -> None:
     setup = setup_of({"base"})
     assert setup.base is not None

@@ -212,6 +212,17 @@ def test_draws_follow_the_softmax() -> None:
     torch.testing.assert_close(counted, (values / 0.5).softmax(0), atol=0.01, rtol=0)
 
 
+def test_the_policy_itself_acts_during_warm_up() -> None:
+    algorithm, obs = made(), torch.randn(9, 3)
+    torch.manual_seed(3)
+    played, _ = algorithm.explore(obs, warmup=True)
+    torch.manual_seed(3)
+    assert torch.equal(played, algorithm.policy.base.act(obs)[:, :2])
+    torch.manual_seed(3)
+    later, _ = algorithm.explore(obs, warmup=False)
+    assert later.shape == played.shape and not torch.equal(later, played)
+
+
 def test_who_learns_from_what() -> None:
     algorithm = made(base_every=2)
     parts = {

@@ -357,8 +357,11 @@ def test_diffusion_ql_takes_the_policy_of_the_paper() -> None:
         algorithm.update(data)
     assert not torch.equal(before["network.obs_layer.weight"],
                            algorithm.learner.state_dict()["network.obs_layer.weight"])  # fmt: skip
-    tried, _ = algorithm.explore(data.obs, warmup=False)
-    assert tried.shape == (8, 2, 2)
+    for warmup, policy in ((True, algorithm.policy.base), (False, algorithm.policy)):
+        torch.manual_seed(3)
+        tried, _ = algorithm.explore(data.obs, warmup=warmup)
+        torch.manual_seed(3)
+        assert torch.equal(tried, policy.act(data.obs)[:, :2])
 
 
 # What is refused.

@@ -136,6 +136,25 @@ def test_losses_by_a_loop_over_rows(
     assert (algorithm.temperature() > old.temperature()).item() is raises
 
 
+def test_the_actor_waits_and_the_target_follows_at_its_rate() -> None:
+    algorithm = made(actor_every=2, tau=0.1)
+    data = few(algorithm)
+    moves = []
+    for _ in range(4):
+        target = copy.deepcopy(algorithm.target)
+        editor, alpha = copy.deepcopy(algorithm.policy.editor), algorithm.temperature().item()
+        algorithm.update(data)
+        pairs = zip(editor.parameters(), algorithm.policy.editor.parameters(), strict=True)
+        moves.append(not all(torch.equal(was, now) for was, now in pairs))
+        assert (algorithm.temperature().item() != alpha) is moves[-1]
+        for slow, was, fast in zip(
+            algorithm.target.parameters(), target.parameters(), algorithm.critic.parameters(),
+            strict=True,
+        ):  # fmt: skip
+            torch.testing.assert_close(slow, 0.9 * was + 0.1 * fast)
+    assert moves == [False, True, False, True]
+
+
 def test_actor_on_the_mean_of_the_critics(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm = made(critics=4, pessimistic_actor=False)
     data = few(algorithm)
@@ -282,11 +301,14 @@ def test_demonstrations_have_no_stored_chunk() -> None:
 
 def test_settings_that_do_not_fit_are_refused() -> None:
     for wrong in (
-        {"scale": 0.0}, {"critics": 2, "target_critics": 3}, {"explore_decisions": -1},
+        {"scale": 0.0}, {"explore_decisions": -1},
         {"n_step": 3, "reward_offset": 1.0}, {"n_step": 0}, {"actor_every": 0},
     ):  # fmt: skip
         with pytest.raises(TrimtabError):
             made(**wrong)
+    told = r"algorithm.target_critics=3: must be from 1 to 2 \(algorithm.critics is a limit\)$"
+    with pytest.raises(TrimtabError, match=told):
+        made(critics=2, target_critics=3)
     with pytest.raises(TrimtabError, match="act_steps=5"):
         editor_of(Wavering(), 5, sees_chunk=False, hidden=(8,))
     other = FlowPolicy(PolicySpec(4, 4, 2, (-1.0, -1.0), (1.0, 1.0)), hidden=(8,))

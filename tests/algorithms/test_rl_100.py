@@ -134,6 +134,12 @@ def test_values_by_hand() -> None:
             q_loss += float((old.values(here, action) - backup).square().sum()) / 10
     assert float(metrics["value_loss"]) == pytest.approx(value_loss, rel=1e-4)
     assert float(metrics["critic_loss"]) == pytest.approx(q_loss, rel=1e-4)
+    for slow, was, fast in zip(
+        algorithm.target.parameters(), old.target.parameters(), algorithm.values.parameters(),
+        strict=True,
+    ):  # fmt: skip
+        rate = algorithm.tau
+        torch.testing.assert_close(slow, (1 - rate) * was + rate * fast)
 
 
 def test_candidate_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

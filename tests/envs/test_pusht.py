@@ -85,6 +85,16 @@ def test_a_near_start_is_near_and_decided_by_its_seed() -> None:
     assert get_spec(ID, start="near").fingerprint != get_spec(ID).fingerprint
 
 
+def test_a_state_that_is_given_is_where_a_near_start_begins() -> None:
+    state = np.array([60.0, 60.0, 400.0, 150.0, 2.0])
+    near, anywhere = (
+        make(ID, start=start).raw.reset(seed=0, options={"reset_to_state": state})[0]
+        for start in ("near", "anywhere")
+    )
+    np.testing.assert_array_equal(near, anywhere)
+    np.testing.assert_allclose(near[4], 2.0)
+
+
 def test_pictures_follow_from_the_episode_alone() -> None:
     env = make(ID, render=True)
     env.reset(seed=0)

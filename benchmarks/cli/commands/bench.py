@@ -24,7 +24,7 @@ from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, SUITE_NOTE, collect_files
 from trimtab.benchmarks.settings.values import MOST_SEED
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.settings.words import listed, nearest
 from trimtab.benchmarks.suites import figures
 from trimtab.benchmarks.suites.following import PROGRESS, progress_of
 from trimtab.benchmarks.suites.launch import chosen_launcher
@@ -63,7 +63,7 @@ def bench(
 
     ``overrides`` are the launcher's own settings.
     """
-    chosen = [word.strip() for word in only.split(",") if word.strip()]
+    chosen = listed(only)
     if only and not chosen:
         raise TrimtabError(f"only={only}: names no run; leave it out for all runs")
     loaded = load_suite(
@@ -192,9 +192,11 @@ def _publish(
 
 def _whole_numbers(text: str) -> list[int]:
     try:
-        seeds = [int(part) for part in text.split(",")]
+        seeds = [int(word) for word in listed(text)]
     except ValueError as error:
         raise TrimtabError(f"seeds={text}: must be whole numbers, such as 0,1,2") from error
+    if not seeds:
+        raise TrimtabError(f"seeds={text}: names no seed; leave it out for the suite's own")
     if not all(0 <= seed <= MOST_SEED for seed in seeds):
         raise TrimtabError(f"seeds={text}: must be from 0 to {MOST_SEED}")
     if len(set(seeds)) < len(seeds):

@@ -18,6 +18,7 @@ from trimtab.benchmarks.runs.judging import task_of
 from trimtab.benchmarks.runs.offline_judge import ESTIMATORS, Estimate, OfflineJudge
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.words import listed
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import Bundle
@@ -126,7 +127,7 @@ def _gamma(text: str) -> float:
 
 def _wanted(text: str) -> list[str]:
     """Return the estimators that are asked for."""
-    names = [word.strip() for word in text.split(",") if word.strip()] or list(ESTIMATORS)
+    names = listed(text) or list(ESTIMATORS)
     for name in names:
         if name not in ESTIMATORS:
             raise TrimtabError(f"evaluate: estimator={name}: {near(name, ESTIMATORS)}")

@@ -14,6 +14,7 @@ from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.away import visible
 from trimtab.benchmarks.settings.renamed import RENAMED
+from trimtab.benchmarks.settings.words import listed
 from trimtab.plugins import command_line
 
 __all__ = ["leaderboard"]
@@ -30,7 +31,7 @@ def leaderboard(
     baseline = " ".join([RENAMED.get(method, method), *rest])
     if out:
         boards.check_place(out)
-    wanted = [word.strip() for word in physics.split(",") if word.strip()]
+    wanted = listed(physics)
     said = {
         "runs": runs,
         "baseline": baseline,

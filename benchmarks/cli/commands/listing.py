@@ -17,6 +17,7 @@ from trimtab.benchmarks.settings.catalog import (
 )
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.benchmarks.settings.outside import outside_file
+from trimtab.benchmarks.settings.words import listed
 from trimtab.benchmarks.suites.launch import WITHIN, launcher_kinds
 from trimtab.envs.registry import list_families, list_open_families, list_tasks
 from trimtab.errors import TrimtabError
@@ -41,7 +42,7 @@ def _tasks(what: str, tag: str) -> list[dict[str, Any]]:
 
     # A family's name selects as a tag does.
     tags = {name: {*task.tags, name.split("/", 1)[0]} for name, task in list_tasks().items()}
-    wanted = {word.strip() for word in tag.split(",") if word.strip()}
+    wanted = set(listed(tag))
     known = sorted(set().union(*tags.values()))
     for word in sorted(wanted.difference(known)):
         raise TrimtabError(f"list: no task has the tag {word!r}; there are: {', '.join(known)}")

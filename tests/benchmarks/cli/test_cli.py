@@ -151,6 +151,7 @@ def test_help_shows_the_chosen_methods_and_policys_own_settings(
         (["bench", "suite=quikstart"], "did you mean quickstart?"),
         (["bench", "suite=quickstart", "seeds=a"], "whole numbers"),
         (["bench", "suite=quickstart", "seeds=0,-1"], "seeds=0,-1: must be from 0 to 4294967295"),
+        (["bench", "suite=quickstart", "seeds=[]"], "seeds=[]: names no seed; leave it out"),
         (["bench", "suite=quickstart", "seeds=4294967296"], "must be from 0 to 4294967295"),
         (["bench", "suite=quickstart", "seeds=1,0,1"], "seeds=1,0,1: give each seed once"),
         (["bench", "suite=quickstart", "workers=-1"], "whole number"),

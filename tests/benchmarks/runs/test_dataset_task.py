@@ -140,8 +140,9 @@ def test_every_suites_data_is_of_its_task() -> None:
     """Only the arena's mazes learn from demonstrations of another one, whose doors are open."""
     checked, others, seen = set(), set(), set()
     suites = [load_suite(name, "runs", [0]) for name in group_options("suite")]
-    for name in ("offline", "offline_to_online"):  # whose other tasks are not in the first scale
-        suites.append(load_suite(name, "runs", [0], scale="gpu", only=["*-td3_bc"]))
+    # Whose other tasks are not in the first scale.
+    for name, run in (("offline", "*-td3_bc"), ("offline_to_online", "*-td3_bc"), ("arena", "*")):
+        suites.append(load_suite(name, "runs", [0], scale="gpu", only=[run]))
     for suite in suites:
         name = suite.name
         for job in suite.jobs:
@@ -166,7 +167,7 @@ def test_every_suites_data_is_of_its_task() -> None:
             checked.add((config["env"], config.dataset))
     assert {data for _, data in checked} == {
         "two_routes", "two_doors", "push_noisy", "hopper_replay", "maze_medium_mixed",
-        "metaworld_expert", "metaworld_mixed", "ogbench_cube", "push_t",
+        "metaworld_expert", "metaworld_mixed", "ogbench_cube", "push_t", "robosuite_lift",
         *(f"{robot}_{tier}" for robot in ("hopper", "halfcheetah", "walker2d")
           for tier in ("medium", "medium_replay", "medium_expert")),
     }  # fmt: skip

@@ -117,6 +117,15 @@ def test_places_of_data_as_people_write_them_are_understood(
     assert found[key] == value
 
 
+def test_a_group_that_is_left_out_takes_its_settings_with_it() -> None:
+    """The variant of a suite's method says so after what its task says of its data."""
+    data = ["dataset=metaworld_expert", "dataset.env=metaworld/push-v3", "dataset.episodes=15"]
+    sac = [ENV, "algorithm=sac"]
+    assert compose_run([*sac, *data, "~dataset"])["dataset"] is None
+    with pytest.raises(TrimtabError, match=r"dataset\.episodes"):
+        compose_run([*sac, *data, "~dataset", "dataset.episodes=15"])
+
+
 def test_a_whole_number_may_be_written_with_an_exponent_where_one_is_asked_for() -> None:
     plain, short = (
         compose_run([*BC, f"algorithm.batch_size={size}", f"algorithm.learning_rate={rate}"])

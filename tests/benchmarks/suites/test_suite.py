@@ -120,7 +120,7 @@ def test_bench_writes_everything_and_then_has_nothing_to_do(place: Path) -> None
             note.write_text(whole)
 
     # A part of it has tables of its own, and its runs are those that are done.
-    code, shown, told = bench(place, "only=fro*", "seeds=1")
+    code, shown, told = bench(place, "only=[fro*]", "seeds=[1]")
     assert code == 0, told
     part = out.with_name("tiny-part")
     assert len(json.loads((part / "suite.json").read_text())["folders"]) == 2  # one, and its base
