@@ -79,7 +79,7 @@ def test_it_brings_the_block_to_its_place(start: str) -> None:
 
 
 def test_it_keeps_the_disc_from_the_walls() -> None:
-    """Beside a wall no push starts, nor leads, where the disc has no room."""
+    """Beside a wall no push and no way to it leads where the disc has no room."""
     plan, place = planner(), np.array([40.0, 256.0])
     left = plan._follow(place, 0.0)
     starts = place + plan.points + 15.0 * plan.normals
@@ -88,9 +88,15 @@ def test_it_keeps_the_disc_from_the_walls() -> None:
         room = np.logical_and.accumulate(((disc > 20) & (disc < 491)).all(1))
         np.testing.assert_array_equal(np.isfinite(row), room)
     assert np.isinf(left).any() and np.isfinite(left).any()
-    plan._plan(np.array([300.0, 256.0]), place, 0.0)
-    for point in (*plan.way, plan.start, plan.end):
-        assert (point > 20).all() and (point < 491).all()
+    generator, ways = np.random.default_rng(0), 0
+    for _ in range(60):
+        disc = generator.uniform(30, 480, 2)
+        place = np.array([generator.uniform(30, 60), generator.uniform(60, 450)])
+        plan._plan(disc, place, generator.uniform(0, 2 * np.pi))
+        for point in plan.way[1:]:  # the first may lead off the block
+            assert (point > 20).all() and (point < 491).all()
+        ways += len(plan.way) > 2
+    assert ways > 8
 
 
 def test_both_observations_give_the_same_push() -> None:
