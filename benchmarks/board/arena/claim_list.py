@@ -18,8 +18,10 @@ KINDS = ("higher", "most", "control", "sooner", "missing")
 """How a claim about the arena can be judged."""
 DATA_KINDS = ("higher", "keeps", "missing")
 """How a claim about a suite of data can be judged."""
-_NAMES, _NUMBER = "list of names", "number above 0"
-_FORMS = {"tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER}
+OF_SEEDS = ("higher", "control")
+"""Claims that some of the seeds can judge."""
+_NAMES, _NUMBER, _SEEDS = "list of names", "number above 0", "list of seeds"
+_FORMS = {"tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER, "seeds": _SEEDS}
 """The forms of entries that are no text."""
 
 
@@ -42,6 +44,8 @@ class Claim:
         factor: for ``sooner``: how many times fewer environment steps.
         why: for ``missing``: why it cannot be judged yet.
         suite: a suite of data; empty for the arena.
+        seeds: the seeds that it is judged by, where others may have been seen before it was
+            written; empty for all. For claims about scores in the arena.
     """
 
     text: str
@@ -56,6 +60,7 @@ class Claim:
     factor: float = 1.0
     why: str = ""
     suite: str = ""
+    seeds: tuple[int, ...] = ()
 
 
 def read_claims(path: Path) -> list[Claim]:
@@ -92,6 +97,11 @@ def read_claims(path: Path) -> list[Claim]:
             raise TrimtabError(
                 f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(kinds)}"
             )
+        if claim.seeds and (claim.suite or claim.kind not in OF_SEEDS):
+            raise TrimtabError(
+                f"{path}: claim {number + 1}: seeds: only for claims about the arena of kind "
+                f"{' or '.join(OF_SEEDS)}"
+            )
         claims.append(claim)
     return claims
 
@@ -102,6 +112,8 @@ def _is(form: str, value: object) -> bool:
         return isinstance(value, tuple) and all(isinstance(one, str) for one in value)
     if form == _NUMBER:
         return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    if form == _SEEDS:
+        return isinstance(value, tuple) and all(type(one) is int for one in value)
     return isinstance(value, str)
 
 

@@ -34,8 +34,9 @@ second, over the contests that have both, with its 95 percent interval; all of i
 means that the claim holds at this size, all of it below that it does not. Runs that start from
 nothing stand beside each kind of base; they count once, against the mean over the bases. A claim
 on environment steps is read off the mean curves, without an interval. A claim on most contests
-counts them, with the exact interval of a share. What cannot be told needs more seeds or longer
-runs, or is not there yet."""
+counts them, with the exact interval of a share. A claim that was written after its rows were seen
+is judged again by seeds that were run later; the best control is that of all seeds. What cannot be
+told needs more seeds or longer runs, or is not there yet."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,9 @@ def _pairs(
         rows = {row.method: row for row in contest.rows if row.variant is None}
         ours = rows.get(claim.method)
         name = other(contest, ours) if ours is not None else None
-        if ours is not None and name in rows:
+        if ours is None or name not in rows:
+            continue
+        if all(len(_per_seed(claim, row)) for row in (ours, rows[name])):
             found.append((contest, ours, rows[name]))
     return found
 
@@ -95,10 +98,15 @@ def _compared(claim: Claim, pairs: Sequence[Pair]) -> Finding:
 def _shown(claim: Claim, pairs: Sequence[Pair]) -> list[str]:
     """Return the two numbers of each contest."""
     return [
-        f"{contest.task} ({contest.base}) {_number(contest, getattr(ours, claim.measure))} "
-        f"against {_number(contest, getattr(theirs, claim.measure))}"
-        for contest, ours, theirs in pairs
+        f"{contest.task} ({contest.base}) "
+        + " against ".join(_number(contest, _shown_value(claim, row)) for row in rows)
+        for contest, *rows in pairs
     ]
+
+
+def _shown_value(claim: Claim, row: ArenaRow) -> Any:
+    """Return a row's number: of all seeds, or the mean of those that the claim is judged by."""
+    return float(_per_seed(claim, row).mean()) if claim.seeds else getattr(row, claim.measure)
 
 
 def _independent(pairs: Sequence[Pair]) -> list[list[Pair]]:
@@ -143,7 +151,8 @@ def _verdict(found: Interval, limit: float) -> Verdict:
 
 def _per_seed(claim: Claim, row: ArenaRow) -> Array:
     values: Mapping[str, tuple[float, ...]] = {"score": row.finals, "area": row.areas}
-    return np.array(values[claim.measure])
+    runs = zip(row.seeds, values[claim.measure], strict=True)
+    return np.array([value for seed, value in runs if not claim.seeds or seed in claim.seeds])
 
 
 def _number(contest: Contest, value: Any) -> str:

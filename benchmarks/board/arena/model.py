@@ -36,7 +36,7 @@ class ArenaRow:
         variant: name of a further setting; None for the method's one setting for all tasks.
         algorithm: its registered name.
         config_hash: that of its rows.
-        seeds: runs.
+        seeds: the seed of each run.
         score: success rate, or return, at the end.
         return_: mean return at the end.
         area: mean score over the whole budget of environment steps.
@@ -53,7 +53,7 @@ class ArenaRow:
         torch_ms: milliseconds of one decision in torch.
         onnx_ms: the same in onnxruntime.
         demonstrations: whether it drew on demonstrations while it learned online.
-        finals: the score of each seed at the end.
+        finals: the score of each seed at the end, in the order of ``seeds``.
         areas: the area of each seed.
         curve: its evaluations.
     """
@@ -64,7 +64,7 @@ class ArenaRow:
     variant: str | None
     algorithm: str
     config_hash: str
-    seeds: int
+    seeds: tuple[int, ...]
     score: Interval
     return_: float
     area: float

@@ -169,7 +169,7 @@ def _row(one: _Found, start: Group | None, budget: int, kind: IntervalKind, rate
         variant=one.place.get("variant"),
         algorithm=one.group.algorithm,
         config_hash=one.group.config_hash,
-        seeds=len(last),
+        seeds=tuple(sorted(last)),
         score=kind.mean([last[seed] for seed in sorted(last)], rate),
         return_=_level(one.returns),
         area=float(np.mean(areas)),

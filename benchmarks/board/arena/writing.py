@@ -91,7 +91,7 @@ def _cells(contest: Contest, row: ArenaRow) -> dict[str, str]:
         "ms torch": number(row.torch_ms, 2),
         "ms ONNX": number(row.onnx_ms, 2),
         "Demonstrations online": "yes" if row.demonstrations else "no",
-        "Seeds": str(row.seeds),
+        "Seeds": str(len(row.seeds)),
     }
 
 
@@ -102,7 +102,7 @@ def to_csv(arena: Arena) -> str:
         for row in contest.rows:
             values = {name.rstrip("_"): value for name, value in vars(row).items()}
             del values["curve"]  # it has a file of its own
-            for each in ("finals", "areas"):
+            for each in ("seeds", "finals", "areas"):
                 values[each] = " ".join(f"{value:.6g}" for value in values[each])
             line: dict[str, Any] = {"env": contest.env, "contest": contest.base} | values
             for column in _INTERVALS:

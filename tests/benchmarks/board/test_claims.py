@@ -32,7 +32,7 @@ def row(method: str, finals: tuple[float, ...], curve: dict[int, float], control
     score = Interval(sum(finals) / len(finals), 0.0, 1.0)
     return ArenaRow(
         task="x", base="flow", method=method, variant=None, algorithm=method, config_hash=method,
-        seeds=len(finals), score=score, return_=0.0, area=score.value, regret=0.0,
+        seeds=tuple(range(len(finals))), score=score, return_=0.0, area=score.value, regret=0.0,
         worst_drop=0.0, gain=None, control=control, control_gain=None, episodes=0.0, seconds=0.0,
         trained_parameters=0, base_distance=None, torch_ms=None, onnx_ms=None,
         demonstrations=False, finals=finals, areas=tuple(1 - one for one in finals),
@@ -110,6 +110,19 @@ def test_runs_from_nothing_count_once() -> None:
     assert two.contests == 2 and two.numbers.split(":")[0] != interval
 
 
+def test_a_claim_may_be_judged_by_some_of_the_seeds(arena: Arena) -> None:
+    contest = arena.contests[0]
+    ahead = row("late", (0.1, 0.2, 0.1, 0.9, 1.0), {0: 0.1}, "zero")
+    both = Arena((replace(contest, rows=(ahead, *contest.rows)),), (), ())
+    late = replace(claim("control", "late", ""), seeds=(3, 4))
+    (found,) = find([late], both)
+    assert found.numbers.endswith("x (flow) 0.95 against 0.55") and found.contests == 1
+    (every,) = find([replace(late, seeds=())], both)
+    assert every.numbers.endswith("x (flow) 0.46 against 0.55")
+    (none,) = find([replace(late, seeds=(7,))], both)
+    assert (none.verdict, none.numbers) == ("cannot be told", "no contest has both")
+
+
 def test_most_contests_are_counted() -> None:
     def arena_of(higher: int, all_of_them: int) -> Arena:
         contests = [
@@ -176,6 +189,9 @@ def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:
         ("- {text: a, source: b, tier: c, kind: sooner, factor: five}", "'five' is no number"),
         ("- {text: a, source: b, tier: c, kind: sooner, factor: 0}", "0 is no number above 0"),
         ("- {text: a, source: b, tier: c, kind: higher, method: 3}", "method: 3 is no text"),
+        ("- {text: a, source: b, tier: c, kind: higher, seeds: [x]}", "is no list of seeds"),
+        ("- {text: a, source: b, tier: c, kind: higher, seeds: 3}", "is no list of seeds"),
+        ("- {text: a, source: b, tier: c, kind: sooner, seeds: [3]}", "of kind higher or control"),
     ],
 )
 def test_a_wrong_claim_is_one_line(tmp_path: Path, text: str, message: str) -> None:
