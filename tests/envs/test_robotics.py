@@ -185,3 +185,21 @@ def test_pictures_of_fetch_change_nothing_and_show_the_goal() -> None:
             rows.append(env.step(generator.uniform(-1, 1, 4).astype(np.float32))[0])
         episodes.append(np.array(rows))
     np.testing.assert_array_equal(*episodes)
+
+
+@pytest.mark.parametrize("id", ["robotics/PointMaze_UMaze-v3", "robotics/PointMaze-TwoRoutes-v0"])
+def test_a_maze_has_its_sky_where_it_is_drawn_and_moves_alike(id: str) -> None:
+    drawn, plain = make(id, render=True), make(id)
+    models = [env.raw.unwrapped.model for env in (drawn, plain)]
+    assert models[0].ntex == models[1].ntex + 1
+    assert models[1].ntexdata < 0.01 * models[0].ntexdata
+    (first, _), (second, _) = (env.reset(seed=4) for env in (drawn, plain))
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        np.testing.assert_array_equal(first, second)
+        action = generator.uniform(-1, 1, 2).astype(np.float32)
+        first, second = drawn.step(action)[0], plain.step(action)[0]
+    picture = drawn.render()
+    assert picture is not None and picture.std() > 10
+    drawn.close()
+    plain.close()

@@ -211,7 +211,7 @@ def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
     """Return Gymnasium-Robotics' point maze over a map of our own; it ends at the goal."""
     from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
-    with _private_files(), compiled_once():
+    with _private_files(), compiled_once(render=render):
         env = PointMazeEnv(
             maze_map=[list(row) for row in cells],
             reward_type="sparse",
@@ -225,7 +225,7 @@ def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
 def build_point_maze(task: str, *, render: bool) -> RawEnv:
     """Build one of Gymnasium-Robotics' point mazes."""
     with quiet():
-        with _private_files(), compiled_once():
+        with _private_files(), compiled_once(render=render):
             env = registered(task, render=render)
         return FlatGoalEnv(env, achieved_at=0, frame_skip=env.point_env.frame_skip)
 
