@@ -15,6 +15,16 @@ SIZE = torch.tensor([1.0, 2.0])  # half width of the limits, which scales action
 SMALL: dict[str, Any] = {"hidden": (16, 16), "learning_rate": 3e-3}
 
 
+def follows(
+    slow: torch.nn.Module, before: torch.nn.Module, fast: torch.nn.Module, rate: float
+) -> None:
+    """Check that weights moved from where they were by a share ``rate`` of the way to others."""
+    for now, was, ahead in zip(
+        slow.parameters(), before.parameters(), fast.parameters(), strict=True
+    ):
+        torch.testing.assert_close(now, (1 - rate) * was + rate * ahead)
+
+
 def bandit(obs: torch.Tensor, action: torch.Tensor, reward: torch.Tensor) -> Batch:
     """Return decisions of one action ``[B, 1, A]`` after which nothing comes."""
     rows = len(obs)

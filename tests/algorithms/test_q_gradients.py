@@ -29,6 +29,7 @@ from trimtab.types import Batch, Statistics, TrimtabError
 small = load_module(Path(__file__).with_name("small.py"))
 PLAN, RUN, SIZE = small.PLAN, small.RUN, small.SIZE
 SMALL: dict[str, Any] = small.SMALL
+follows = small.follows
 
 
 def flow(seed: int = 0) -> FlowPolicy:
@@ -330,20 +331,11 @@ def test_the_average_waits_and_then_moves_every_so_often() -> None:
         before = copy.deepcopy(algorithm.policy.base)
         target = copy.deepcopy(algorithm.policy.critic)
         algorithm.update(data)
-        names = zip(
-            algorithm.policy.base.parameters(), before.parameters(),
-            algorithm.learner.parameters(), strict=True,
-        )  # fmt: skip
-        pairs = list(names)
-        moves.append(not all(torch.equal(now, was) for now, was, _ in pairs))
+        pairs = zip(algorithm.policy.base.parameters(), before.parameters(), strict=True)
+        moves.append(not all(torch.equal(now, was) for now, was in pairs))
         if moves[-1]:
-            for now, was, ahead in pairs:
-                torch.testing.assert_close(now, 0.9 * was + 0.1 * ahead)
-        for now, was, ahead in zip(
-            algorithm.policy.critic.parameters(), target.parameters(),
-            algorithm.critic.parameters(), strict=True,
-        ):  # fmt: skip
-            torch.testing.assert_close(now, 0.995 * was + 0.005 * ahead)
+            follows(algorithm.policy.base, before, algorithm.learner, 0.1)
+        follows(algorithm.policy.critic, target, algorithm.critic, 0.005)
     assert moves == [False, False, False, False, True, False, True, False]
 
 

@@ -28,6 +28,7 @@ from trimtab.types import Batch, PolicySpec, TrimtabError
 small = load_module(Path(__file__).with_name("small.py"))
 PLAN, RUN, SIZE = small.PLAN, small.RUN, small.SIZE
 SMALL: dict[str, Any] = small.SMALL
+follows = small.follows
 
 
 def flow(spec: PolicySpec = PLAN, seed: int = 0) -> FlowPolicy:
@@ -288,14 +289,8 @@ def test_target_and_average_follow_at_their_rates() -> None:
     algorithm = idql(tau=0.1, ema_decay=0.75)
     old = copy.deepcopy(algorithm)
     algorithm.update(few())
-    for judged, was, learned, rate in (
-        (algorithm.policy.critic, old.policy.critic, algorithm.critic, 0.1),
-        (algorithm.policy.base, old.policy.base, algorithm.learner, 0.25),
-    ):
-        for mine, before, ahead in zip(
-            judged.parameters(), was.parameters(), learned.parameters(), strict=True
-        ):
-            torch.testing.assert_close(mine, (1 - rate) * before + rate * ahead)
+    follows(algorithm.policy.critic, old.policy.critic, algorithm.critic, 0.1)
+    follows(algorithm.policy.base, old.policy.base, algorithm.learner, 0.25)
 
 
 def test_the_implicit_policy_draws_samples_above_v_more_often() -> None:

@@ -18,10 +18,12 @@ KINDS = ("higher", "most", "control", "sooner", "missing")
 """How a claim about the arena can be judged."""
 DATA_KINDS = ("higher", "keeps", "missing")
 """How a claim about a suite of data can be judged."""
-OF_SEEDS = ("higher", "control")
-"""Claims that some of the seeds can judge."""
+_BY_SEEDS = {"seeds": ("higher", "control"), "control_seeds": ("control",)}
+"""Entries that choose seeds, with the kinds of claims about the arena that have them."""
 _NAMES, _NUMBER, _SEEDS = "list of names", "number above 0", "list of seeds"
-_FORMS = {"tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER, "seeds": _SEEDS}
+_FORMS = {
+    "tasks": _NAMES, "bases": _NAMES, "factor": _NUMBER, "seeds": _SEEDS, "control_seeds": _SEEDS,
+}  # fmt: skip
 """The forms of entries that are no text."""
 
 
@@ -46,6 +48,8 @@ class Claim:
         suite: a suite of data; empty for the arena.
         seeds: the seeds that it is judged by, where others may have been seen before it was
             written; empty for all. For claims about scores in the arena.
+        control_seeds: for ``control``: the seeds by which the best control is picked; empty for
+            all. Picked by the seeds that judge, a control has luck on its side.
     """
 
     text: str
@@ -61,6 +65,7 @@ class Claim:
     why: str = ""
     suite: str = ""
     seeds: tuple[int, ...] = ()
+    control_seeds: tuple[int, ...] = ()
 
 
 def read_claims(path: Path) -> list[Claim]:
@@ -83,7 +88,8 @@ def read_claims(path: Path) -> list[Claim]:
         try:
             claim = Claim(**values)
         except TypeError as error:
-            raise TrimtabError(f"{path}: claim {number + 1}: {error}") from error
+            told = str(error).removeprefix("Claim.__init__() ")
+            raise TrimtabError(f"{path}: claim {number + 1}: {told}") from error
         for key, value in vars(claim).items():
             form = _FORMS.get(key, "text")
             if not _is(form, value):
@@ -97,11 +103,12 @@ def read_claims(path: Path) -> list[Claim]:
             raise TrimtabError(
                 f"{path}: claim {number + 1}: kind {claim.kind!r}; use {', '.join(kinds)}"
             )
-        if claim.seeds and (claim.suite or claim.kind not in OF_SEEDS):
-            raise TrimtabError(
-                f"{path}: claim {number + 1}: seeds: only for claims about the arena of kind "
-                f"{' or '.join(OF_SEEDS)}"
-            )
+        for key, having in _BY_SEEDS.items():
+            if getattr(claim, key) and (claim.suite or claim.kind not in having):
+                raise TrimtabError(
+                    f"{path}: claim {number + 1}: {key}: only for claims about the arena of kind "
+                    f"{' or '.join(having)}"
+                )
         claims.append(claim)
     return claims
 

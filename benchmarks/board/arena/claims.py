@@ -9,7 +9,7 @@ claim with ``suite`` is of one of the suites of data.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -35,8 +35,9 @@ means that the claim holds at this size, all of it below that it does not. Runs 
 nothing stand beside each kind of base; they count once, against the mean over the bases. A claim
 on environment steps is read off the mean curves, without an interval. A claim on most contests
 counts them, with the exact interval of a share. A claim that was written after its rows were seen
-is judged again by seeds that were run later; the best control is that of all seeds. What cannot be
-told needs more seeds or longer runs, or is not there yet."""
+is judged again by seeds that were run later; the best control is that of all seeds, or where it is
+said, that of the first ones. What cannot be told needs more seeds or longer runs, or is not there
+yet."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,19 @@ def _most(claim: Claim, arena: Arena) -> Finding:
 
 
 def _control(claim: Claim, arena: Arena) -> Finding:
-    return _compared(claim, _pairs(claim, arena, lambda contest, ours: ours.control))
+    def best(contest: Contest, ours: ArenaRow) -> str | None:
+        if not claim.control_seeds:
+            return ours.control
+        picking = replace(claim, seeds=claim.control_seeds)
+        levels = {
+            row.method: float(values.mean())
+            for row in contest.rows
+            if row.method in arena.controls and row.variant is None
+            if len(values := _per_seed(picking, row))
+        }
+        return max(levels, key=levels.__getitem__, default=None)
+
+    return _compared(claim, _pairs(claim, arena, best))
 
 
 def _sooner(claim: Claim, arena: Arena) -> Finding:

@@ -123,6 +123,23 @@ def test_a_claim_may_be_judged_by_some_of_the_seeds(arena: Arena) -> None:
     assert (none.verdict, none.numbers) == ("cannot be told", "no contest has both")
 
 
+def test_the_control_may_be_picked_by_other_seeds_than_those_that_judge() -> None:
+    """By all seeds the lucky one is the best control; by the first three the steady one is."""
+    rows = (
+        row("ours", (0.7, 0.7, 0.7, 0.7, 0.7), {0: 0.7}, "lucky"),
+        row("steady", (0.6, 0.6, 0.6, 0.6, 0.6), {0: 0.6}, ""),
+        row("lucky", (0.5, 0.5, 0.5, 1.0, 1.0), {0: 0.5}, ""),
+    )
+    contest = Contest("x", "gym/X-v0", "flow", "success", None, rows)
+    arena = Arena((contest,), (), ("steady", "lucky"))
+    judged = replace(claim("control", "ours", ""), seeds=(3, 4))
+    by_all, by_first = find([judged, replace(judged, control_seeds=(0, 1, 2))], arena)
+    assert by_all.numbers.endswith("x (flow) 0.70 against 1.00")
+    assert by_first.numbers.endswith("x (flow) 0.70 against 0.60")
+    (nobody,) = find([replace(judged, control_seeds=(9,))], arena)
+    assert nobody.contests == 0
+
+
 def test_most_contests_are_counted() -> None:
     def arena_of(higher: int, all_of_them: int) -> Arena:
         contests = [
@@ -192,6 +209,7 @@ def test_steps_to_a_score_are_read_off_the_curve(arena: Arena) -> None:
         ("- {text: a, source: b, tier: c, kind: higher, seeds: [x]}", "is no list of seeds"),
         ("- {text: a, source: b, tier: c, kind: higher, seeds: 3}", "is no list of seeds"),
         ("- {text: a, source: b, tier: c, kind: sooner, seeds: [3]}", "of kind higher or control"),
+        ("- {text: a, source: b, tier: c, kind: higher, control_seeds: [3]}", "of kind control"),
     ],
 )
 def test_a_wrong_claim_is_one_line(tmp_path: Path, text: str, message: str) -> None:
