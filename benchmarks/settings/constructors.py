@@ -51,6 +51,15 @@ def keywords(target: Any, setting: str = "_target_") -> dict[str, inspect.Parame
 
 def keywords_of(chosen: type[Any]) -> dict[str, inspect.Parameter]:
     """Return the keyword-only parameters of a class's constructor, see :func:`keywords`."""
+    if chosen not in _known:  # a run's settings are checked against the same few many times
+        _known[chosen] = _looked_up(chosen)
+    return dict(_known[chosen])
+
+
+_known: dict[type[Any], dict[str, inspect.Parameter]] = {}
+
+
+def _looked_up(chosen: type[Any]) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
     without = getattr(chosen, "without", ())
     for kind in chosen.__mro__:

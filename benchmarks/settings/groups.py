@@ -8,12 +8,10 @@ import itertools
 from typing import Any
 
 import yaml
-from hydra import initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trimtab.benchmarks.settings.outside import check_placed, outside_file
+from trimtab.benchmarks.settings.outside import check_placed, folders_outside, outside_file
 from trimtab.benchmarks.settings.words import nearest, yaml_fault
 from trimtab.types import TrimtabError
 
@@ -37,10 +35,12 @@ CONSTRUCTED = ("algorithm", "policy", "source")
 
 
 def group_options(group: str) -> list[str]:
-    """Return the names that a group's setting can take."""
-    with initialize_config_module("trimtab.conf", version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        return sorted(loader.get_group_options(group))
+    """Return the names that a group's setting can take; none for what is no group."""
+    own = importlib.resources.files("trimtab.conf")
+    folders = [place.joinpath(group) for place in (own, *folders_outside())]
+    files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
+    names = {file.name for file in files if file.name.endswith(".yaml") and file.is_file()}
+    return sorted(name.removesuffix(".yaml") for name in names)
 
 
 def load_group(group: str, name: str) -> dict[str, Any]:
@@ -94,14 +94,14 @@ def heading(group: str, name: str) -> str:
 def top_level() -> list[str]:
     """Return the names of all settings of ``conf/config.yaml``."""
     settings = [str(key) for key in conf_file("config.yaml")]
-    return [key for key in settings if key not in ("defaults", "hydra")] + ["experiment"]
+    return [key for key in settings if key != "defaults"] + ["experiment"]
 
 
 def settings_help() -> list[str]:
     """Return the lines of ``conf/config.yaml`` that set and explain the settings of a run."""
     text = importlib.resources.files("trimtab.conf").joinpath("config.yaml").read_text("utf-8")
-    lines = text.partition("experiment: null\n")[2].partition("\nhydra:")[0].splitlines()
-    return [line for line in lines if line.strip()]
+    settings = text.partition("\n\n")[2]  # after the defaults
+    return [line for line in settings.splitlines() if line.strip()]
 
 
 def conf_file(name: str) -> DictConfig:

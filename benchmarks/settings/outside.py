@@ -20,7 +20,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 from trimtab.plugins import plugins
 
-__all__ = ["adopted", "check_placed", "is_file_of_settings", "outside_file"]
+__all__ = ["adopted", "check_placed", "folders_outside", "is_file_of_settings", "outside_file"]
 
 
 def folders_outside() -> list[Path]:

@@ -191,7 +191,7 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
 def _check_choice(text: str, override: Override) -> None:
     """Check the name, or the names of a sweep, that a group's setting is given."""
     group = override.key_or_group
-    options = sorted(GlobalHydra.instance().config_loader().get_group_options(group))
+    options = group_options(group)
     swept = override.is_sweep_override()
     for one in override.sweep_string_iterator() if swept else [override.value()]:
         if swept and is_file_of_settings(str(one)):  # read once it is known to be a sweep

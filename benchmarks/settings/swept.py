@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
 
+from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.overrides import readable
 from trimtab.errors import TrimtabError
 
@@ -119,8 +120,7 @@ def swept_words(words: Sequence[str]) -> list[Swept]:
         TrimtabError: if one cannot be read, or gives several values to what all runs share.
     """
     with initialize_config_module("trimtab.conf", version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        parser = OverridesParser.create(config_loader=loader)
+        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
         found = []
         for word in words:
             try:
@@ -132,9 +132,8 @@ def swept_words(words: Sequence[str]) -> list[Swept]:
                     f"such as seed=0,1, and text goes into quotes: \"{key}='…'\""
                 ) from error
             value = cast(Any, override.value())
-            named = value.filter(loader.get_group_options(override.key_or_group)) if isinstance(
-                value, Glob
-            ) else ()  # fmt: skip
+            names = group_options(str(override.key_or_group)) if isinstance(value, Glob) else []
+            named = value.filter(names) if names else []
             found.append(Swept(word, override, tuple(named)))
     for one in found:
         if one.several and one.override.key_or_group in _SHARED:

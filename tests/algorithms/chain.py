@@ -7,6 +7,7 @@ a reader of its value functions here, or is named in ``WITHOUT_CRITIC``.
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -154,13 +155,17 @@ def base_of(kind: str, spec: PolicySpec) -> Policy:
     return base
 
 
+@functools.cache
+def _file_of(name: str) -> Any:
+    return OmegaConf.load(next(file for file in FILES if file.stem == name))
+
+
 def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algorithm:
     """Make a registered method; of ``wanted`` it is given what its constructor takes.
 
     Observations and actions are left in the units above, so that statistics change nothing.
     """
-    file = next(file for file in FILES if file.stem == name)
-    settings: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    settings: Any = OmegaConf.to_container(_file_of(name), resolve=True)
     settings = settings["algorithm"]
     target = settings.pop("_target_")
     settings |= {key: value for key, value in wanted.items() if key in keywords(target)}
