@@ -13,14 +13,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import util
-from multiprocessing.context import SpawnContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
+from trimtab.benchmarks.core.workers import adopt
 from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["await_some", "leave_worker", "worker_pool"]
@@ -57,8 +58,9 @@ class _Pool(concurrent.futures.ProcessPoolExecutor):
         """
         try:
             return super().submit(*args, **keywords)
-        except (OSError, ValueError) as error:
-            if self._broken:
+        except (OSError, ValueError, EOFError) as error:
+            # The last two are of a server of workers that was ended before it had begun one.
+            if self._broken or isinstance(error, EOFError | ConnectionError):
                 raise BrokenProcessPool("a worker ended while another one was started") from error
             raise
 
@@ -66,20 +68,20 @@ class _Pool(concurrent.futures.ProcessPoolExecutor):
 @contextmanager
 def worker_pool(
     workers: int,
-    context: SpawnContext,
+    context: ForkServerContext | SpawnContext,
     initializer: Callable[..., None],
     initargs: tuple[Any, ...] = (),
     *,
     told: threading.Event,
     stopped: str,
 ) -> Iterator[concurrent.futures.Executor]:
-    """Yield a pool of fresh interpreters; afterwards none of them is left, whatever happened.
+    """Yield a pool of worker processes; afterwards none of them is left, whatever happened.
 
     At an error each worker gets SIGTERM, and :data:`GRACE` seconds to save what it has.
 
     Args:
         workers: processes side by side.
-        context: what starts them.
+        context: what starts them, as :func:`~trimtab.benchmarks.core.workers.worker_context` says.
         initializer: called in each of them first.
         initargs: its arguments.
         told: set by who wants this process to stop.
@@ -90,7 +92,8 @@ def worker_pool(
         TrimtabError: if a worker ended by itself, such as for want of memory.
     """
     others = set(multiprocessing.active_children())
-    pool = _Pool(workers, mp_context=context, initializer=_begin, initargs=(initializer, *initargs))
+    begin = (dict(os.environ), initializer, *initargs)
+    pool = _Pool(workers, mp_context=context, initializer=_begin, initargs=begin)
     try:
         yield pool
     except BaseException as error:
@@ -108,7 +111,9 @@ def worker_pool(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _begin(initializer: Callable[..., None], *initargs: Any) -> None:
+def _begin(
+    environment: Mapping[str, str], initializer: Callable[..., None], *initargs: Any
+) -> None:
     """Prepare a worker.
 
     A cluster may send its notice that a job's time is over to every process of the job. It is for
@@ -116,6 +121,7 @@ def _begin(initializer: Callable[..., None], *initargs: Any) -> None:
     """
     for notice in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(notice, signal.SIG_IGN)
+    adopt(environment)
     initializer(*initargs)
 
 

@@ -143,10 +143,10 @@ def end_with_parent() -> None:
     """
     # Known from before this process began: its parent may be gone by now.
     parent = multiprocessing.parent_process()
-    assert parent is not None and parent.pid is not None, "only a pool's workers have a parent"
+    assert parent is not None, "only a pool's workers have a parent"
 
     def watch() -> None:
-        while os.getppid() == parent.pid:
+        while parent.is_alive():
             parent.join(1.0)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(_GRACE)

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import itertools
 import json
-import multiprocessing
 import os
 import signal
 import threading
@@ -27,6 +26,7 @@ from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.pools import await_some, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
 from trimtab.benchmarks.core.threads import one_thread
+from trimtab.benchmarks.core.workers import worker_context
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.datasets.catalog import is_dataset
 from trimtab.datasets.episodes import Dataset, Episode
@@ -96,7 +96,7 @@ def record_episodes(
             with one_thread():
                 return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
     count = workers or os.cpu_count() or 1
-    context = multiprocessing.get_context("spawn")
+    context = worker_context()
     with (
         sigterm_as_event() as told,
         worker_pool(count, context, _prepare_worker, told=told, stopped=_STOPPED) as pool,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pkgutil
 import types
@@ -51,25 +52,13 @@ def keywords(target: Any, setting: str = "_target_") -> dict[str, inspect.Parame
 
 def keywords_of(chosen: type[Any]) -> dict[str, inspect.Parameter]:
     """Return the keyword-only parameters of a class's constructor, see :func:`keywords`."""
-    if chosen not in _known:  # a run's settings are checked against the same few many times
-        _known[chosen] = _looked_up(chosen)
-    return dict(_known[chosen])
-
-
-_known: dict[type[Any], dict[str, inspect.Parameter]] = {}
-
-
-def _looked_up(chosen: type[Any]) -> dict[str, inspect.Parameter]:
     found: dict[str, inspect.Parameter] = {}
     without = getattr(chosen, "without", ())
     for kind in chosen.__mro__:
         constructor = vars(kind).get("__init__")
         if not isinstance(constructor, types.FunctionType):  # none of its own, or one in C
             continue
-        try:
-            hints = typing.get_type_hints(constructor)
-        except (NameError, AttributeError, TypeError):  # a user's, written for type checkers alone
-            hints = {}
+        hints = _hints(constructor)
         parameters = inspect.signature(constructor).parameters.values()
         for one in parameters:
             if one.kind is inspect.Parameter.KEYWORD_ONLY and one.name not in without:
@@ -77,6 +66,15 @@ def _looked_up(chosen: type[Any]) -> dict[str, inspect.Parameter]:
         if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
             break
     return found
+
+
+@functools.cache  # a run's settings are checked against the same few constructors many times
+def _hints(constructor: types.FunctionType) -> dict[str, Any]:
+    """Return a constructor's annotations as types; none if they cannot be resolved."""
+    try:
+        return typing.get_type_hints(constructor)
+    except (NameError, AttributeError, TypeError):  # a user's, written for type checkers alone
+        return {}
 
 
 def check_keywords(setting: str, section: Any) -> dict[str, inspect.Parameter]:

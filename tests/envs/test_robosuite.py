@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from trimtab.envs.core.quiet import quiet
+from trimtab.envs.engines.mujoco_resized import ResizedModel
 from trimtab.envs.families.robosuite import _ARM, _SCENES, _import_robosuite
 from trimtab.envs.registry import get_spec, list_tasks, make
 
@@ -116,3 +117,32 @@ def test_says_nothing_writes_nothing_and_leaves_the_settings(tmp_path: Path) -> 
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("scene", [name for name, scene in _SCENES.items() if scene.new_model])
+def test_an_episodes_model_is_the_one_that_is_compiled(
+    scene: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At that moment: robosuite itself then writes into it which marks are to be seen."""
+    import mujoco
+
+    described, models, real = [], [], ResizedModel.of
+
+    def of(self: ResizedModel, description: str) -> Any:
+        found, expected = real(self, description), mujoco.MjModel.from_xml_string(description)
+        parts = {name: getattr(expected, name) for name in dir(expected)}
+        arrays = {name: part for name, part in parts.items() if isinstance(part, np.ndarray)}
+        assert len(arrays) > 300
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(getattr(found, name), array, err_msg=name)
+        described.append(description)
+        models.append(found)
+        return found
+
+    monkeypatch.setattr(ResizedModel, "of", of)
+    env = make(f"robosuite/{scene}")
+    for seed in (3, 4):
+        env.reset(seed=seed)
+        env.step(np.ones(env.action_space.shape, np.float32))
+    assert models[0] is models[1] and described[0] != described[1]
+    env.close()

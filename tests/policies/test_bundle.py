@@ -19,7 +19,7 @@ from loading import load_module
 from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle import onnx_export
+from trimtab.policies.bundle import exporter
 from trimtab.policies.bundle.bundle import bundle_hash, check_bundle, load_bundle, save_bundle
 from trimtab.policies.bundle.files import read_safetensors
 from trimtab.policies.bundle.onnx_export import export_onnx
@@ -294,20 +294,20 @@ def test_the_exporters_operators_are_read_once_and_nobody_elses_are_among_them(
     def wrong(*_: Any) -> None:
         raise AssertionError("an operator of somebody else's")
 
-    monkeypatch.setattr(onnx_export, "_tables", {})
+    monkeypatch.setattr(exporter, "_tables", {})
     monkeypatch.setattr(ONNXRegistry, "from_torchlib", staticmethod(watched))
     policy = policy_of("gaussian")
     first = export_onnx(policy, {})
     assert vars(ONNXRegistry)["from_torchlib"].__func__ is watched  # torch's own is back
-    with onnx_export._operators_once():
+    with exporter.operators_once():
         ONNXRegistry.from_torchlib().register_op(torch.ops.aten.addmm.default, wrong)
     assert export_onnx(policy, {}) == first
-    assert len(made) == len(onnx_export._tables) <= 2  # the exporter's version, and the default
+    assert len(made) == len(exporter._tables) <= 2  # the exporter's version, and the default
 
 
 def test_an_export_that_fails_leaves_the_exporter_as_it_was() -> None:
     before = vars(ONNXRegistry)["from_torchlib"]
-    with pytest.raises(ValueError, match="within"), onnx_export._operators_once():
+    with pytest.raises(ValueError, match="within"), exporter.operators_once():
         raise ValueError("within")
     assert vars(ONNXRegistry)["from_torchlib"] is before
 
@@ -316,13 +316,13 @@ def test_exports_of_two_threads_leave_the_exporter_as_it_was() -> None:
     before, begun, over = vars(ONNXRegistry)["from_torchlib"], threading.Event(), threading.Event()
 
     def first() -> None:
-        with onnx_export._operators_once():
+        with exporter.operators_once():
             begun.set()
             over.wait(0.2)  # the second one ends in this time if nothing holds it back
 
     def second() -> None:
         begun.wait()
-        with onnx_export._operators_once():
+        with exporter.operators_once():
             time.sleep(0.3)
 
     threads = [threading.Thread(target=run) for run in (first, second)]

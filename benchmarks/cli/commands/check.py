@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import signal
 import threading
 import time
@@ -16,6 +15,7 @@ from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json
 from trimtab.benchmarks.core.pools import await_some, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
+from trimtab.benchmarks.core.workers import worker_context
 from trimtab.envs.check import (
     REPEATED,
     Episode,
@@ -84,7 +84,7 @@ def _play_elsewhere(env: str, options: Mapping[str, Any]) -> tuple[Episode | Non
     Returns:
         The episode, None if the task ended its process; and what was wrong with the process.
     """
-    context = multiprocessing.get_context("spawn")
+    context = worker_context()
     try:
         with (
             sigterm_as_event() as told,

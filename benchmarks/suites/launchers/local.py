@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.benchmarks.core.pools import await_some, leave_worker, worker_pool
 from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event, told_to_end
+from trimtab.benchmarks.core.workers import worker_context
 from trimtab.benchmarks.suites.launch import (
     STOPPED,
     Done,
@@ -53,7 +54,7 @@ class _Pool:
 
 @contextmanager
 def _start(start: Start) -> Iterator[Launcher]:
-    context = multiprocessing.get_context("spawn")
+    context = worker_context()
     messages: Messages = context.Queue()
     count = start.workers or os.cpu_count() or 1
     with (

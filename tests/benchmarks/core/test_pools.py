@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 import time
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
+from pathlib import Path
+from typing import Any
 
+import in_worker
 import pytest
 
 from trimtab.benchmarks.core.pools import worker_pool
+from trimtab.benchmarks.core.workers import worker_context
 from trimtab.errors import TrimtabError
 
 
@@ -19,16 +26,51 @@ def nothing() -> None:
     """What a worker is to do; it never comes to it."""
 
 
-def test_the_notice_of_a_cluster_does_not_end_a_worker() -> None:
-    with worker_pool(
-        1, multiprocessing.get_context("spawn"), os.getpid, told=threading.Event(), stopped="none"
-    ) as pool:
+def stop_the_server() -> None:
+    own: Any = forkserver
+    own._forkserver._stop()
+
+
+def number_of_the_server() -> int:
+    own: Any = forkserver
+    number: int = own._forkserver._forkserver_pid
+    return number
+
+
+def some_workers() -> contextlib.AbstractContextManager[concurrent.futures.Executor]:
+    return worker_pool(2, worker_context(), os.getpid, told=threading.Event(), stopped="none")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A server of workers that is started where there is a wrong ``torch``."""
+    stop_the_server()
+    folder = tmp_path_factory.mktemp("folder")
+    (folder / "torch.py").write_text("raise RuntimeError('not this one')\n")
+    with contextlib.chdir(folder):
+        assert worker_context().get_start_method() == "forkserver"
+        with some_workers() as pool:  # it has imported by now
+            pool.submit(abs, 0).result()
+
+
+@pytest.fixture(params=["server", "spawn"])
+def context(request: pytest.FixtureRequest) -> ForkServerContext | SpawnContext:
+    """Each of the two things that workers come from."""
+    if request.param == "spawn":
+        return multiprocessing.get_context("spawn")
+    return worker_context()
+
+
+def test_the_notice_of_a_cluster_does_not_end_a_worker(
+    context: ForkServerContext | SpawnContext,
+) -> None:
+    with worker_pool(1, context, os.getpid, told=threading.Event(), stopped="none") as pool:
         pool.submit(signal.raise_signal, signal.SIGUSR2).result()
         assert pool.submit(abs, -7).result() == 7
 
 
 def test_workers_that_are_killed_while_others_start_are_one_line(
-    monkeypatch: pytest.MonkeyPatch,
+    context: ForkServerContext | SpawnContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each worker is killed as soon as it is there, and the pool goes on starting others."""
     raised: list[BaseException | None] = []
@@ -50,8 +92,7 @@ def test_workers_that_are_killed_while_others_start_are_one_line(
             with (
                 pytest.raises(TrimtabError, match="a worker process ended before its work"),
                 worker_pool(
-                    6, multiprocessing.get_context("spawn"), nothing,
-                    told=threading.Event(), stopped="stopped",
+                    6, context, nothing, told=threading.Event(), stopped="stopped",
                 ) as pool,
             ):  # fmt: skip
                 for _ in range(6):
@@ -62,3 +103,48 @@ def test_workers_that_are_killed_while_others_start_are_one_line(
         killer.join()
     assert raised == []
     assert set(multiprocessing.active_children()) == others
+
+
+def test_workers_of_the_server_are_those_of_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("first", None, "second"):  # the server was started before
+        if value is None:
+            monkeypatch.delenv("OF_WHO_ASKS")
+        else:
+            monkeypatch.setenv("OF_WHO_ASKS", value)
+        with some_workers() as pool:
+            assert list(pool.map(in_worker.variable, ["OF_WHO_ASKS"] * 2)) == [value] * 2
+            first, second = pool.map(in_worker.drawn, range(2))
+            assert first != second
+            assert pool.submit(in_worker.found).result() == (True, number_of_the_server(), False)
+
+
+def test_the_server_outlives_what_a_group_is_told() -> None:
+    with some_workers() as pool:
+        pool.submit(abs, 0).result()
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(number_of_the_server(), number)
+        waiting = pool.submit(time.sleep, 0.5)  # so that the next call is another worker's
+        assert pool.submit(abs, -7).result() == 7 and waiting.result() is None
+
+
+def test_a_server_that_is_killed_is_one_line_and_the_next_pool_has_another() -> None:
+    with pytest.raises(TrimtabError, match="a worker process ended"), some_workers() as pool:
+        pool.submit(abs, 0).result()
+        before = number_of_the_server()
+        os.kill(before, signal.SIGKILL)
+        for _ in range(3):
+            pool.submit(time.sleep, 0.2).result()
+    with some_workers() as pool:
+        assert pool.submit(os.getppid).result() == number_of_the_server() != before
+
+
+def test_without_room_for_a_socket_workers_are_fresh_interpreters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_the_server()
+    deep = tmp_path / ("deep" * 30)
+    deep.mkdir()
+    process: Any = multiprocessing.current_process()
+    monkeypatch.setitem(process._config, "tempdir", str(deep))
+    assert worker_context().get_start_method() == "spawn"
+    assert "PYTHONSAFEPATH" not in os.environ

@@ -67,11 +67,10 @@ SEQUENCES = "oppo algorithm.embedding=16 algorithm.context=4 algorithm.foresee=3
 
 
 @pytest.fixture(scope="module", autouse=True)
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def worker() -> Iterator[None]:
     """Where the processes of this module come from: one that has imported everything."""
-    # The server's socket; multiprocessing would put it into a folder that goes before its end.
-    own: Any = multiprocessing.current_process()
-    own._config.setdefault("tempdir", str(tmp_path_factory.mktemp("server")))
+    server: Any = forkserver
+    server._forkserver._stop()  # that of the tests before, which has imported less
     CONTEXT.set_forkserver_preload(["resume_worker"])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(HERE)
@@ -80,6 +79,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             environment.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
             forkserver.ensure_running()
         yield
+    server._forkserver._stop()
 
 
 def start(

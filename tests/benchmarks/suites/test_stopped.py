@@ -50,16 +50,20 @@ def started_by(word: str) -> list[psutil.Process]:
     return found
 
 
-def workers_start(runs: Path, word: str) -> bool:
-    return any("spawn_main" in " ".join(process.cmdline()) for process in started_by(word))
+def _forked(word: str) -> int:
+    """Return how many processes there are of the server of workers and what it has forked."""
+    lines = [" ".join(process.cmdline()) for process in started_by(word)]
+    return sum("multiprocessing.forkserver" in line for line in lines)
+
+
+def server_starts(runs: Path, word: str) -> bool:
+    """Where workers come from is there; it imports."""
+    return _forked(word) > 0
 
 
 def worker_is_half_there(runs: Path, word: str) -> bool:
-    """Its interpreter runs and imports; it has not been given its work."""
-    if not workers_start(runs, word):
-        return False
-    time.sleep(1.0)
-    return True
+    """A worker was forked a moment ago; it has hardly begun."""
+    return _forked(word) > 1
 
 
 def recorders_record(runs: Path, word: str) -> bool:
@@ -116,7 +120,7 @@ def slow(tmp_path: Path) -> str:
 # Each moment and each way of telling; their whole product takes twice as long.
 @pytest.mark.parametrize(
     ("moment", "group"),
-    [(workers_start, False), (worker_is_half_there, True), (recorders_record, True)],
+    [(server_starts, False), (worker_is_half_there, True), (recorders_record, True)],
 )
 def test_a_suite_told_to_end_before_it_trains(
     moment: Moment, group: bool, slow: str, tmp_path: Path
@@ -145,7 +149,7 @@ def test_a_suite_told_to_end_while_it_trains_saves_its_runs(
         assert load_checkpoint(folder / "checkpoint") is not None
 
 
-@pytest.mark.parametrize(("moment", "group"), [(workers_start, True), (recorders_record, False)])
+@pytest.mark.parametrize(("moment", "group"), [(server_starts, True), (recorders_record, False)])
 def test_a_recording_told_to_end_leaves_nobody(moment: Moment, group: bool, tmp_path: Path) -> None:
     words = ["dataset", "make", "dataset=two_routes", "dataset.episodes=4000"]
     code, told = stopped(words, moment, tmp_path, group=group)

@@ -1,0 +1,46 @@
+"""Imported by the server of worker processes alone; see :mod:`trimtab.benchmarks.core.workers`."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+from types import FrameType
+
+from trimtab.policies.bundle.exporter import make_table
+
+_NEEDED = (
+    "torch._dynamo",
+    "torch.export._trace",
+    "torch.onnx._internal.exporter._core",
+    "onnxscript.function_libs.torch_lib.ops",
+    "trimtab.algorithms.base",
+    "trimtab.benchmarks.settings.config",
+    "trimtab.envs.registry",
+    "trimtab.policies.registry",
+)
+"""What every run imports, but for what starts threads (pyarrow, ONNX Runtime): forks lose those."""
+_OURS = os.getpid()
+
+
+def _outlive(number: int, _: FrameType | None) -> None:
+    """Take no notice of a signal that a whole group of processes gets; the workers have theirs.
+
+    A worker whose server is gone looks as if it were gone itself, while it still saves its run. One
+    that was forked a moment ago and has not set what it does itself ends, as a fresh one would.
+    """
+    if os.getpid() != _OURS:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+for _number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(_number, _outlive)
+with contextlib.suppress(Exception):  # who needs it meets the same error, and can tell of it
+    for _name in _NEEDED:
+        importlib.import_module(_name)
+    make_table()
+gc.collect()
+gc.freeze()  # so that looking for garbage in a worker does not copy what it shares

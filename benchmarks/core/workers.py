@@ -1,0 +1,55 @@
+"""What worker processes come from: on Linux a server that has imported what every run needs.
+
+Each worker is forked from it, in a few milliseconds, and shares its memory: torch and what exports
+a policy are imported once, where each fresh interpreter would take three seconds of a core for it.
+Elsewhere, and where the server cannot be started, workers are fresh interpreters.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Mapping
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, SpawnContext
+
+import numpy as np
+
+__all__ = ["adopt", "worker_context"]
+
+_SERVER = "trimtab.benchmarks.core.worker_server"
+
+
+def worker_context() -> ForkServerContext | SpawnContext:
+    """Return what starts worker processes, ready to do so."""
+    if sys.platform != "linux":  # macOS's own libraries do not all survive a fork
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_SERVER])
+    # The server looks for modules in the working directory first, unless it is told not to.
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        forkserver.ensure_running()
+    except OSError:  # such as a temporary folder whose path is too long for a socket
+        return multiprocessing.get_context("spawn")
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+    return context
+
+
+def adopt(environment: Mapping[str, str]) -> None:
+    """Make this worker that of the process that asked for it, not that of the server.
+
+    Args:
+        environment: variables of the process that asked; it may have changed them since the server
+            was started.
+    """
+    if dict(os.environ) != environment:
+        os.environ.clear()
+        os.environ.update(environment)
+    np.random.seed()  # noqa: NPY002  (whoever draws from it unseeded draws otherwise in each worker)

@@ -1,0 +1,109 @@
+"""A model that takes other sizes has the bits of one that is compiled with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+import pytest
+
+from trimtab.envs.engines.mujoco_resized import ResizedModel
+
+SCENE = """
+<mujoco model="scene">
+  <asset><mesh name="shape" vertex="0 0 0  0.1 0 0  0 0.1 0  0 0 0.1  0.1 0.1 0.2"/></asset>
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 0.1"/>
+    <body name="arm" pos="0 0 0.5">
+      <joint name="turn" axis="0 1 0"/>
+      <geom name="skin" type="mesh" mesh="shape"/>
+      <geom name="bone" type="capsule" size="0.02 {bone}"/>
+      <body name="finger" pos="0 0 0.2">
+        <joint name="bend" axis="1 0 0"/>
+        <geom name="tip" type="box" size="0.02 0.02 {tip}"/>
+      </body>
+    </body>
+    <body name="cube" pos="0.5 0 0.1">
+      <freejoint/>
+      <geom name="{name}" type="box" size="{cube} 0.03 0.03"/>
+      <geom name="knob" type="sphere" size="0.01" pos="{knob} 0 0.04"/>{more}
+    </body>
+  </worldbody>
+</mujoco>
+"""
+USUAL = {"bone": 0.1, "tip": 0.05, "cube": 0.03, "knob": 0.0, "name": "sides", "more": ""}
+
+
+def described(**other: Any) -> str:
+    return SCENE.format(**{**USUAL, **other})
+
+
+def numbers(model: Any) -> dict[str, np.ndarray]:
+    """Return all that a model has, by name: arrays, sizes, and statistics."""
+    parts = [("", model), ("stat.", model.stat), ("opt.", model.opt)]
+    found = {
+        head + name: getattr(part, name)
+        for head, part in parts
+        for name in dir(part)
+        if not name.startswith("_")
+    }
+    return {
+        name: np.asarray(value)
+        for name, value in found.items()
+        if isinstance(value, np.ndarray | int | float)
+    }
+
+
+def assert_compiled(model: Any, description: str) -> None:
+    expected = numbers(mujoco.MjModel.from_xml_string(description))
+    found = numbers(model)
+    assert found.keys() == expected.keys() and len(found) > 300
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_sizes_are_taken_one_after_another() -> None:
+    model = mujoco.MjModel.from_xml_string(described())
+    resized = ResizedModel(described(), model)
+    others: list[dict[str, float]] = [{"cube": 0.05}, {"tip": 0.08, "knob": 0.02}, {}, {"tip": 0.2}]
+    for other in others:
+        assert resized.of(described(**other)) is model
+        assert_compiled(model, described(**other))
+
+
+def test_what_was_written_into_the_model_is_gone() -> None:
+    model = mujoco.MjModel.from_xml_string(described())
+    resized = ResizedModel(described(), model)
+    model.body_mass[1], model.geom_rgba[2], model.body_pos[3] = 7.0, 0.5, 1.0
+    assert resized.of(described(cube=0.04)) is model
+    assert_compiled(model, described(cube=0.04))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"bone": 0.2},  # in a body with a shape, whose mass counts too
+        {"name": "other"},
+        {"name": 'sides" rgba="1 0 0 1'},
+        {"more": '<geom size="0.1"/>'},
+        {"more": "<!-- a word -->", "cube": 0.1, "name": "other"},
+    ],
+)
+def test_another_difference_is_compiled(other: dict[str, Any]) -> None:
+    model = mujoco.MjModel.from_xml_string(described())
+    resized = ResizedModel(described(), model)
+    made = resized.of(described(**other))
+    assert made is not model
+    assert_compiled(made, described(**other))
+    assert_compiled(model, described())
+    assert resized.of(described(cube=0.05)) is model  # and it goes on from the first one
+
+
+def test_defaults_are_no_sizes_of_one_geom() -> None:
+    def scene(size: float) -> str:
+        head = f'<default><geom size="{size}"/></default>'
+        return described().replace("<asset>", f"{head}<asset>")
+
+    resized = ResizedModel(scene(0.1), mujoco.MjModel.from_xml_string(scene(0.1)))
+    assert_compiled(resized.of(scene(0.2)), scene(0.2))
