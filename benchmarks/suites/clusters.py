@@ -49,7 +49,10 @@ class Cluster(Protocol):
         """Return what submitit is told for a job of so many runs."""
 
     def states(self, jobs: Mapping[str, Any]) -> dict[str, str] | None:
-        """Return the state of each job that is known, by its id; None where that is not told."""
+        """Return the state of each job that is known, by its id; None where that is not told.
+
+        It is one word, as Slurm has them; ``UNKNOWN`` where a job is listed without any.
+        """
 
     def cancel(self, id: str) -> None:
         """Have a job told to end; it may be told again."""
@@ -108,7 +111,8 @@ class _Slurm:
             logger.warning("squeue gave no answer (%s); it is asked again", line_of(error))
             return None
         lines = [line.strip().split("|") for line in answer.stdout.splitlines()]
-        return {parts[0]: parts[1] for parts in lines if len(parts) == 2}
+        found = {parts[0]: parts[1].split() for parts in lines if len(parts) == 2}
+        return {id: state[0] if state else "UNKNOWN" for id, state in found.items()}
 
     def cancel(self, id: str) -> None:
         _scancel(id)

@@ -271,9 +271,7 @@ class _Jobs:
                     self._cluster.cancel(id)
             states = self._cluster.states(self._jobs)  # None: not told, which is no end
             over = (*_CANCELLED, *_ENDED)
-            if states is not None and all(
-                states.get(id, over[0]).split()[0] in over for id in self._sent
-            ):
+            if states is not None and all(states.get(id, over[0]) in over for id in self._sent):
                 break
             time.sleep(LOOK)
 

@@ -15,6 +15,13 @@ import sys
 from pathlib import Path
 
 
+def note(state: Path, task: str, what: str) -> None:
+    """Say what a task does; whoever asks meanwhile is told what it did before."""
+    beside = state / f"beside.{task}.{os.getpid()}"
+    beside.write_text(what)
+    beside.replace(state / f"state.{task}")
+
+
 def sbatch(state: Path, file: str) -> None:
     job = len(list(state.glob("batch.*"))) + 100
     text = Path(file).read_text()
@@ -22,7 +29,7 @@ def sbatch(state: Path, file: str) -> None:
     array = re.search(r"^#SBATCH --array=0-(\d+)%", text, re.MULTILINE)
     for index in range(int(array[1]) + 1) if array else [None]:
         task = str(job) if index is None else f"{job}_{index}"
-        (state / f"state.{task}").write_text("PENDING")
+        note(state, task, "PENDING")
         process = subprocess.Popen(
             [sys.executable, __file__, str(state), "task", task], start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -38,7 +45,7 @@ def task(state: Path, name: str) -> None:
         known |= {"SLURM_ARRAY_JOB_ID": job, "SLURM_ARRAY_TASK_ID": index}
     again = state / f"again.{name}"
     while True:
-        (state / f"state.{name}").write_text("RUNNING")
+        note(state, name, "RUNNING")
         done = subprocess.run(["bash", str(state / f"batch.{job}")], env={**os.environ, **known})
         if not again.exists():
             break
@@ -46,7 +53,7 @@ def task(state: Path, name: str) -> None:
         (state / f"requeued.{name}").touch()
     if (state / f"state.{name}").read_text() == "RUNNING":
         ended = "FAILED" if done.returncode else "COMPLETED"
-        (state / f"state.{name}").write_text(ended)
+        note(state, name, ended)
 
 
 def srun(state: Path, *words: str) -> None:
@@ -78,7 +85,7 @@ def scontrol(state: Path, what: str, name: str) -> None:
 
 
 def scancel(state: Path, name: str) -> None:
-    (state / f"state.{name}").write_text("CANCELLED")
+    note(state, name, "CANCELLED")
     if (process := state / f"process.{name}").exists():
         os.kill(int(process.read_text()), signal.SIGTERM)
 

@@ -65,7 +65,7 @@ def test_no_answer_of_squeue_is_no_end_of_a_job(
 ) -> None:
     monkeypatch.setattr(slurm, "LOOK", 0.001)
     monkeypatch.setattr(slurm, "AGAIN", 0.0)
-    cluster = Answers(None, None, {"7": "COMPLETING"}, {"7": "CANCELLED by 0"}, None)
+    cluster = Answers(None, None, {"7": "COMPLETING"}, {"7": "CANCELLED"}, None)
     found = launcher(tmp_path, cluster)
     found._sent["7"] = slurm._Sent({0: Work("a run", ())}, "7")
     found.end()
@@ -290,3 +290,15 @@ def test_workers_are_all_jobs_together_and_not_those_of_each_array() -> None:
     assert cluster.room(1, 0, 800) == 500  # no limit is asked for
     settings = {key: option.default for key, option in slurm.OPTIONS.items()}
     assert cluster.parameters(settings, 1, 3)["slurm_array_parallelism"] == 3
+
+
+def test_the_states_of_jobs_are_single_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "squeue"
+    lines = ["7_0|RUNNING", "7_1|CANCELLED by 0", "8| ", "9|", "slurm_load_jobs error: none"]
+    program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in lines))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    states = {"7_0": "RUNNING", "7_1": "CANCELLED", "8": "UNKNOWN", "9": "UNKNOWN"}
+    assert CLUSTERS["slurm"]().states({}) == states
