@@ -22,6 +22,7 @@ from trimtab.envs.core.legacy_random import legacy_generator
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
+from trimtab.envs.engines.mujoco_kept import models_kept
 from trimtab.errors import TrimtabError
 
 __all__ = ["FAMILY"]
@@ -88,11 +89,13 @@ class _FlatSuiteTask(gymnasium.Env[Any, Any]):
 def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
         from dm_control import suite
+        from dm_control.mujoco.wrapper import core
         from dm_control.rl.control import PhysicsError
 
         domain, name = task.split("-")
         settings = {"random": _MODEL_SEED, "time_limit": math.inf}
-        env = suite.load(domain, name, task_kwargs=settings)
+        with models_kept(core):
+            env = suite.load(domain, name, task_kwargs=settings)
     if not render:
         # One task uploads its terrain at every reset if there is a rendering context, and makes
         # one, with OpenGL, to find out.

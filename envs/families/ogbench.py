@@ -17,7 +17,6 @@ OGBench 1.2.2, so that it cannot be made.
 
 from __future__ import annotations
 
-import copy
 import functools
 import logging
 from collections.abc import Iterator
@@ -32,6 +31,7 @@ from trimtab.envs.core.private_files import private_temporary_files
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
+from trimtab.envs.engines.mujoco_kept import is_kept, models_kept
 
 __all__ = ["FAMILY"]
 
@@ -130,18 +130,19 @@ _OF_A_TASK = {"reward_task_id", "permute_blocks", "success_timing"}  # the scene
 @contextmanager
 def _compiling_once() -> Iterator[None]:
     """Keep the compiled models of manipulation scenes, which take most of the time to make one."""
-    import mujoco
     from ogbench.manipspace import mjcf_utils
     from ogbench.manipspace.envs import env, manipspace_env, scene_env
 
-    env.mujoco = manipspace_env.mujoco = _RememberingMujoco()
     env.mjcf_utils = _Texts
     # It announces that an unstable simulation was put right; a library should not print.
     scene_env.print = lambda text, **_: logger.warning("ogbench: %s", text)
     try:
-        yield
+        with (
+            models_kept(env, named_by_content=True),
+            models_kept(manipspace_env, named_by_content=True),
+        ):
+            yield
     finally:
-        env.mujoco = manipspace_env.mujoco = mujoco
         env.mjcf_utils = mjcf_utils
 
 
@@ -199,34 +200,11 @@ class _Texts:
         """Return the files that the XML names, or none if a model is compiled from it already."""
         from ogbench.manipspace import mjcf_utils
 
-        if _Texts.to_string(root) in _compiled:
+        if is_kept(_Texts.to_string(root)):
             return {}
         files: dict[str, bytes] = mjcf_utils.get_assets(root)
         return files
 
-
-class _RememberingMujoco:
-    """Stands for the module ``mujoco``; only what is compiled from XML comes from memory."""
-
-    def __init__(self) -> None:
-        self.MjModel = self
-
-    def __getattr__(self, attribute: str) -> Any:
-        import mujoco
-
-        return getattr(mujoco, attribute)
-
-    @staticmethod
-    def from_xml_string(xml: str, assets: dict[str, bytes]) -> Any:
-        """Return a model of one's own; files are named in the XML with a digest of theirs."""
-        if xml not in _compiled:
-            import mujoco
-
-            _compiled[xml] = mujoco.MjModel.from_xml_string(xml, assets)
-        return copy.copy(_compiled[xml])
-
-
-_compiled: dict[str, Any] = {}
 
 # Scenes with the episodes' lengths that OGBench registers.
 _MAZES = {

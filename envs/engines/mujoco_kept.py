@@ -1,0 +1,76 @@
+"""Models compiled once a process: who compiles the same again is given an exact copy.
+
+A run makes each of its tasks several times: to read what it is, to act in it, to evaluate. Reading
+shapes and pictures from files takes most of that; a copy takes a tenth of it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+__all__ = ["is_kept", "models_kept"]
+
+_MOST = 8  # each of some tens of MB
+_models: dict[tuple[object, ...], Any] = {}
+
+
+def is_kept(text: str) -> bool:
+    """Return whether a model is kept of a description whose files are named by their content."""
+    return ("text", text) in _models
+
+
+@contextmanager
+def models_kept(user: ModuleType, *, named_by_content: bool = False) -> Iterator[None]:
+    """Let a module that compiles models find the last ones in memory.
+
+    Args:
+        user: a module that names ``mujoco``; in the block the name stands for a stand-in.
+        named_by_content: whether a description names its files with digests of them, so that its
+            text alone tells what they are.
+    """
+    real = vars(user)["mujoco"]
+    keeping = _Keeping(real, named_by_content)
+    setattr(user, "mujoco", keeping)  # noqa: B010 (types know no such attribute)
+    try:
+        yield
+    finally:
+        setattr(user, "mujoco", real)  # noqa: B010
+
+
+class _Keeping:
+    """Stands for the module ``mujoco`` and for its ``MjModel``, of which only compiling is used.
+
+    Args:
+        real: the module.
+        named_by_content: as for :func:`models_kept`.
+    """
+
+    def __init__(self, real: Any, named_by_content: bool) -> None:
+        self._real, self._named_by_content = real, named_by_content
+        self.MjModel = self
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(self._real, attribute)
+
+    def from_xml_path(self, filename: str, assets: Mapping[str, bytes] | None = None) -> Any:
+        """Return a model of one's own from a file of the library's."""
+        return _copied(("path", filename), self._real.MjModel.from_xml_path, filename, assets)
+
+    def from_xml_string(self, xml: str, assets: Mapping[str, bytes] | None = None) -> Any:
+        """Return a model of one's own from a description and the files that it names."""
+        files = [] if self._named_by_content else sorted((assets or {}).items())
+        return _copied(("text", xml, *files), self._real.MjModel.from_xml_string, xml, assets)
+
+
+def _copied(key: tuple[object, ...], compiled: Any, source: str, assets: Any) -> Any:
+    if key in _models:
+        _models[key] = _models.pop(key)  # the last one is the first to go
+    else:
+        _models[key] = compiled(source, assets or {})
+        while len(_models) > _MOST:
+            del _models[next(iter(_models))]
+    return copy.copy(_models[key])
