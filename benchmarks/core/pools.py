@@ -6,6 +6,7 @@ the handler itself could come while a process is being started, and leave it wit
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
 import multiprocessing
 import os
@@ -121,6 +122,12 @@ def _begin(
     """
     for notice in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(notice, signal.SIG_IGN)
+    # What the server of workers does is done by Python, which a worker deep in C never comes to.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(ending) != signal.SIG_IGN:
+            signal.signal(ending, signal.SIG_DFL)
+    # A forked worker ends without Python's own last calls, which remove temporary folders.
+    util.Finalize(None, atexit._run_exitfuncs, exitpriority=-100)
     adopt(environment)
     initializer(*initargs)
 

@@ -9,7 +9,9 @@ import os
 import signal
 from types import FrameType
 
-from trimtab.policies.bundle.exporter import make_table
+# While this imports, SIGTERM and a hang-up end it: there is no worker yet. The rest is for others.
+for _number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(_number, signal.SIG_IGN)
 
 _NEEDED = (
     "torch._dynamo",
@@ -36,11 +38,12 @@ def _outlive(number: int, _: FrameType | None) -> None:
         os.kill(os.getpid(), number)
 
 
-for _number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-    signal.signal(_number, _outlive)
 with contextlib.suppress(Exception):  # who needs it meets the same error, and can tell of it
     for _name in _NEEDED:
         importlib.import_module(_name)
-    make_table()
+    importlib.import_module("trimtab.policies.bundle.exporter").make_table()
 gc.collect()
 gc.freeze()  # so that looking for garbage in a worker does not copy what it shares
+for _number in (signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) != signal.SIG_IGN:  # as it is under nohup, for workers, too
+        signal.signal(_number, _outlive)

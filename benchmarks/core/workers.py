@@ -27,7 +27,8 @@ def worker_context() -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_SERVER])
-    # The server looks for modules in the working directory first, unless it is told not to.
+    # The server looks for modules in the working directory first, unless it is told not to. (One
+    # that ends and is started again by Python itself is not told.)
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:

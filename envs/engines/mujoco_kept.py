@@ -7,6 +7,7 @@ shapes and pictures from files takes most of that; a copy takes a tenth of it.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -16,6 +17,7 @@ __all__ = ["is_kept", "models_kept"]
 
 _MOST = 8  # each of some tens of MB
 _models: dict[tuple[object, ...], Any] = {}
+_swapping = threading.RLock()
 
 
 def is_kept(text: str) -> bool:
@@ -32,38 +34,52 @@ def models_kept(user: ModuleType, *, named_by_content: bool = False) -> Iterator
         named_by_content: whether a description names its files with digests of them, so that its
             text alone tells what they are.
     """
-    real = vars(user)["mujoco"]
-    keeping = _Keeping(real, named_by_content)
-    setattr(user, "mujoco", keeping)  # noqa: B010 (types know no such attribute)
-    try:
-        yield
-    finally:
-        setattr(user, "mujoco", real)  # noqa: B010
+    with _swapping:  # two threads would each restore what the other one has put there
+        real = vars(user)["mujoco"]
+        keeping = _StandIn(real, MjModel=_Keeping(real.MjModel, named_by_content))
+        setattr(user, "mujoco", keeping)  # noqa: B010 (types know no such attribute)
+        try:
+            yield
+        finally:
+            setattr(user, "mujoco", real)  # noqa: B010
 
 
-class _Keeping:
-    """Stands for the module ``mujoco`` and for its ``MjModel``, of which only compiling is used.
+class _StandIn:
+    """Has what another object has, but for some attributes.
 
     Args:
-        real: the module.
-        named_by_content: as for :func:`models_kept`.
+        real: the other one.
+        own: the attributes.
     """
 
-    def __init__(self, real: Any, named_by_content: bool) -> None:
-        self._real, self._named_by_content = real, named_by_content
-        self.MjModel = self
+    def __init__(self, real: Any, **own: Any) -> None:
+        self._real = real
+        vars(self).update(own)
 
     def __getattr__(self, attribute: str) -> Any:
         return getattr(self._real, attribute)
 
+
+class _Keeping(_StandIn):
+    """Stands for ``mujoco.MjModel``; what is compiled comes from memory.
+
+    Args:
+        real: the class.
+        named_by_content: as for :func:`models_kept`.
+    """
+
+    def __init__(self, real: Any, named_by_content: bool) -> None:
+        super().__init__(real)
+        self._named_by_content = named_by_content
+
     def from_xml_path(self, filename: str, assets: Mapping[str, bytes] | None = None) -> Any:
         """Return a model of one's own from a file of the library's."""
-        return _copied(("path", filename), self._real.MjModel.from_xml_path, filename, assets)
+        return _copied(("path", filename), self._real.from_xml_path, filename, assets)
 
     def from_xml_string(self, xml: str, assets: Mapping[str, bytes] | None = None) -> Any:
         """Return a model of one's own from a description and the files that it names."""
         files = [] if self._named_by_content else sorted((assets or {}).items())
-        return _copied(("text", xml, *files), self._real.MjModel.from_xml_string, xml, assets)
+        return _copied(("text", xml, *files), self._real.from_xml_string, xml, assets)
 
 
 def _copied(key: tuple[object, ...], compiled: Any, source: str, assets: Any) -> Any:

@@ -4,7 +4,7 @@ Most of the time that MuJoCo takes to compile a robot goes into the shapes of it
 files. Where two descriptions differ by the sizes of a few plain geoms alone, both are compiled
 without those shapes, and what differs between the two is carried over: masses, inertias, bounds.
 What follows from the whole model is computed by ``mj_setConst``, as it is at the end of compiling.
-The outcome has the bits of a model that is compiled.
+The outcome has the bits of a model that is compiled. Where it might not have them, it is compiled.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ __all__ = ["ResizedModel"]
 _SIZES = ("size", "pos")
 _LARGE = 100_000  # entries; only vertices, pictures and bounds have more, which no episode changes
 _BOUNDS = "bvh_aabb"
-_TREE = ("bvh_child", "bvh_nodeid", "bvh_depth")
 
 
 class ResizedModel:
@@ -36,6 +35,11 @@ class ResizedModel:
         self._tree = ElementTree.fromstring(description)
         self._light: Any = None
         self._bounded: set[int] = set()
+        # Statistics that are given would be computed; shapes of a default are not seen here.
+        given = self._tree.findall(".//statistic")
+        shapes = [geom.get("mesh") for geom in self._tree.findall(".//default//geom")]
+        self._fits = not given and not any(shapes)
+        self._options = _public(model.opt)
         self._before = {
             name: array.copy() for name, array in _arrays(model).items() if array.size < _LARGE
         }
@@ -44,12 +48,14 @@ class ResizedModel:
         """Return a ``mujoco.MjModel`` of a description, as compiling would make it.
 
         It is the one that was given, which is written into, where the two differ by sizes and
-        places of plain geoms; otherwise a new one.
+        places of plain geoms; otherwise a new one. What an episode has written into it is gone,
+        but for how it is drawn (``vis``, pictures, vertices).
         """
         import mujoco
 
         tree = ElementTree.fromstring(description)
-        if self._tree.attrib != tree.attrib or not _same_but_for_sizes(self._tree, tree):
+        same = self._tree.attrib == tree.attrib and _same_but_for_sizes(self._tree, tree)
+        if not (self._fits and same):
             return mujoco.MjModel.from_xml_string(description)
         if self._light is None:
             self._light = _without_shapes(self._tree)
@@ -70,8 +76,16 @@ class ResizedModel:
             for name in differ
             if name != _BOUNDS
         )
-        if not fit or any(name in _TREE for name in differ):
+        # A body whose structure changes, such as one that is a cube no more, is compiled.
+        if not fit or any(after[name].dtype.kind != "f" for name in differ):
             return False
+        if _counts(self._light) != _counts(light):
+            return False
+        for name, value in self._options.items():
+            if isinstance(value, np.ndarray):
+                getattr(self._model.opt, name)[...] = value
+            else:
+                setattr(self._model.opt, name, value)
         for name, array in self._before.items():  # what an episode has written there
             model[name][...] = array
         for name in differ:
@@ -89,11 +103,26 @@ class ResizedModel:
         return True
 
 
+def _public(part: Any) -> dict[str, Any]:
+    """Return the numbers and arrays of a part of a model, by name; arrays are copies."""
+    names = [attribute for attribute in dir(type(part)) if not attribute.startswith("_")]
+    found = {name: getattr(part, name) for name in names}
+    plain = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    return plain | {n: v.copy() for n, v in found.items() if isinstance(v, np.ndarray)}
+
+
 def _arrays(model: Any) -> dict[str, NDArray[Any]]:
     """Return every array of a model by its name, as it lies there."""
     public = [attribute for attribute in dir(type(model)) if not attribute.startswith("_")]
     found = {attribute: getattr(model, attribute) for attribute in public}
     return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+
+
+def _counts(model: Any) -> dict[str, int]:
+    """Return how much there is of everything in a model."""
+    public = [attribute for attribute in dir(type(model)) if not attribute.startswith("_")]
+    found = {attribute: getattr(model, attribute) for attribute in public}
+    return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
 def _same_but_for_sizes(one: ElementTree.Element, other: ElementTree.Element) -> bool:

@@ -32,7 +32,7 @@ SCENE = """
   </worldbody>
 </mujoco>
 """
-USUAL = {"bone": 0.1, "tip": 0.05, "cube": 0.03, "knob": 0.0, "name": "sides", "more": ""}
+USUAL = {"bone": 0.1, "tip": 0.05, "cube": 0.04, "knob": 0.0, "name": "sides", "more": ""}
 
 
 def described(**other: Any) -> str:
@@ -66,7 +66,12 @@ def assert_compiled(model: Any, description: str) -> None:
 def test_sizes_are_taken_one_after_another() -> None:
     model = mujoco.MjModel.from_xml_string(described())
     resized = ResizedModel(described(), model)
-    others: list[dict[str, float]] = [{"cube": 0.05}, {"tip": 0.08, "knob": 0.02}, {}, {"tip": 0.2}]
+    others: list[dict[str, float]] = [
+        {"cube": 0.05},
+        {"tip": 0.08, "knob": 0.02},
+        {},
+        {"tip": 0.2, "cube": 0.06},
+    ]
     for other in others:
         assert resized.of(described(**other)) is model
         assert_compiled(model, described(**other))
@@ -76,8 +81,9 @@ def test_what_was_written_into_the_model_is_gone() -> None:
     model = mujoco.MjModel.from_xml_string(described())
     resized = ResizedModel(described(), model)
     model.body_mass[1], model.geom_rgba[2], model.body_pos[3] = 7.0, 0.5, 1.0
-    assert resized.of(described(cube=0.04)) is model
-    assert_compiled(model, described(cube=0.04))
+    model.opt.timestep, model.opt.gravity[2], model.opt.iterations = 0.5, 1.0, 3
+    assert resized.of(described(cube=0.05)) is model
+    assert_compiled(model, described(cube=0.05))
 
 
 @pytest.mark.parametrize(
@@ -107,3 +113,31 @@ def test_defaults_are_no_sizes_of_one_geom() -> None:
 
     resized = ResizedModel(scene(0.1), mujoco.MjModel.from_xml_string(scene(0.1)))
     assert_compiled(resized.of(scene(0.2)), scene(0.2))
+
+
+CUBE = """
+<mujoco><worldbody><body><freejoint/>
+  <geom type="box" size="{size} 0.1 0.1"/><geom type="sphere" size="0.05"/>
+</body></worldbody></mujoco>
+"""
+GIVEN = '<statistic meansize="0.3" extent="4"/>'
+DEFAULT = '<default><default class="skin"><geom type="mesh" mesh="shape"/></default></default>'
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (CUBE.format(size=0.1), CUBE.format(size=0.2)),  # its inertia has one axis no more
+        *(
+            (described().replace("<asset>", f"{head}<asset>"), text)
+            for head in (GIVEN, DEFAULT)
+            for text in [described(cube=0.2).replace("<asset>", f"{head}<asset>")]
+        ),
+    ],
+)
+def test_what_might_come_out_otherwise_is_compiled(one: str, other: str) -> None:
+    model = mujoco.MjModel.from_xml_string(one)
+    made = ResizedModel(one, model).of(other)
+    assert made is not model
+    assert_compiled(made, other)
+    assert_compiled(model, one)

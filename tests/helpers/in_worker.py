@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import signal
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -24,3 +28,15 @@ def drawn(_: int) -> float:
 def found() -> tuple[bool, int, bool]:
     """Return whether torch's exporter is there already, who forked this, and what is set for it."""
     return "torch.onnx" in sys.modules, os.getppid(), "PYTHONSAFEPATH" in os.environ
+
+
+def leave_a_folder() -> str:
+    """Return a temporary folder that goes when this worker ends."""
+    folder = tempfile.mkdtemp(prefix="of-a-worker-")
+    atexit.register(shutil.rmtree, folder)
+    return folder
+
+
+def endings() -> list[bool]:
+    """Return for SIGTERM and SIGHUP whether the system itself ends this worker by it."""
+    return [signal.getsignal(n) is signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGHUP)]

@@ -242,7 +242,7 @@ class _Jobs:
         states = self._cluster.states(self._jobs)
         self._asked = time.monotonic()
         for id, sent in list(self._sent.items()) if states is not None else ():
-            state = (states or {}).get(id, "COMPLETED").split()[0]
+            state = (states or {}).get(id, "COMPLETED")
             sent.missing = sent.missing + 1 if state in (*_CANCELLED, *_ENDED) else 0
             if sent.missing < 2:  # its last words may not be seen here yet
                 continue

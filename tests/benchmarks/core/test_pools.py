@@ -118,6 +118,27 @@ def test_workers_of_the_server_are_those_of_who_asks(monkeypatch: pytest.MonkeyP
             assert pool.submit(in_worker.found).result() == (True, number_of_the_server(), False)
 
 
+def test_a_worker_of_the_server_ends_as_a_fresh_one(
+    context: ForkServerContext | SpawnContext,
+) -> None:
+    with worker_pool(1, context, os.getpid, told=threading.Event(), stopped="none") as pool:
+        assert pool.submit(in_worker.endings).result() == [True, True]
+        folder = Path(pool.submit(in_worker.leave_a_folder).result())
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+def test_a_hang_up_that_is_ignored_is_ignored_by_workers_too() -> None:
+    stop_the_server()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        with some_workers() as pool:
+            assert pool.submit(in_worker.endings).result() == [True, False]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        stop_the_server()
+
+
 def test_the_server_outlives_what_a_group_is_told() -> None:
     with some_workers() as pool:
         pool.submit(abs, 0).result()
