@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures
-import multiprocessing
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import util
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -51,6 +50,10 @@ class _Pool(concurrent.futures.ProcessPoolExecutor):
         super().__init__(*args, **keywords)
         self._processes = _Workers()
 
+    def started(self) -> list[BaseProcess]:
+        """Return every worker that was started; none once the pool is shut down."""
+        return list((self._processes or _Workers()).values())
+
     def submit(self, *args: Any, **keywords: Any) -> concurrent.futures.Future[Any]:
         """Hand over a call, as Python's pool does.
 
@@ -60,7 +63,7 @@ class _Pool(concurrent.futures.ProcessPoolExecutor):
         try:
             return super().submit(*args, **keywords)
         except (OSError, ValueError, EOFError) as error:
-            # The last two are of a server of workers that was ended before it had begun one.
+            # EOFError and ConnectionError: the server of workers ended before it had started one.
             if self._broken or isinstance(error, EOFError | ConnectionError):
                 raise BrokenProcessPool("a worker ended while another one was started") from error
             raise
@@ -92,14 +95,14 @@ def worker_pool(
         Stopped: if workers ended because the whole group of processes is told to stop.
         TrimtabError: if a worker ended by itself, such as for want of memory.
     """
-    others = set(multiprocessing.active_children())
     begin = (dict(os.environ), initializer, *initargs)
     pool = _Pool(workers, mp_context=context, initializer=_begin, initargs=begin)
     try:
         yield pool
     except BaseException as error:
+        started = pool.started()
         pool.shutdown(wait=False, cancel_futures=True)
-        _end(set(multiprocessing.active_children()) - others)
+        _end(started)
         if isinstance(error, BrokenProcessPool):
             if told.wait(_LOOK):  # the workers may have been told first
                 raise Stopped(stopped) from error
@@ -136,14 +139,38 @@ def _end(processes: Iterable[BaseProcess]) -> None:
     """Tell processes to end, wait until they have, and end by force who has not after a while."""
     left = list(processes)
     for process in left:
-        process.terminate()
+        _tell(process, signal.SIGTERM)
     deadline = time.monotonic() + GRACE
+    while any(map(_is_there, left)) and time.monotonic() < deadline:
+        time.sleep(0.01)
     for process in left:
-        process.join(max(deadline - time.monotonic(), 0.0))
-    for process in left:
-        if process.is_alive():
-            process.kill()
+        if _is_there(process):
+            _tell(process, signal.SIGKILL)
             process.join()
+
+
+_LOST = 255
+"""The exit code that Python gives a worker whose server is gone; it may be there itself."""
+
+
+def _is_there(process: BaseProcess) -> bool:
+    """Return whether a process has not ended."""
+    if process.exitcode != _LOST:
+        return process.is_alive()
+    assert process.pid is not None
+    try:
+        os.kill(process.pid, 0)
+    except OSError:  # there is none of this number, or it is somebody else's by now
+        return False
+    return True
+
+
+def _tell(process: BaseProcess, number: int) -> None:
+    """Send a signal to a process that has not ended."""
+    if _is_there(process):
+        assert process.pid is not None
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 def await_some(

@@ -39,7 +39,8 @@ class ResizedModel:
         given = self._tree.findall(".//statistic")
         shapes = [geom.get("mesh") for geom in self._tree.findall(".//default//geom")]
         self._fits = not given and not any(shapes)
-        self._options = _public(model.opt)
+        self._options = {name: array.copy() for name, array in _arrays(model.opt).items()}
+        self._numbers = _numbers(model.opt)
         self._before = {
             name: array.copy() for name, array in _arrays(model).items() if array.size < _LARGE
         }
@@ -79,13 +80,12 @@ class ResizedModel:
         # A body whose structure changes, such as one that is a cube no more, is compiled.
         if not fit or any(after[name].dtype.kind != "f" for name in differ):
             return False
-        if _counts(self._light) != _counts(light):
+        if _numbers(self._light) != _numbers(light):
             return False
-        for name, value in self._options.items():
-            if isinstance(value, np.ndarray):
-                getattr(self._model.opt, name)[...] = value
-            else:
-                setattr(self._model.opt, name, value)
+        for name, array in self._options.items():
+            getattr(self._model.opt, name)[...] = array
+        for name, number in self._numbers.items():
+            setattr(self._model.opt, name, number)
         for name, array in self._before.items():  # what an episode has written there
             model[name][...] = array
         for name in differ:
@@ -104,25 +104,19 @@ class ResizedModel:
 
 
 def _public(part: Any) -> dict[str, Any]:
-    """Return the numbers and arrays of a part of a model, by name; arrays are copies."""
+    """Return all that a part of a model has, by name."""
     names = [attribute for attribute in dir(type(part)) if not attribute.startswith("_")]
-    found = {name: getattr(part, name) for name in names}
-    plain = {name: value for name, value in found.items() if isinstance(value, int | float)}
-    return plain | {n: v.copy() for n, v in found.items() if isinstance(v, np.ndarray)}
+    return {name: getattr(part, name) for name in names}
 
 
-def _arrays(model: Any) -> dict[str, NDArray[Any]]:
-    """Return every array of a model by its name, as it lies there."""
-    public = [attribute for attribute in dir(type(model)) if not attribute.startswith("_")]
-    found = {attribute: getattr(model, attribute) for attribute in public}
-    return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+def _arrays(part: Any) -> dict[str, NDArray[Any]]:
+    """Return every array of a part of a model by its name, as it lies there."""
+    return {name: value for name, value in _public(part).items() if isinstance(value, np.ndarray)}
 
 
-def _counts(model: Any) -> dict[str, int]:
-    """Return how much there is of everything in a model."""
-    public = [attribute for attribute in dir(type(model)) if not attribute.startswith("_")]
-    found = {attribute: getattr(model, attribute) for attribute in public}
-    return {name: value for name, value in found.items() if isinstance(value, int)}
+def _numbers(part: Any) -> dict[str, float]:
+    """Return every single number of a part of a model by its name."""
+    return {name: value for name, value in _public(part).items() if isinstance(value, int | float)}
 
 
 def _same_but_for_sizes(one: ElementTree.Element, other: ElementTree.Element) -> bool:

@@ -203,9 +203,9 @@ class _SeededRobosuite(gymnasium.Env[Any, Any]):
 
 
 def _resize(env: Any) -> None:
-    """Let robosuite's environment change its model in place of compiling one for each episode.
+    """Let an environment of robosuite change its model, and not compile another for each episode.
 
-    That takes it a third to two thirds of a second, in which it could make a hundred steps.
+    To compile one takes a third to two thirds of a second: the time of a hundred steps.
     """
     from robosuite.utils.binding_utils import MjSim
 

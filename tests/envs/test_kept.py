@@ -61,12 +61,9 @@ def test_other_files_are_another_model(library: Any) -> None:
 
 
 def test_a_description_that_names_its_files_by_their_content_is_enough(library: Any) -> None:
-    shape = {
-        "shape.obj": b"v 0 0 0\nv 1 0 0\nv 0 1 0\nv 0 0 1\nf 1 3 2\nf 1 2 4\nf 2 3 4\nf 3 1 4\n"
-    }
     assert not mujoco_kept.is_kept(SHAPE)
     with models_kept(library, named_by_content=True):
-        first = library.mujoco.MjModel.from_xml_string(xml=SHAPE, assets=shape)
+        first = library.mujoco.MjModel.from_xml_string(xml=SHAPE, assets=pyramid(0.1))
         assert mujoco_kept.is_kept(SHAPE)
         second = library.mujoco.MjModel.from_xml_string(SHAPE, {})
     np.testing.assert_array_equal(second.mesh_vert, first.mesh_vert)

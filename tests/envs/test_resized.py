@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import mujoco
-import numpy as np
 import pytest
+from models import assert_compiled
 
 from trimtab.envs.engines.mujoco_resized import ResizedModel
 
@@ -37,30 +37,6 @@ USUAL = {"bone": 0.1, "tip": 0.05, "cube": 0.04, "knob": 0.0, "name": "sides", "
 
 def described(**other: Any) -> str:
     return SCENE.format(**{**USUAL, **other})
-
-
-def numbers(model: Any) -> dict[str, np.ndarray]:
-    """Return all that a model has, by name: arrays, sizes, and statistics."""
-    parts = [("", model), ("stat.", model.stat), ("opt.", model.opt)]
-    found = {
-        head + name: getattr(part, name)
-        for head, part in parts
-        for name in dir(part)
-        if not name.startswith("_")
-    }
-    return {
-        name: np.asarray(value)
-        for name, value in found.items()
-        if isinstance(value, np.ndarray | int | float)
-    }
-
-
-def assert_compiled(model: Any, description: str) -> None:
-    expected = numbers(mujoco.MjModel.from_xml_string(description))
-    found = numbers(model)
-    assert found.keys() == expected.keys() and len(found) > 300
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def test_sizes_are_taken_one_after_another() -> None:

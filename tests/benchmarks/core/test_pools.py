@@ -150,11 +150,13 @@ def test_the_server_outlives_what_a_group_is_told() -> None:
 
 def test_a_server_that_is_killed_is_one_line_and_the_next_pool_has_another() -> None:
     with pytest.raises(TrimtabError, match="a worker process ended"), some_workers() as pool:
-        pool.submit(abs, 0).result()
+        worker = pool.submit(os.getpid).result()
         before = number_of_the_server()
         os.kill(before, signal.SIGKILL)
         for _ in range(3):
             pool.submit(time.sleep, 0.2).result()
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
     with some_workers() as pool:
         assert pool.submit(os.getppid).result() == number_of_the_server() != before
 
