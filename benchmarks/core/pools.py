@@ -98,6 +98,8 @@ def worker_pool(
     begin = (dict(os.environ), initializer, *initargs)
     pool = _Pool(workers, mp_context=context, initializer=_begin, initargs=begin)
     try:
+        if isinstance(context, ForkServerContext):
+            _await_server(context)
         yield pool
     except BaseException as error:
         started = pool.started()
@@ -113,6 +115,22 @@ def worker_pool(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _await_server(context: ForkServerContext) -> None:
+    """Wait until the server has forked a process that does nothing: then it has imported all.
+
+    Whoever is interrupted in these seconds has not begun a worker, which would miss its queues.
+
+    Raises:
+        BrokenProcessPool: if the server ends meanwhile.
+    """
+    first = context.Process(target=os.getpid)
+    try:
+        first.start()
+    except (EOFError, ConnectionError) as error:
+        raise BrokenProcessPool("the server of workers ended while it was started") from error
+    first.join()
 
 
 def _begin(

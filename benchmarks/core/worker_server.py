@@ -14,6 +14,8 @@ for _number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(_number, signal.SIG_IGN)
 
 _NEEDED = (
+    "numpy",
+    "torch",
     "torch._dynamo",
     "torch.export._trace",
     "torch.onnx._internal.exporter._core",
@@ -24,7 +26,7 @@ _NEEDED = (
     "trimtab.policies.registry",
 )
 """What every run imports, but for what starts threads (pyarrow, ONNX Runtime): forks lose those."""
-_OURS = os.getpid()
+_OURS, _ASKED_BY = os.getpid(), os.getppid()
 
 
 def _outlive(number: int, _: FrameType | None) -> None:
@@ -41,6 +43,8 @@ def _outlive(number: int, _: FrameType | None) -> None:
 with contextlib.suppress(Exception):  # who needs it meets the same error, and can tell of it
     for _name in _NEEDED:
         importlib.import_module(_name)
+        if os.getppid() != _ASKED_BY:  # it has ended, and this holds its standard output open
+            os._exit(0)
     importlib.import_module("trimtab.policies.bundle.exporter").make_table()
 gc.collect()
 gc.freeze()  # so that looking for garbage in a worker does not copy what it shares

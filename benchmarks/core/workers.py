@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 
@@ -27,20 +30,34 @@ def worker_context() -> ForkServerContext | SpawnContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_SERVER])
-    # The server looks for modules in the working directory first, unless it is told not to. (One
-    # that ends and is started again by Python itself is not told.)
+    try:
+        with _for_the_server():
+            forkserver.ensure_running()
+    except OSError:  # such as a temporary folder whose path is too long for a socket
+        return multiprocessing.get_context("spawn")
+    return context
+
+
+@contextmanager
+def _for_the_server() -> Iterator[None]:
+    """Set what the server takes over when it is started.
+
+    It looks for modules in the working directory first, unless it is told not to; one that has
+    ended and is started again by Python itself is not told. Ctrl+C is for who starts it.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
-        forkserver.ensure_running()
-    except OSError:  # such as a temporary folder whose path is too long for a socket
-        return multiprocessing.get_context("spawn")
+        yield
     finally:
         if before is None:
             del os.environ["PYTHONSAFEPATH"]
         else:
             os.environ["PYTHONSAFEPATH"] = before
-    return context
+        if main:
+            signal.signal(signal.SIGINT, handler)
 
 
 def adopt(environment: Mapping[str, str]) -> None:

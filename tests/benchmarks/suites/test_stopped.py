@@ -52,8 +52,11 @@ def started_by(word: str) -> list[psutil.Process]:
 
 def _forked(word: str) -> int:
     """Return how many processes there are of the server of workers and what it has forked."""
-    lines = [" ".join(process.cmdline()) for process in started_by(word)]
-    return sum("multiprocessing.forkserver" in line for line in lines)
+    count = 0
+    for process in started_by(word):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            count += "multiprocessing.forkserver" in " ".join(process.cmdline())
+    return count
 
 
 def server_starts(runs: Path, word: str) -> bool:
@@ -74,8 +77,10 @@ def two_train(runs: Path, word: str) -> bool:
     return len(list(runs.rglob("metrics.jsonl"))) == 2
 
 
-def stopped(words: list[str], moment: Moment, folder: Path, *, group: bool) -> tuple[int, str]:
-    """Start a command, send SIGTERM at a moment; return its exit code and its standard error."""
+def stopped(
+    words: list[str], moment: Moment, folder: Path, *, group: bool, number: int = signal.SIGTERM
+) -> tuple[int, str]:
+    """Start a command, send a signal at a moment; return its exit code and its standard error."""
     word = str(folder)
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "STARTED_BY": word}
     command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words]
@@ -89,9 +94,9 @@ def stopped(words: list[str], moment: Moment, folder: Path, *, group: bool) -> t
             assert time.monotonic() < deadline, "that moment never came"
             time.sleep(0.05)
         if group:
-            os.killpg(process.pid, signal.SIGTERM)
+            os.killpg(process.pid, number)
         else:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
         _, told = process.communicate(timeout=90)
         deadline = time.monotonic() + 10
         while (left := started_by(word)) and time.monotonic() < deadline:
@@ -130,6 +135,14 @@ def test_a_suite_told_to_end_before_it_trains(
     assert told.splitlines()[-1].startswith("trimtab: stopped") and GOES_ON in told
     assert "Traceback" not in told and "Error" not in told
     assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+@pytest.mark.parametrize("moment", [server_starts, worker_is_half_there])
+def test_ctrl_c_while_workers_start_is_one_line(moment: Moment, slow: str, tmp_path: Path) -> None:
+    """A terminal sends it to the whole group."""
+    code, told = stopped(["bench", slow], moment, tmp_path, group=True, number=signal.SIGINT)
+    assert code == 130, told
+    assert told.splitlines()[-1].startswith("trimtab: interrupted") and "Traceback" not in told
 
 
 @pytest.mark.parametrize("group", [False, True])
