@@ -12,6 +12,7 @@ from types import FrameType
 # While this imports, SIGTERM and a hang-up end it: there is no worker yet. The rest is for others.
 for _number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(_number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # who starts it holds this back so far
 
 _NEEDED = (
     "numpy",

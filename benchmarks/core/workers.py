@@ -11,13 +11,14 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext, SpawnContext
 
 import numpy as np
+
+from trimtab.benchmarks.core.signals import interrupt_as_event
 
 __all__ = ["adopt", "worker_context"]
 
@@ -31,6 +32,7 @@ def worker_context() -> ForkServerContext | SpawnContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_SERVER])
     try:
+        resource_tracker.ensure_running()  # the server would start it, and let Ctrl+C through again
         with _for_the_server():
             forkserver.ensure_running()
     except OSError:  # such as a temporary folder whose path is too long for a socket
@@ -43,21 +45,23 @@ def _for_the_server() -> Iterator[None]:
     """Set what the server takes over when it is started.
 
     It looks for modules in the working directory first, unless it is told not to; one that has
-    ended and is started again by Python itself is not told. Ctrl+C is for who starts it.
+    ended and is started again by Python itself is not told. Ctrl+C is for this process alone, which
+    hears of it afterwards: the server holds it back, until it has set that it ignores it.
     """
-    main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
-        if main:
-            signal.signal(signal.SIGINT, handler)
+    with interrupt_as_event() as told:
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            if before is None:
+                del os.environ["PYTHONSAFEPATH"]
+            else:
+                os.environ["PYTHONSAFEPATH"] = before
+    if told.is_set():
+        signal.raise_signal(signal.SIGINT)
 
 
 def adopt(environment: Mapping[str, str]) -> None:

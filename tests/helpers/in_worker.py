@@ -40,3 +40,8 @@ def leave_a_folder() -> str:
 def endings() -> list[bool]:
     """Return for SIGTERM and SIGHUP whether the system itself ends this worker by it."""
     return [signal.getsignal(n) is signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGHUP)]
+
+
+def held_back() -> set[int]:
+    """Return the signals that this worker does not hear."""
+    return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))

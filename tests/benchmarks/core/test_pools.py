@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
@@ -137,6 +138,27 @@ def test_a_hang_up_that_is_ignored_is_ignored_by_workers_too() -> None:
     finally:
         signal.signal(signal.SIGHUP, before)
         stop_the_server()
+
+
+def test_ctrl_c_while_the_server_starts_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes just after the server has begun, in a group of processes."""
+    start: Callable[[], None] = forkserver.ensure_running
+
+    def and_interrupt() -> None:
+        start()
+        for number in (number_of_the_server(), os.getpid()):
+            os.kill(number, signal.SIGINT)
+
+    stop_the_server()
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(forkserver, "ensure_running", and_interrupt)
+        worker_context()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    before = number_of_the_server()
+    with some_workers() as pool:
+        assert pool.submit(in_worker.held_back).result() == set()
+        assert pool.submit(os.getppid).result() == number_of_the_server() == before
 
 
 def test_the_server_outlives_what_a_group_is_told() -> None:
