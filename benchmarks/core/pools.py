@@ -1,7 +1,8 @@
 """Pools of worker processes that end whole: told to stop, or at an error, no worker is left behind.
 
-A signal is only noted while a pool is there, and looked at between two results. An exception out of
-the handler itself could come while a process is being started, and leave it without its work.
+SIGTERM is only noted while a pool is there, and looked at between two results. An exception out of
+the handler itself could come while a process is being started, and leave it without its work; so
+SIGINT, which raises one, is held back while a worker is started.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
+from trimtab.benchmarks.core.signals import interrupts_held
 from trimtab.benchmarks.core.workers import adopt
 from trimtab.errors import Stopped, TrimtabError
 
@@ -61,7 +63,8 @@ class _Pool(concurrent.futures.ProcessPoolExecutor):
             BrokenProcessPool: if a worker has ended by itself.
         """
         try:
-            return super().submit(*args, **keywords)
+            with interrupts_held():  # a worker that has just begun would not be known yet
+                return super().submit(*args, **keywords)
         except (OSError, ValueError, EOFError) as error:
             # EOFError and ConnectionError: the server of workers ended before it had started one.
             if self._broken or isinstance(error, EOFError | ConnectionError):

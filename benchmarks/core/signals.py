@@ -135,6 +135,21 @@ def interrupt_as_event(waits_for: str = "") -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Let SIGINT have its effect after this, and none during it; for a short while.
+
+    What it raises could otherwise come between a process's start and the note that it was started.
+    """
+    told = threading.Event()
+    try:
+        with interrupt_as_event() as told:
+            yield
+    finally:
+        if told.is_set():
+            signal.raise_signal(signal.SIGINT)
+
+
 def end_with_parent() -> None:
     """End this process soon after the one that started it, however that ended; for pools' workers.
 

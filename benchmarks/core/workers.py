@@ -18,7 +18,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 
 import numpy as np
 
-from trimtab.benchmarks.core.signals import interrupt_as_event
+from trimtab.benchmarks.core.signals import interrupts_held
 
 __all__ = ["adopt", "worker_context"]
 
@@ -50,7 +50,7 @@ def _for_the_server() -> Iterator[None]:
     """
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
-    with interrupt_as_event() as told:
+    with interrupts_held():
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
@@ -60,8 +60,6 @@ def _for_the_server() -> Iterator[None]:
                 del os.environ["PYTHONSAFEPATH"]
             else:
                 os.environ["PYTHONSAFEPATH"] = before
-    if told.is_set():
-        signal.raise_signal(signal.SIGINT)
 
 
 def adopt(environment: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,27 @@ def test_ctrl_c_while_the_server_starts_is_not_lost(monkeypatch: pytest.MonkeyPa
     with some_workers() as pool:
         assert pool.submit(in_worker.held_back).result() == set()
         assert pool.submit(os.getppid).result() == number_of_the_server() == before
+
+
+def test_ctrl_c_while_a_worker_starts_does_not_lose_the_worker(
+    context: ForkServerContext | SpawnContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the worker has begun, and before the pool has noted that."""
+    begun: list[BaseProcess] = []
+    start = BaseProcess.start
+
+    def and_interrupt(process: BaseProcess) -> None:
+        start(process)
+        begun.append(process)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        worker_pool(1, context, nothing, told=threading.Event(), stopped="stopped") as pool,
+    ):
+        monkeypatch.setattr(BaseProcess, "start", and_interrupt)
+        pool.submit(nothing)
+    assert [worker.exitcode for worker in begun] == [-signal.SIGTERM]
 
 
 def test_the_server_outlives_what_a_group_is_told() -> None:
