@@ -28,6 +28,7 @@ from trimtab.benchmarks.cli.surroundings import (
 )
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import Command, near, parse
+from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.signals import interrupt_as_event, interrupts_noted, sigterm_as_exit
 from trimtab.errors import Stopped, TrimtabError
@@ -63,6 +64,7 @@ def console() -> None:
     takes it down: it then ends with code 134, and not with ours. So after an error, what Python
     does at its end is done here, and the operating system does the rest.
     """
+    collect_rarely()
     try:
         main()
     except SystemExit as ended:

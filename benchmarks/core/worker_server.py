@@ -9,6 +9,8 @@ import os
 import signal
 from types import FrameType
 
+from trimtab.benchmarks.core.memory import collect_rarely
+
 # While this imports, SIGTERM and a hang-up end it: there is no worker yet. The rest is for others.
 for _number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(_number, signal.SIG_IGN)
@@ -41,12 +43,15 @@ def _outlive(number: int, _: FrameType | None) -> None:
         os.kill(os.getpid(), number)
 
 
+gc.disable()  # nothing of this is garbage
+collect_rarely()  # in workers
 with contextlib.suppress(Exception):  # who needs it meets the same error, and can tell of it
     for _name in _NEEDED:
         importlib.import_module(_name)
         if os.getppid() != _ASKED_BY:  # it has ended, and this holds its standard output open
             os._exit(0)
     importlib.import_module("trimtab.policies.bundle.exporter").make_table()
+gc.enable()
 gc.collect()
 gc.freeze()  # so that looking for garbage in a worker does not copy what it shares
 for _number in (signal.SIGTERM, signal.SIGHUP):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import multiprocessing
 import os
 import signal
@@ -118,6 +119,10 @@ def test_workers_of_the_server_are_those_of_who_asks(monkeypatch: pytest.MonkeyP
             first, second = pool.map(in_worker.drawn, range(2))
             assert first != second
             assert pool.submit(in_worker.found).result() == (True, number_of_the_server(), False)
+            assert (
+                pool.submit(gc.isenabled).result()
+                and pool.submit(gc.get_threshold).result()[0] > 700
+            )
 
 
 def test_a_worker_of_the_server_ends_as_a_fresh_one(
