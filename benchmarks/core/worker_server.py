@@ -19,10 +19,6 @@ signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # who starts it hol
 _NEEDED = (
     "numpy",
     "torch",
-    "torch._dynamo",
-    "torch.export._trace",
-    "torch.onnx._internal.exporter._core",
-    "onnxscript.function_libs.torch_lib.ops",
     "trimtab.algorithms.base",
     "trimtab.benchmarks.settings.config",
     "trimtab.envs.registry",
@@ -50,7 +46,6 @@ with contextlib.suppress(Exception):  # who needs it meets the same error, and c
         importlib.import_module(_name)
         if os.getppid() != _ASKED_BY:  # it has ended, and this holds its standard output open
             os._exit(0)
-    importlib.import_module("trimtab.policies.bundle.exporter").make_table()
 gc.enable()
 gc.collect()
 gc.freeze()  # so that looking for garbage in a worker does not copy what it shares

@@ -1,8 +1,8 @@
 """What worker processes come from: on Linux a server that has imported what every run needs.
 
-Each worker is forked from it, in a few milliseconds, and shares its memory: torch and what exports
-a policy are imported once, where each fresh interpreter would take three seconds of a core for it.
-Elsewhere, and where the server cannot be started, workers are fresh interpreters.
+Each worker is forked from it, in a few milliseconds, and shares its memory: torch is imported once,
+where each fresh interpreter would take more than a second of a core for it. Elsewhere, and where
+the server cannot be started, workers are fresh interpreters.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["make_table", "operators_once", "quiet"]
+__all__ = ["operators_once", "quiet"]
 
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 
@@ -45,15 +45,6 @@ def operators_once() -> Iterator[None]:
             yield
         finally:
             setattr(ONNXRegistry, "from_torchlib", own)  # noqa: B010
-
-
-def make_table() -> None:
-    """Make the table before the first export, as the exporter will ask for it."""
-    from torch.onnx._constants import ONNX_DEFAULT_OPSET
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    with quiet(), operators_once():
-        ONNXRegistry.from_torchlib(opset_version=ONNX_DEFAULT_OPSET)
 
 
 @contextmanager

@@ -26,8 +26,8 @@ def drawn(_: int) -> float:
 
 
 def found() -> tuple[bool, int, bool]:
-    """Return whether torch's exporter is there already, who forked this, and what is set for it."""
-    return "torch.onnx" in sys.modules, os.getppid(), "PYTHONSAFEPATH" in os.environ
+    """Return whether torch is there already, who forked this, and what is set for it."""
+    return "torch" in sys.modules, os.getppid(), "PYTHONSAFEPATH" in os.environ
 
 
 def leave_a_folder() -> str:
