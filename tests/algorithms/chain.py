@@ -160,6 +160,12 @@ def _file_of(name: str) -> Any:
     return OmegaConf.load(next(file for file in FILES if file.stem == name))
 
 
+def class_named(name: str) -> type[Algorithm]:
+    """Return the class of a registered method."""
+    found: type[Algorithm] = class_of(_file_of(name).algorithm._target_, "_target_")
+    return found
+
+
 def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algorithm:
     """Make a registered method; of ``wanted`` it is given what its constructor takes.
 
@@ -187,6 +193,14 @@ def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algo
 
 Values = Callable[[Tensor, Tensor], list[Tensor]]
 """(observations ``[B, O]``, actions ``[B, H, A]``) to values ``[E, B]``, of each kind of critic."""
+
+
+WITH_CRITICS = (
+    AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FQL, ReplayingPeer, SAC, TD3,
+)  # fmt: skip
+"""The classes whose state-action values :func:`critics_of` reads; of ``SERL`` it reads none."""
+WITH_VALUES = (ChainPPO, PPO, SB3PPO)
+"""The classes whose state values :func:`value_of` reads."""
 
 
 def critics_of(algorithm: Algorithm) -> Values | None:

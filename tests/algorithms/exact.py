@@ -48,7 +48,16 @@ TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that no
 
 @functools.cache
 def with_critics() -> list[str]:
-    return [name for name in NAMES if chain.critics_of(chain.built(name, **EXACT)) is not None]
+    """Return the names of the methods that have state-action values; none is made for it."""
+    read, unread = chain.WITH_CRITICS, chain.SERL
+    kinds = {name: chain.class_named(name) for name in NAMES}
+    found = [name for name, kind in kinds.items() if issubclass(kind, read)]
+    return [name for name in found if not issubclass(kinds[name], unread)]
+
+
+def with_values() -> list[str]:
+    """Return the names of the methods that have state values."""
+    return [name for name in NAMES if issubclass(chain.class_named(name), chain.WITH_VALUES)]
 
 
 def settled(

@@ -33,6 +33,8 @@ def test_every_method_is_read_or_said_to_have_no_values() -> None:
     for name in NAMES:
         algorithm = chain.built(name, **EXACT)
         readers = (chain.critics_of(algorithm), chain.value_of(algorithm))
+        assert (readers[0] is not None) == (name in exact.with_critics()), name
+        assert (readers[1] is not None) == (name in exact.with_values()), name
         unread = name in chain.WITHOUT_CRITIC | chain.OF_THE_DATA
         assert (readers == (None, None)) == unread, name
 
@@ -231,14 +233,7 @@ def wander(algorithm: Algorithm, buffer: RolloutBuffer, generator: np.random.Gen
         states = np.where(ended | limit, generator.integers(chain.STATES, size=count), following)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name in NAMES
-        if chain.value_of(chain.built(name, num_envs=16, **ON_POLICY)) is not None
-    ],
-)
+@pytest.mark.parametrize("name", exact.with_values())
 def test_value_functions_solve_the_chain(name: str) -> None:
     """With lambda 1 their targets are whole returns, bootstrapped at time limits alone."""
     torch.manual_seed(0)
