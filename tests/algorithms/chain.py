@@ -6,7 +6,6 @@ a reader of its value functions here, or is named in ``WITHOUT_CRITIC``.
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
 import math
@@ -267,7 +266,9 @@ class HeldPlan:
                     module.plan.copy_(PUSH * torch.tensor(plan)[:, None])
                 else:
                     self._fix(module, torch.tanh(mean) if isinstance(algorithm, FQL) else mean)
-        self.saved = [copy.deepcopy(module.state_dict()) for module in self.modules]
+        states = [module.state_dict() for module in self.modules]
+        self.tensors = [tensor for state in states for tensor in state.values()]
+        self.saved = [tensor.clone() for tensor in self.tensors]
 
     def _actors(self, algorithm: Algorithm) -> list[nn.Module]:
         self.deterministic = True
@@ -307,10 +308,10 @@ class HeldPlan:
             head.weight.zero_()
             head.bias.copy_(bias)
 
+    @torch.no_grad()
     def restore(self) -> None:
         """Undo what an update did to actor and temperature."""
-        for module, state in zip(self.modules, self.saved, strict=True):
-            module.load_state_dict(state)
+        torch._foreach_copy_(self.tensors, self.saved)
 
 
 def entropy_bonus(algorithm: Algorithm, count: int) -> float:
