@@ -25,8 +25,9 @@ def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
 def _tensors(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     """Return the parameters and the buffers of a module and of those in it, each once.
 
-    ``Module.parameters`` also makes the names of all, which takes a tenth of an update of a small
-    network.
+    They come in one order for all modules that are built alike; it is another one than that of
+    ``Module.parameters``, which also makes the names of all, and takes a tenth of an update of a
+    small network for it.
     """
     parameters: dict[int, Tensor] = {}
     buffers: dict[int, Tensor] = {}

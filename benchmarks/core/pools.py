@@ -22,6 +22,7 @@ from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
+from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.signals import interrupts_held
 from trimtab.benchmarks.core.workers import adopt
 from trimtab.errors import Stopped, TrimtabError
@@ -146,6 +147,8 @@ def _begin(
     """
     for notice in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(notice, signal.SIG_IGN)
+    # The server was started with it blocked, and has not unblocked it if it could not import.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # What the server of workers does is done by Python, which a worker deep in C never comes to.
     for ending in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(ending) != signal.SIG_IGN:
@@ -153,6 +156,7 @@ def _begin(
     # A forked worker ends without Python's own last calls, which remove temporary folders.
     util.Finalize(None, atexit._run_exitfuncs, exitpriority=-100)
     adopt(environment)
+    collect_rarely()
     initializer(*initargs)
 
 

@@ -139,7 +139,8 @@ def interrupt_as_event(waits_for: str = "") -> Iterator[threading.Event]:
 def interrupts_held() -> Iterator[None]:
     """Let SIGINT have its effect after this, and none during it; for a short while.
 
-    What it raises could otherwise come between a process's start and the note that it was started.
+    Nothing changes outside of the main thread, and where SIGINT is ignored. What it raises could
+    otherwise come between a process's start and the note that it was started.
     """
     told = threading.Event()
     try:

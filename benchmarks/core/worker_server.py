@@ -9,12 +9,10 @@ import os
 import signal
 from types import FrameType
 
-from trimtab.benchmarks.core.memory import collect_rarely
-
 # While this imports, SIGTERM and a hang-up end it: there is no worker yet. The rest is for others.
 for _number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(_number, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # who starts it holds this back so far
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # who starts this server has blocked it
 
 _NEEDED = (
     "numpy",
@@ -39,8 +37,7 @@ def _outlive(number: int, _: FrameType | None) -> None:
         os.kill(os.getpid(), number)
 
 
-gc.disable()  # nothing of this is garbage
-collect_rarely()  # in workers
+gc.disable()  # what is imported stays, so looking for garbage is in vain
 with contextlib.suppress(Exception):  # who needs it meets the same error, and can tell of it
     for _name in _NEEDED:
         importlib.import_module(_name)

@@ -32,7 +32,7 @@ def worker_context() -> ForkServerContext | SpawnContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([_SERVER])
     try:
-        resource_tracker.ensure_running()  # the server would start it, and let Ctrl+C through again
+        resource_tracker.ensure_running()  # the next call would; Python then unblocks SIGINT
         with _for_the_server():
             forkserver.ensure_running()
     except OSError:  # such as a temporary folder whose path is too long for a socket
@@ -49,15 +49,15 @@ def _for_the_server() -> Iterator[None]:
     hears of it afterwards: the server holds it back, until it has set that it ignores it.
     """
     before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
     with interrupts_held():
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
+            os.environ["PYTHONSAFEPATH"] = "1"
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             if before is None:
-                del os.environ["PYTHONSAFEPATH"]
+                os.environ.pop("PYTHONSAFEPATH", None)
             else:
                 os.environ["PYTHONSAFEPATH"] = before
 

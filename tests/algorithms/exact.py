@@ -48,7 +48,7 @@ TOLERANCE = {"dsrl_na": 0.25}  # half its critics copy others on latents that no
 
 @functools.cache
 def with_critics() -> list[str]:
-    """Return the names of the methods that have state-action values; none is made for it."""
+    """Return the names of the methods that have state-action values; none is built for it."""
     read, unread = chain.WITH_CRITICS, chain.SERL
     kinds = {name: chain.class_named(name) for name in NAMES}
     found = [name for name, kind in kinds.items() if issubclass(kind, read)]

@@ -115,6 +115,26 @@ def test_polyak_copies_batch_statistics() -> None:
     assert int(target.num_batches_tracked) == 1  # type: ignore[arg-type]
 
 
+class Tied(nn.Module):
+    """A part that is there twice, a weight that two layers have, and layers without a bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first.weight
+        self.parts = nn.ModuleList([nn.BatchNorm1d(2)] * 2)
+
+
+def test_polyak_moves_what_is_shared_once() -> None:
+    torch.manual_seed(0)
+    target, online = Tied(), Tied()
+    first = target.first.weight.detach().clone()
+    nn.init.constant_(online.parts[0].weight, 3.0)
+    polyak(target, online, 0.25)
+    torch.testing.assert_close(target.first.weight, 0.75 * first + 0.25 * online.first.weight)
+    torch.testing.assert_close(target.parts[1].weight, torch.full((2,), 1.5))
+
+
 def test_target_follows_the_critic_and_takes_no_gradients(batch_of: Callable[..., Batch]) -> None:
     torch.manual_seed(0)
     algorithm = SAC(Setup(SPEC), hidden=(16,), tau=0.3)

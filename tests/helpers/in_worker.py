@@ -26,8 +26,11 @@ def drawn(_: int) -> float:
 
 
 def found() -> tuple[bool, int, bool]:
-    """Return whether torch is there already, who forked this, and what is set for it."""
-    return "torch" in sys.modules, os.getppid(), "PYTHONSAFEPATH" in os.environ
+    """Return whether all is imported already, who forked this, and what is set for it.
+
+    It was imported in an order; this is the last of it.
+    """
+    return "trimtab.policies.registry" in sys.modules, os.getppid(), "PYTHONSAFEPATH" in os.environ
 
 
 def leave_a_folder() -> str:
@@ -42,6 +45,6 @@ def endings() -> list[bool]:
     return [signal.getsignal(n) is signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGHUP)]
 
 
-def held_back() -> set[int]:
-    """Return the signals that this worker does not hear."""
+def blocked() -> set[int]:
+    """Return the signals that are blocked in this worker."""
     return set(signal.pthread_sigmask(signal.SIG_BLOCK, ()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import multiprocessing
 import multiprocessing.queues
 import os
@@ -109,9 +110,11 @@ def _work(work: Work) -> Done:
     if told_to_end():  # during the last steps of the run before
         leave_worker()
     try:
-        return carry_out(work, lambda *said: _worker_messages.put(said))
+        done = carry_out(work, lambda *said: _worker_messages.put(said))
     except Stopped:  # its state is saved; the pool may have given it another run already
         leave_worker()
+    gc.collect()  # what the run has left may be large, and the next one is in the same process
+    return done
 
 
 LAUNCHER = Kind("local", _start)
