@@ -26,8 +26,8 @@ def _tensors(module: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     """Return the parameters and the buffers of a module and of those in it, each once.
 
     They come in one order for all modules that are built alike; it is another one than that of
-    ``Module.parameters``, which also makes the names of all, and takes a tenth of an update of a
-    small network for it.
+    ``Module.parameters``. That one also makes the names of all, which takes longer than to move
+    the weights of a small network.
     """
     parameters: dict[int, Tensor] = {}
     buffers: dict[int, Tensor] = {}
