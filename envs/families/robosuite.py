@@ -31,6 +31,7 @@ import numpy as np
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
+from trimtab.envs.engines.mujoco_kept import models_kept
 from trimtab.envs.engines.mujoco_resized import ResizedModel
 
 __all__ = ["FAMILY"]
@@ -230,21 +231,24 @@ def _build(task: str, *, render: bool) -> RawEnv:
     scene = _SCENES[scene_name]
     controller = {"type": "BASIC", "body_parts": {"right": _ARM}}
     with quiet():
-        env = _import_robosuite().make(
-            scene_name,
-            robots=["Panda"] * scene.arms,
-            controller_configs=[controller] * scene.arms,
-            control_freq=_CONTROL_RATE,
-            lite_physics=False,  # as in robomimic's data, which older versions made
-            hard_reset=scene.new_model,
-            ignore_done=True,
-            reward_shaping=False,
-            use_object_obs=True,
-            use_camera_obs=False,
-            has_renderer=False,
-            has_offscreen_renderer=False,
-            renderer="mujoco",
-        )
+        robosuite = _import_robosuite()
+        # Its descriptions name only files of its package.
+        with models_kept(robosuite.utils.binding_utils, named_by_content=True):
+            env = robosuite.make(
+                scene_name,
+                robots=["Panda"] * scene.arms,
+                controller_configs=[controller] * scene.arms,
+                control_freq=_CONTROL_RATE,
+                lite_physics=False,  # as in robomimic's data, which older versions made
+                hard_reset=scene.new_model,
+                ignore_done=True,
+                reward_shaping=False,
+                use_object_obs=True,
+                use_camera_obs=False,
+                has_renderer=False,
+                has_offscreen_renderer=False,
+                renderer="mujoco",
+            )
         if scene.new_model:
             _resize(env)
         offset = _REWARD_OFFSETS.get(dash + ending, 0.0)

@@ -1,5 +1,6 @@
 """Robosuite's tasks against robosuite itself."""
 
+import copy
 import importlib.util
 import os
 import runpy
@@ -13,6 +14,7 @@ import pytest
 from models import assert_compiled
 
 from trimtab.envs.core.quiet import quiet
+from trimtab.envs.engines import mujoco_kept
 from trimtab.envs.engines.mujoco_resized import ResizedModel
 from trimtab.envs.families.robosuite import _ARM, _SCENES, _import_robosuite
 from trimtab.envs.registry import get_spec, list_tasks, make
@@ -141,3 +143,16 @@ def test_an_episodes_model_is_the_one_that_is_compiled(
         env.step(np.ones(env.action_space.shape, np.float32))
     assert models[0] is models[1] and described[0] != described[1]
     env.close()
+
+
+def test_the_next_environment_has_a_copy_of_the_kept_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    first: Any = make("robosuite/Door").raw
+    key = list(mujoco_kept._models)[-1]
+    assert "Door_main" in str(key)
+    marked = copy.copy(mujoco_kept._models[key])
+    marked.body_mass[:] = 7.0
+    monkeypatch.setitem(mujoco_kept._models, key, marked)
+    second: Any = make("robosuite/Door").raw
+    assert (second.model.body_mass == 7.0).all() and not (first.model.body_mass == 7.0).any()
+    second.model.body_mass[:] = 8.0
+    assert (marked.body_mass == 7.0).all()
