@@ -175,7 +175,10 @@ def _end(processes: Iterable[BaseProcess]) -> None:
 
 
 _LOST = 255
-"""The exit code that Python gives a worker whose server is gone; it may be there itself."""
+"""The exit code that Python gives a worker whose server is gone; it may be there itself.
+
+Of two threads that ask the server for a code at once, the second one is given this, too.
+"""
 
 
 def _is_there(process: BaseProcess) -> bool:
