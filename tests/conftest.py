@@ -39,12 +39,9 @@ for _name, _value in {
 }.items():
     os.environ.setdefault(_name, _value)
 
-# A shell has what it starts in the background ignore Ctrl+C, and nohup has it ignore a hang-up;
-# here it is as in the foreground.
+# A shell has what it starts in the background ignore Ctrl+C; here it is as in the foreground.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # What libraries keep for later (compiled programs, shaders, fonts) and all temporary files lie in
 # one folder, which goes with the run. Parallel workers, and what a test starts, share it.

@@ -19,6 +19,7 @@ variable ``NUMBA_CACHE_DIR`` names a folder, what it has compiled is kept there,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import types
@@ -232,8 +233,10 @@ def _build(task: str, *, render: bool) -> RawEnv:
     controller = {"type": "BASIC", "body_parts": {"right": _ARM}}
     with quiet():
         robosuite = _import_robosuite()
-        # Its descriptions name only files of its package.
-        with models_kept(robosuite.utils.binding_utils, named_by_content=True):
+        # Files are named by their paths, all in its package. Where sizes are drawn, an environment
+        # has a description of its own, which will not be met again.
+        kept = models_kept(robosuite.utils.binding_utils)
+        with contextlib.nullcontext() if scene.new_model else kept:
             env = robosuite.make(
                 scene_name,
                 robots=["Panda"] * scene.arms,

@@ -15,6 +15,7 @@ from trimtab.envs.registry import confirm, get_spec
 HERE = Path(__file__).resolve().parent
 
 
+@pytest.hookimpl(tryfirst=True)  # families are set apart afterwards, the longest first
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have a scene's variants behind the task whose contract they share: few models are kept."""
     shared_contract = load_module(HERE / "tasks.py").shared_contract

@@ -145,14 +145,23 @@ def test_an_episodes_model_is_the_one_that_is_compiled(
     env.close()
 
 
-def test_the_next_environment_has_a_copy_of_the_kept_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    first: Any = make("robosuite/Door").raw
-    key = list(mujoco_kept._models)[-1]
-    assert "Door_main" in str(key)
-    marked = copy.copy(mujoco_kept._models[key])
+@pytest.mark.parametrize("scene", [name for name, scene in _SCENES.items() if not scene.new_model])
+def test_the_next_environment_has_a_copy_of_the_kept_model(
+    scene: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: Any = make(f"robosuite/{scene}").raw
+    kept = list(mujoco_kept._models)
+    marked = copy.copy(mujoco_kept._models[kept[-1]])
     marked.body_mass[:] = 7.0
-    monkeypatch.setitem(mujoco_kept._models, key, marked)
-    second: Any = make("robosuite/Door").raw
+    monkeypatch.setitem(mujoco_kept._models, kept[-1], marked)
+    second: Any = make(f"robosuite/{scene}").raw
+    assert list(mujoco_kept._models) == kept
     assert (second.model.body_mass == 7.0).all() and not (first.model.body_mass == 7.0).any()
     second.model.body_mass[:] = 8.0
     assert (marked.body_mass == 7.0).all()
+
+
+def test_models_of_drawn_sizes_are_not_kept() -> None:
+    kept = list(mujoco_kept._models)
+    make("robosuite/Lift")
+    assert list(mujoco_kept._models) == kept

@@ -280,7 +280,7 @@ class LeavesItsProcess(Right):
 
 class Waits(Right):
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        time.sleep(1.3)
+        time.sleep(1.8)
         return super().reset(seed=seed)
 
 
