@@ -147,12 +147,13 @@ def _begin(
     """
     for notice in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(notice, signal.SIG_IGN)
-    # The server was started with it blocked, and has not unblocked it if it could not import.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    # What the server of workers does is done by Python, which a worker deep in C never comes to.
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(ending) != signal.SIG_IGN:
+    # The server has blocked what would end it. What has come meanwhile ends this worker now, as it
+    # would end a fresh one; SIGINT is blocked only if the server could not import.
+    endings = {signal.SIGTERM, signal.SIGHUP}
+    for ending in endings:
+        if signal.getsignal(ending) != signal.SIG_IGN:  # as it is under nohup
             signal.signal(ending, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, *endings})
     # A forked worker ends without Python's own last calls, which remove temporary folders.
     util.Finalize(None, atexit._run_exitfuncs, exitpriority=-100)
     adopt(environment)

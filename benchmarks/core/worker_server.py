@@ -7,7 +7,6 @@ import gc
 import importlib
 import os
 import signal
-from types import FrameType
 
 # While this imports, SIGTERM and a hang-up end it: there is no worker yet. The rest is for others.
 for _number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
@@ -23,19 +22,7 @@ _NEEDED = (
     "trimtab.policies.registry",
 )
 """What every run imports, but for what starts threads (pyarrow, ONNX Runtime): forks lose those."""
-_OURS, _ASKED_BY = os.getpid(), os.getppid()
-
-
-def _outlive(number: int, _: FrameType | None) -> None:
-    """Take no notice of a signal that a whole group of processes gets; the workers have theirs.
-
-    A worker whose server is gone looks as if it were gone itself, while it still saves its run. One
-    that was forked a moment ago and has not set what it does itself ends, as a fresh one would.
-    """
-    if os.getpid() != _OURS:
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-
+_ASKED_BY = os.getppid()
 
 gc.disable()  # what is imported stays, so looking for garbage is in vain
 with contextlib.suppress(Exception):  # who needs it meets the same error, and can tell of it
@@ -46,6 +33,11 @@ with contextlib.suppress(Exception):  # who needs it meets the same error, and c
 gc.enable()
 gc.collect()
 gc.freeze()  # so that looking for garbage in a worker does not copy what it shares
+# From here on it takes no notice of what a group of processes is told; the workers have theirs.
+# A worker whose server is gone looks as if it were gone itself, while it still saves its run.
 for _number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(_number) != signal.SIG_IGN:  # as it is under nohup, for workers, too
-        signal.signal(_number, _outlive)
+        signal.signal(_number, lambda *_: None)  # a thread of a library's may get it
+# Workers begin with these blocked. What comes before a worker is ready waits until it is; otherwise
+# Python forgets what has come when it is told of the fork, and the worker is never told again.
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})

@@ -202,6 +202,29 @@ def test_ctrl_c_while_a_worker_starts_does_not_lose_the_worker(
         os.kill(worker.pid, 0)
 
 
+def test_a_worker_that_is_told_to_end_at_its_first_moment_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such as before Python itself has noted that it was forked."""
+    start = BaseProcess.start
+    context = worker_context()
+
+    def and_told_at_once(process: BaseProcess) -> None:
+        start(process)
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGTERM)
+
+    for _ in range(20):
+        with (
+            pytest.raises(TrimtabError, match="a worker process ended before its work was done"),
+            worker_pool(1, context, os.getpid, told=threading.Event(), stopped="stopped") as pool,
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(BaseProcess, "start", and_told_at_once)
+                future = pool.submit(time.sleep, 20)
+            future.result(10)
+
+
 def test_the_server_outlives_what_a_group_is_told() -> None:
     with some_workers() as pool:
         pool.submit(abs, 0).result()
