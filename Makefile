@@ -1,8 +1,8 @@
 # Everything from nothing: `make demo` and `make test` need python3.11, make and a package registry.
 PYTHON ?= python3.11
 VENV ?= .venv
-# Test processes side by side, for two cores. A third one would fill the twentieth of the time that
-# they wait, and cost more: it imports and compiles everything once more.
+# Test processes side by side, for two cores. They wait for a twentieth of the time. A third one would
+# fill that, but costs more than it saves: it imports and compiles everything once more.
 WORKERS ?= 2
 # Names whose pins `make lock` gives up, so that they move to their newest allowed version.
 UPGRADE ?=

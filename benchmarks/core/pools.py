@@ -147,8 +147,8 @@ def _begin(
     """
     for notice in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(notice, signal.SIG_IGN)
-    # The server has blocked what would end it. What has come meanwhile ends this worker now, as it
-    # would end a fresh one; SIGINT is blocked only if the server could not import.
+    # The server forks with SIGTERM and SIGHUP blocked. One that has come since ends this worker
+    # here, as it would end a fresh one. SIGINT is blocked only if the server could not import.
     endings = {signal.SIGTERM, signal.SIGHUP}
     for ending in endings:
         if signal.getsignal(ending) != signal.SIG_IGN:  # as it is under nohup
@@ -178,7 +178,7 @@ def _end(processes: Iterable[BaseProcess]) -> None:
 _LOST = 255
 """The exit code that Python gives a worker whose server is gone; it may be there itself.
 
-Of two threads that ask the server for a code at once, the second one is given this, too.
+If two threads ask the server for a code at once, the second one gets this, too.
 """
 
 

@@ -38,6 +38,6 @@ gc.freeze()  # so that looking for garbage in a worker does not copy what it sha
 for _number in (signal.SIGTERM, signal.SIGHUP):
     if signal.getsignal(_number) != signal.SIG_IGN:  # as it is under nohup, for workers, too
         signal.signal(_number, lambda *_: None)  # a thread of a library's may get it
-# Workers begin with these blocked. What comes before a worker is ready waits until it is; otherwise
-# Python forgets what has come when it is told of the fork, and the worker is never told again.
+# A worker is forked with both blocked, and unblocks them when it is ready. A signal that comes
+# earlier waits until then. It would be lost otherwise: Python drops what comes during a fork.
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 @pytest.hookimpl(tryfirst=True)  # families are set apart afterwards, the longest first
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have a scene's variants behind the task whose contract they share: few models are kept."""
+    """Run a scene's variants right after the task whose contract they share; its model is kept."""
     shared_contract = load_module(HERE / "tasks.py").shared_contract
     places = [n for n, item in enumerate(items) if item.path == HERE / "test_contract.py"]
 
