@@ -1,4 +1,4 @@
-"""Around torch's exporter to ONNX: it says less, and makes its table of operators once."""
+"""Around torch's exporter to ONNX: it says less, and does nothing twice or in vain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["operators_once", "quiet"]
+import torch
+
+__all__ = ["quickened", "quiet"]
 
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 
@@ -20,14 +22,16 @@ _swapping = threading.Lock()
 
 
 @contextmanager
-def operators_once() -> Iterator[None]:
-    """Keep the exporter's table of operators from one export to the next.
+def quickened() -> Iterator[None]:
+    """Leave out what torch's exporter does again for each graph, or for nobody.
 
-    For each graph it makes the same table anew, out of the source code of a few hundred functions,
+    It makes the same table of operators anew, out of the source code of a few hundred functions,
     which takes as long as to trace a small policy. Whoever asks is given a copy: operators that
-    another caller adds to it stay that caller's.
+    another caller adds to it stay that caller's. It looks all operators up once for each of their
+    namespaces. And it notes for each operation which lines of source code led to it.
     """
-    from torch.onnx._internal.exporter._registration import ONNXRegistry  # which takes a second
+    from torch._export import utils  # these take a second
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     with _swapping:  # two threads would each restore what the other one has put there
         own = vars(ONNXRegistry)["from_torchlib"]
@@ -40,11 +44,23 @@ def operators_once() -> Iterator[None]:
             table.functions = {operator: [*found] for operator, found in table.functions.items()}
             return table
 
-        setattr(ONNXRegistry, "from_torchlib", staticmethod(copied))  # noqa: B010 (it is a method)
-        try:
+        utils._materialize_cpp_cia_ops()  # what the exporter calls for each namespace
+        with (
+            _replaced(ONNXRegistry, "from_torchlib", staticmethod(copied)),
+            _replaced(utils, "_materialize_cpp_cia_ops", lambda: None),
+            _replaced(torch.fx.config, "do_not_emit_stack_traces", True),
+        ):
             yield
-        finally:
-            setattr(ONNXRegistry, "from_torchlib", own)  # noqa: B010
+
+
+@contextmanager
+def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
 
 
 @contextmanager

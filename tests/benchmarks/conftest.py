@@ -204,6 +204,7 @@ class Tiny:
             "value_steps": "2",
             "pretraining_updates": "1",
             "rollin_decisions": "5",
+            "references": "64",
         }
         words = [
             *self.task(out),

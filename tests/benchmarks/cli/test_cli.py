@@ -278,7 +278,8 @@ def test_a_failing_run_of_a_sweep_is_told_in_one_line(bundle: Path, place: Path)
 
 
 def test_dataset_make_info_check_and_list(place: Path) -> None:
-    made = trimtab("dataset", "action=make", "dataset=push_noisy", "format=json", cwd=place)
+    words = ["dataset=push_noisy", "dataset.episodes=2"]
+    made = trimtab("dataset", "action=make", *words, "format=json", cwd=place)
     assert made.returncode == 0, made.stderr
     path = json.loads(made.stdout)["path"]
     for action in ("info", "check"):
@@ -288,7 +289,8 @@ def test_dataset_make_info_check_and_list(place: Path) -> None:
         assert answer.returncode == 0, answer.stderr
         assert json.loads(answer.stdout)["path"] == path
     listed = trimtab_here("dataset", "action=list", "format=json", cwd=place)
-    assert any(row["id"] == "trimtab/push-noisy-v0" for row in json.loads(listed.stdout)["made"])
+    (row,) = (row for row in json.loads(listed.stdout)["made"] if "push-noisy" in row["id"])
+    assert (row["folder"], row["episodes"]) == (path, 2)
 
 
 @pytest.mark.parametrize("what", ["env", "family", "algorithm", "policy", "dataset", "suite"])

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from loading import load_module
 
+from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.steering.frozen import Frozen
 from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.core import segments
@@ -53,7 +54,7 @@ ROUND = "sac buffer_size=36"
 ALSO = {
     "cfgrl": "algorithm.sampling_steps=2",  # its policy is exported, and this a short graph
     "dwsl": "act_steps=1",  # it relabels goals at every step
-    "decision_transformer": "algorithm.embedding=16 algorithm.context=4",
+    "decision_transformer": "algorithm.embedding=16 algorithm.context=4 algorithm.layers=1",
 }
 OF_DATA = [
     f"{name} {ALSO[name]}" if name in ALSO else name
@@ -62,7 +63,7 @@ OF_DATA = [
     and name not in ("bc", "oppo")
 ]
 """Methods that learn from data alone; cloning and sequences are below."""
-SEQUENCES = "oppo algorithm.embedding=16 algorithm.context=4 algorithm.foresee=3"
+SEQUENCES = "oppo algorithm.embedding=16 algorithm.context=4 algorithm.layers=1 algorithm.foresee=3"
 """A run that draws sequences, and leaves entries out by chance."""
 
 
@@ -173,6 +174,12 @@ def kinds_in(described: Any) -> Iterator[str]:
             yield from kinds_in(part)
 
 
+def acts(method: str) -> bool:
+    """Return whether a method learns by acting."""
+    kind: Any = class_of(str(registered_target("algorithm", method.split()[0])), "algorithm")
+    return kind.explore is not Algorithm.explore
+
+
 class Crash(BaseException):
     """Ends a run anywhere, with nothing saved but what lies on disk, as a kill does."""
 
@@ -201,6 +208,8 @@ def test_every_other_method_goes_on_from_a_crash_and_can_be_exported(
     monkeypatch.setattr(loop, "LOG_EVERY", 20)
     monkeypatch.setattr(segments, "SMALLEST", 512)
     monkeypatch.setattr(segments, "FACTOR", 2)
+    if acts(method):
+        method += " online_steps=200"  # fewer than those that are killed, for time as well
     config = compose_run(words_of(tiny, method, tmp_path))
     with pytest.raises(Crash):
         train(config, crash)

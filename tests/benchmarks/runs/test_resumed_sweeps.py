@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from loading import load_module
 
+from trimtab.benchmarks.cli.main import run
 from trimtab.benchmarks.core.checkpoint import load_checkpoint
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -48,11 +50,14 @@ def test_a_sweep_told_to_end_saves_its_runs(tiny: Any, tmp_path: Path) -> None:
         assert (folder / "metrics.jsonl").stat().st_size == before  # nobody goes on in secret
 
 
-def test_two_sweeps_on_the_same_folders_do_each_run_once(tiny: Any, tmp_path: Path) -> None:
-    def sweep(out: Path) -> subprocess.Popen[str]:
-        words = [*words_of(tiny, "sac", out), "seed=0,1"]
-        words = [word for word in words if word != "seed=0"]
-        command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "train", "-m", *words]
+def test_two_sweeps_on_the_same_folders_do_each_run_once(
+    tiny: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [word for word in words_of(tiny, "sac", tmp_path / "both") if word != "seed=0"]
+    words = ["train", "-m", *words, "seed=0,1"]
+
+    def sweep() -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words]
         pipe = subprocess.PIPE
         env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
@@ -60,16 +65,14 @@ def test_two_sweeps_on_the_same_folders_do_each_run_once(tiny: Any, tmp_path: Pa
     def outcomes(out: Path) -> list[dict[str, Any]]:
         return [outcome(path.parent) for path in sorted(out.rglob("provenance.json"))]
 
-    for child in [sweep(tmp_path / "both"), sweep(tmp_path / "both")]:
+    for child in [sweep(), sweep()]:
         _, told = child.communicate()
         assert child.returncode in (0, 2) and "Traceback" not in told
         assert child.returncode == 0 or "in use" in told
     for seed in (0, 1):  # one after the other, in this process
-        words = [word for word in words_of(tiny, "sac", tmp_path / "alone") if word != "seed=0"]
-        assert not train(compose_run([*words, f"seed={seed}"])).already_done
-    again = sweep(tmp_path / "both")
-    out, _ = again.communicate()
-    assert again.returncode == 0
-    assert out.count("already done") == 2
+        alone = [word for word in words_of(tiny, "sac", tmp_path / "alone") if word != "seed=0"]
+        assert not train(compose_run([*alone, f"seed={seed}"])).already_done
+    assert run(words) == 0
+    assert capfd.readouterr().out.count("already done") == 2
     assert len(outcomes(tmp_path / "both")) == 2
     assert outcomes(tmp_path / "both") == outcomes(tmp_path / "alone")

@@ -20,6 +20,8 @@ from trimtab.benchmarks.runs.rows import read_episodes
 
 STEPS = 3000
 """Updates of a clone: as many as take some seconds, in which something can happen to it."""
+FEW = 300
+"""Updates of a clone to which nothing happens."""
 SUITE = {
     "title": "Tiny",
     "seeds": [0, 1],
@@ -53,14 +55,20 @@ class Found:
     weights: dict[str, bytes] = field(repr=False)
 
 
+@dataclass(frozen=True)
 class TinySuite:
-    """A suite of a few seconds; with a task of its own a run, and one that starts from another."""
+    """A suite of a few seconds; with a task of its own a run, and one that starts from another.
 
-    steps = STEPS
+    Attributes:
+        steps: updates of a clone.
+    """
 
-    def write(self, folder: Path, steps: int = STEPS) -> None:
+    steps: int
+
+    def write(self, folder: Path, steps: int | None = None) -> None:
         """Write the suite's file, with clones of so many updates."""
-        text = yaml.safe_dump(SUITE).replace(f"offline_steps={STEPS}", f"offline_steps={steps}")
+        offline = f"offline_steps={steps or self.steps}"
+        text = yaml.safe_dump(SUITE).replace(f"offline_steps={STEPS}", offline)
         (folder / "tiny.yaml").write_text(text)
 
     def bench(self, folder: Path, *words: str) -> str:
@@ -91,7 +99,13 @@ class TinySuite:
 @pytest.fixture(scope="session")
 def tiny_suite() -> TinySuite:
     """The suite."""
-    return TinySuite()
+    return TinySuite(STEPS)
+
+
+@pytest.fixture(scope="session")
+def short_suite() -> TinySuite:
+    """The suite with clones of fewer updates."""
+    return TinySuite(FEW)
 
 
 @pytest.fixture

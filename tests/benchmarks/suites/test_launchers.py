@@ -34,6 +34,14 @@ def here(tiny_suite: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return tiny_suite.found(folder)
 
 
+@pytest.fixture(scope="module")
+def short_here(short_suite: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What the suite of fewer updates finds in processes of this machine."""
+    folder = tmp_path_factory.mktemp("short-here")
+    short_suite.bench(folder, "workers=2")
+    return short_suite.found(folder)
+
+
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the cluster asked often."""
@@ -94,10 +102,10 @@ def test_slurm_finds_the_same_although_a_job_is_preempted_and_another_one_killed
 
 
 def test_submitits_own_executor_finds_the_same_with_two_runs_a_job(
-    here: Any, tiny_suite: Any, soon: None, tmp_path: Path
+    short_here: Any, short_suite: Any, soon: None, tmp_path: Path
 ) -> None:
-    tiny_suite.bench(tmp_path, "launcher=slurm", "launcher.cluster=local", "launcher.runs_a_job=2")
-    assert tiny_suite.found(tmp_path) == here
+    short_suite.bench(tmp_path, "launcher=slurm", "launcher.cluster=local", "launcher.runs_a_job=2")
+    assert short_suite.found(tmp_path) == short_here
     assert len(list(tmp_path.rglob("*_submitted.pkl"))) == 2  # the clones, then the frozen one
 
 
@@ -292,9 +300,11 @@ def test_rays_tasks_end_with_the_command_and_save_their_runs(
     in_time(lambda: not any(in_use(run) for run in runs))
 
 
-def test_ray_finds_the_same(here: Any, tiny_suite: Any, cluster: Cluster, tmp_path: Path) -> None:
-    tiny_suite.bench(tmp_path, "launcher=ray", f"launcher.address={cluster.address}")
-    assert tiny_suite.found(tmp_path) == here
+def test_ray_finds_the_same(
+    short_here: Any, short_suite: Any, cluster: Cluster, tmp_path: Path
+) -> None:
+    short_suite.bench(tmp_path, "launcher=ray", f"launcher.address={cluster.address}")
+    assert short_suite.found(tmp_path) == short_here
 
 
 def test_ray_finds_the_same_although_nodes_share_no_files_and_one_is_lost(
