@@ -71,6 +71,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     with contextlib.suppress(TrimtabError):  # then the tests that draw say so
         choose_renderer()
 
+gc.set_threshold(500_000, 50, 100)  # what is imported stays; an exported graph makes millions more
+
 # A machine shared with other work is slow at times, and a test must say the same every time.
 settings.register_profile("trimtab", deadline=None, derandomize=True, database=None)
 settings.load_profile("trimtab")
@@ -139,7 +141,6 @@ def pytest_collection_finish() -> None:
     trace.propagate = True
     trace.handlers.clear()
     gc.freeze()  # half a million objects live until the end; nothing is found by looking at them
-    gc.set_threshold(500_000, 50, 100)  # a graph that is exported makes millions more
 
 
 @pytest.hookimpl(optionalhook=True)  # a hook of xdist's, which need not be there
@@ -185,6 +186,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.freeze()  # the end of the process would look through all that there is, several times
     if "PYTEST_XDIST_WORKER" not in os.environ and config.getoption("write_durations"):
         measured = {group: round(seconds, 1) for group, seconds in _seconds.items()}
         table = {**json.loads(DURATIONS.read_text(encoding="utf-8")), **measured}

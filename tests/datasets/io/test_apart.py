@@ -51,8 +51,10 @@ def eventually(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     return condition()
 
 
-def gone(process: psutil.Process) -> bool:
+def gone(process: psutil.Process | int) -> bool:
+    """Return whether a process, or the one of a number, has ended."""
     try:
+        process = psutil.Process(process) if isinstance(process, int) else process
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
@@ -183,7 +185,7 @@ def test_an_interrupted_caller_ends_the_reader(readers: Any, tmp_path: Path) -> 
         signal.signal(signal.SIGINT, before)
     thread.join()
     number = int(note.read_text())
-    assert eventually(lambda: not psutil.pid_exists(number) or gone(psutil.Process(number)))
+    assert eventually(lambda: gone(number))
 
 
 WAITING = """
@@ -260,7 +262,7 @@ def test_daemonic_workers_of_a_pool_read_with_servers_of_their_own(tmp_path: Pat
     assert len(servers) == 3
     for server in servers:
         assert eventually(
-            lambda s=server: not psutil.pid_exists(s) or gone(psutil.Process(s))  # type: ignore[misc]
+            lambda s=server: gone(s)  # type: ignore[misc]
         )
 
 
