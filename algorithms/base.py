@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
-from trimtab.types import Batch, BatchSpec, Metrics, Obs, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics, Obs, PolicySpec, Statistics
 
 
 class Stateful(Protocol):

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from trimtab.types import Batch, BatchSpec, Metrics, Source, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics, Source
 
 __all__ = ["Generator", "check_setting"]
 

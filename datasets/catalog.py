@@ -20,7 +20,7 @@ from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.minari.metadata import METADATA_FILE, read_metadata
 from trimtab.datasets.formats.ogbench.rewards import same_scene
 from trimtab.datasets.formats.registry import recognise
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = [
     "PLACE",

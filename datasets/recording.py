@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.datasets.episodes import COST, Episode
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = [
     "Controller",

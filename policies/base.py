@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import count
 from trimtab.policies.agent import Reading
 from trimtab.policies.normalizer import Normalizer
-from trimtab.types import Batch, Obs, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, Obs, PolicySpec, Statistics
 
 
 class Policy(nn.Module, ABC):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, Part
-from trimtab.types import Obs, PolicySpec, TrimtabError
+from trimtab.types import Obs, PolicySpec
 
 __all__ = ["column_of", "features", "observations"]
 

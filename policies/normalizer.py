@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.features import column_of, features
-from trimtab.types import Obs, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Obs, PolicySpec, Statistics
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 _SMALLEST_RANGE = 1e-4

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.discovery import modules_in
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
-from trimtab.types import PolicySpec, TrimtabError
+from trimtab.types import PolicySpec
 
 
 def policy_kinds() -> dict[str, type[Policy]]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
-from trimtab.types import TrimtabError
 
 __all__ = ["check_served", "log_density"]
 

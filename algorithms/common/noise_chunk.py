@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
-from trimtab.types import TrimtabError
 
 EACH, REPEATED = "each", "repeated"
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
@@ -21,7 +22,7 @@ from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.normalizer import Normalizer
-from trimtab.types import Obs, TrimtabError
+from trimtab.types import Obs
 
 __all__ = ["KarrasDenoiser", "check_teacher", "same_chunk_loss", "same_noise_loss", "student_of"]
 

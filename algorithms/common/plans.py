@@ -10,9 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
-from trimtab.types import Batch, TrimtabError
+from trimtab.types import Batch
 
 __all__ = ["as_plans", "check_clonable", "continued"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
-from trimtab.types import TrimtabError
 
 __all__ = ["any_start_of", "start_of"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import count
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.networks.chains import DiffusionChain, chain_noise, walk
-from trimtab.types import Batch, Obs, TrimtabError
+from trimtab.types import Batch, Obs
 
 __all__ = ["NoisyPlans", "advantage_weight", "weighted_bc_loss"]
 

@@ -55,10 +55,11 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import Progress
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import Temperature
+from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Batch, BatchSpec, Metrics, Obs, TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics, Obs
 
 
 class Residual(Algorithm):

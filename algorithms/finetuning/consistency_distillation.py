@@ -37,8 +37,9 @@ from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.one_step import KarrasDenoiser, same_noise_loss, student_of
 from trimtab.algorithms.common.targets import polyak
+from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
-from trimtab.types import Batch, Metrics, Obs, TrimtabError
+from trimtab.types import Batch, Metrics, Obs
 
 _HUBER = 0.00054
 

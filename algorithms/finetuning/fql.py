@@ -39,10 +39,11 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.errors import TrimtabError
 from trimtab.observations import count
 from trimtab.policies.kinds.one_step import OneStepPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Batch, Metrics, Obs, TrimtabError
+from trimtab.types import Batch, Metrics, Obs
 
 
 class FQL(Algorithm):

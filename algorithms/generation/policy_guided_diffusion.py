@@ -40,8 +40,9 @@ from trimtab.algorithms.common.guiding_density import check_served, log_density
 from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.generator import Generator, check_setting
+from trimtab.errors import TrimtabError
 from trimtab.policies.networks.trajectory_unet import TrajectoryUNet
-from trimtab.types import Batch, BatchSpec, Metrics, Source, TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics, Source
 
 LOOKED_AT = 4096
 """Windows that means and standard deviations are taken of."""

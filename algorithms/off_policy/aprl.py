@@ -36,10 +36,11 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.errors import TrimtabError
 from trimtab.observations import count, first_leaf
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, Metrics, Obs, TrimtabError
+from trimtab.types import Batch, Metrics, Obs
 
 _WIDER, _WIDER_CHANCE = 1.5, 0.15
 """How much wider than the limit some random actions of the warm-up are, and how many."""

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.off_policy.sac import SAC
-from trimtab.types import Obs, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.types import Obs
 
 
 class MDPOSAC(SAC):

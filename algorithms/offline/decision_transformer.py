@@ -30,9 +30,10 @@ from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
+from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.decision_transformer import DecisionTransformerPolicy, with_context
 from trimtab.policies.networks.sequences import Context
-from trimtab.types import Batch, BatchSpec, Metrics, Sequences, TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics, Sequences
 
 
 class DecisionTransformer(Algorithm):

@@ -32,9 +32,10 @@ from torch.nn import functional
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
+from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, BatchSpec, Metrics, TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics
 
 
 class DWSL(Algorithm):

@@ -33,8 +33,9 @@ from torch import Tensor
 from trimtab.algorithms.base import Setup, check_range
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.errors import TrimtabError
 from trimtab.policies.networks.initial import near_zero_outputs_
-from trimtab.types import Batch, Metrics, TrimtabError
+from trimtab.types import Batch, Metrics
 
 
 class EDAC(SAC):

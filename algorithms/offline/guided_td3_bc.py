@@ -32,9 +32,10 @@ from torch.nn import functional
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.offline.td3_bc import TD3BC
+from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, BatchSpec, TrimtabError
+from trimtab.types import Batch, BatchSpec
 
 
 class GuidedTD3BC(TD3BC):

@@ -33,7 +33,8 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.offline.td3_bc import TD3BC
-from trimtab.types import Batch, Metrics, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.types import Batch, Metrics
 
 
 class OAP(TD3BC):

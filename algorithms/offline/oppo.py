@@ -38,10 +38,11 @@ from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam, Group
 from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
+from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.preferred_sequence import PreferredSequencePolicy
 from trimtab.policies.networks.sequences import Context, with_memory
 from trimtab.policies.networks.transformer import Transformer
-from trimtab.types import Batch, BatchSpec, Metrics, TrimtabError
+from trimtab.types import Batch, BatchSpec, Metrics
 
 
 class OPPO(Algorithm):

@@ -44,10 +44,11 @@ from trimtab.algorithms.common.one_step import same_noise_loss, student_of
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Batch, Metrics, Obs, TrimtabError
+from trimtab.types import Batch, Metrics, Obs
 
 
 class ConRFT(Algorithm):

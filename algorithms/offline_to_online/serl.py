@@ -36,8 +36,9 @@ from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
+from trimtab.errors import TrimtabError
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, Metrics, TrimtabError
+from trimtab.types import Batch, Metrics
 
 
 class SERL(SAC):

@@ -52,10 +52,11 @@ from trimtab.algorithms.common.oracles import (
 )
 from trimtab.algorithms.common.returns import generalized_advantage, next_values
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
+from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
 from trimtab.policies.features import features, observations
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.types import Metrics, Obs, Rollout, TrimtabError
+from trimtab.types import Metrics, Obs, Rollout
 
 
 class RPI(PPO):

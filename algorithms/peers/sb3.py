@@ -18,9 +18,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.features import features
-from trimtab.types import Batch, Metrics, Obs, PolicySpec, TrimtabError
+from trimtab.types import Batch, Metrics, Obs, PolicySpec
 
 if TYPE_CHECKING:
     from stable_baselines3.common.base_class import BaseAlgorithm

@@ -33,8 +33,9 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
 from trimtab.algorithms.phases import Budget, Outcome, Phase, Trial, Trials
+from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
-from trimtab.types import Metrics, TrimtabError
+from trimtab.types import Metrics
 
 
 class GoldenTicket(Algorithm):

@@ -29,6 +29,7 @@ from trimtab.benchmarks.core.segments import (
     segments_of,
     spans_of,
 )
+from trimtab.errors import TrimtabError
 from trimtab.files import (
     atomic_directory,
     atomic_write_json,
@@ -38,7 +39,7 @@ from trimtab.files import (
     sha256_json,
     to_disk,
 )
-from trimtab.types import RowLog, TrimtabError
+from trimtab.types import RowLog
 
 __all__ = ["Checkpoints", "check_checkpoint", "glance", "load_checkpoint", "places_of"]
 

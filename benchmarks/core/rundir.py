@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trimtab.benchmarks.core.lockfile import hold, is_held
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 LOCK = "run.lock"
 LOCK_FILE = "run.lock.held"

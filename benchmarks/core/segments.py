@@ -21,8 +21,9 @@ import numpy as np
 import safetensors.numpy
 from numpy.typing import NDArray
 
+from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, reading
-from trimtab.types import RowLog, TrimtabError
+from trimtab.types import RowLog
 
 __all__ = ["Segment", "SegmentFolder", "describe", "read_log", "segments_of", "spans_of"]
 

@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 import trimtab
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import bundle_hash, load_bundle
-from trimtab.types import TrimtabError
 
 __all__ = ["BehaviourPolicy", "behaviour_folder"]
 

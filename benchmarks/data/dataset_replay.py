@@ -13,7 +13,7 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.lint import Finding
 from trimtab.envs.core.task_env import TaskEnv
 from trimtab.envs.registry import get_spec, is_task, make
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["check_replay", "not_replayed", "with_task_limits"]
 

@@ -20,8 +20,8 @@ from trimtab.datasets.sources import streaming
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
 from trimtab.envs.core.spec import EnvSpec
+from trimtab.errors import TrimtabError
 from trimtab.files import read_json, resolved, sha256_json
-from trimtab.types import TrimtabError
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.recording import HopelessError
 from trimtab.discovery import modules_in
 from trimtab.envs.registry import checked_names, get_spec
+from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
-from trimtab.types import TrimtabError
 
 __all__ = [
     "RecipeKind",

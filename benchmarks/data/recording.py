@@ -34,7 +34,7 @@ from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.datasets.recording import Wanted, play, select
 from trimtab.envs.registry import get_spec, make
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["dataset_of", "record_episodes", "wanted_of"]
 

@@ -19,7 +19,7 @@ from trimtab.benchmarks.data.recording import RECORDER_REVISION, record_episodes
 from trimtab.benchmarks.settings.classes import is_ours, is_outside, source_of
 from trimtab.benchmarks.settings.constructors import check_keywords, class_of, keywords
 from trimtab.datasets.episodes import Episode
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["KIND", "controller_identity"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from trimtab.benchmarks.data.recipes import RecipeKind, make_dataset, recipe_identity
 from trimtab.benchmarks.settings.groups import load_group
 from trimtab.datasets.episodes import Episode
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["KIND", "parts_of"]
 

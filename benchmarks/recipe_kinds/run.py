@@ -15,7 +15,7 @@ from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.datasets.episodes import Episode
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["KIND", "identity_of", "record_replay", "run_of"]
 

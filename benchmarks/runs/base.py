@@ -12,9 +12,10 @@ from trimtab.benchmarks.runs.folder import RESULT, find_runs, is_run, named_runs
 from trimtab.benchmarks.runs.shapes import OBSERVATIONS, read_by, way_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
+from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Reading
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash, load_bundle
-from trimtab.types import PolicySpec, TrimtabError
+from trimtab.types import PolicySpec
 
 __all__ = [
     "base_identity",

@@ -39,10 +39,11 @@ from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import checked_names, get_spec
+from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Reading
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash
-from trimtab.types import Batch, BatchSpec, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, BatchSpec, PolicySpec, Statistics
 
 __all__ = ["Components", "components", "without_data"]
 

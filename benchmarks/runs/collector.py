@@ -19,9 +19,10 @@ from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.vector import make_vec, simulator_device
+from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.agent import Agent, Reading
-from trimtab.types import Tensor, TrimtabError
+from trimtab.types import Tensor
 
 VectorEnv = EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv
 Array = NDArray[Any]

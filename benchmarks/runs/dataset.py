@@ -25,7 +25,7 @@ from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import get_spec
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = [
     "check_dataset_fits",

@@ -15,10 +15,10 @@ from trimtab.benchmarks.runs.shapes import read_by, spec_of, way_of
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.vector import make_vec
+from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.agent import Agent, ArrayObs, Decide, Reading
 from trimtab.policies.base import Policy
-from trimtab.types import TrimtabError
 
 FloatArray = NDArray[np.float32]
 

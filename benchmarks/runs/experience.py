@@ -25,7 +25,8 @@ from trimtab.datasets.sources.relabel import Relabelled
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
-from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
 
 logger = logging.getLogger(__name__)
 

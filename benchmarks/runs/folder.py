@@ -21,9 +21,9 @@ import yaml
 from trimtab.benchmarks.core.checkpoint import check_checkpoint, glance, places_of
 from trimtab.benchmarks.core.rundir import in_use, is_set_aside, remedy, set_aside
 from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes
+from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 from trimtab.policies.bundle.files import read_files
-from trimtab.types import TrimtabError
 
 __all__ = [
     "CHECKPOINT", "CONFIG", "EPISODES", "METRICS", "POLICIES", "POLICY", "PROVENANCE", "RESULT",

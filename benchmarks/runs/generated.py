@@ -9,7 +9,8 @@ from trimtab.algorithms.generator import Generator
 from trimtab.algorithms.phases import Feed, Phase
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.types import Batch, Source, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.types import Batch, Source
 
 __all__ = ["GeneratedData", "check_feeds", "with_generator"]
 

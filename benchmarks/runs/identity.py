@@ -28,9 +28,9 @@ from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.settings.constructors import class_of, keywords, keywords_of
 from trimtab.benchmarks.settings.groups import registered_target
 from trimtab.envs.core.spec import EnvSpec
+from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 from trimtab.policies.base import Policy
-from trimtab.types import TrimtabError
 
 __all__ = [
     "HASH_VERSION",

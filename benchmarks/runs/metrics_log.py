@@ -16,8 +16,8 @@ from torch import Tensor
 
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.folder import log_fault
-from trimtab.errors import Stopped
-from trimtab.types import Metrics, TrimtabError
+from trimtab.errors import Stopped, TrimtabError
+from trimtab.types import Metrics
 
 __all__ = ["MetricsLog", "NotFinite", "placed"]
 

@@ -15,8 +15,8 @@ from trimtab.benchmarks.core.rundir import set_aside
 from trimtab.benchmarks.runs.folder import EPISODES, METRICS, Look, look
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.settings_of import command_of, differing, settings_of
+from trimtab.errors import TrimtabError
 from trimtab.files import reading
-from trimtab.types import TrimtabError
 
 __all__ = ["Line", "lines_of"]
 

@@ -16,9 +16,9 @@ from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.folder import CONFIG, PROVENANCE, read_provenance
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.registry import confirm
+from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
 from trimtab.plugins import command_line, named_plugins, plugins
-from trimtab.types import TrimtabError
 
 _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
 

@@ -30,7 +30,7 @@ from trimtab.benchmarks.runs.folder import (
     look,
 )
 from trimtab.benchmarks.runs.settings_of import command_of
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["Mended", "repair"]
 

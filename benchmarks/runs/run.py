@@ -42,10 +42,10 @@ from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.runs.tracking import start_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge, tried
 from trimtab.benchmarks.settings.config import RunConfig
-from trimtab.errors import Stopped
+from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json
 from trimtab.policies.bundle.bundle import save_bundle
-from trimtab.types import Batch, Rollout, Source, TrimtabError
+from trimtab.types import Batch, Rollout, Source
 
 __all__ = ["LOG_EVERY", "Run"]
 

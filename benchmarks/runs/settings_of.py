@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.runs.folder import CONFIG, read_config, read_provenance
+from trimtab.errors import TrimtabError
 from trimtab.plugins import command_line
-from trimtab.types import TrimtabError
 
 __all__ = ["command_of", "differing", "identity_words", "settings_of", "text_of"]
 

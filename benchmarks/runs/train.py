@@ -46,7 +46,7 @@ from trimtab.benchmarks.runs.tracking import chosen_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.episodes import Dataset
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["check", "is_done", "train"]
 

@@ -12,7 +12,7 @@ from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
 from trimtab.benchmarks.runs.record import is_deterministic
 from trimtab.benchmarks.settings.config import RunConfig
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["TrialJudge", "tried"]
 

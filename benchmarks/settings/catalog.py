@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.settings.groups import group_options, heading, registered_target
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 NO_PAPER = "–"
 """Stands for the paper of a user's method that cites none."""

@@ -25,8 +25,8 @@ from trimtab.benchmarks.settings.groups import (
 from trimtab.benchmarks.settings.overrides import check_overrides, dataset_override, spell_out
 from trimtab.benchmarks.settings.values import as_whole, check_values
 from trimtab.benchmarks.settings.words import yaml_fault
+from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
-from trimtab.types import TrimtabError
 
 CIRCLE = "a file or a word is nested too deeply, or refers to itself; write it out"
 __all__ = ["RunConfig", "compose_run", "from_composed", "recipe_with", "with_own_id"]

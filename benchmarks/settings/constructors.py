@@ -10,7 +10,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["check_keywords", "class_of", "fits", "keywords", "keywords_of"]
 

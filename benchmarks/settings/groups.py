@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.settings.outside import check_placed, folders_outside, outside_file
 from trimtab.benchmarks.settings.words import nearest, yaml_fault
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = [
     "CONSTRUCTED",

@@ -25,7 +25,7 @@ from trimtab.benchmarks.settings.outside import adopted, is_file_of_settings, ou
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.datasets.catalog import external_datasets
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["check_name", "check_overrides", "dataset_override", "readable", "spell_out"]
 

@@ -18,8 +18,8 @@ from trimtab.benchmarks.settings.constructors import check_keywords, class_of, f
 from trimtab.benchmarks.settings.groups import CONSTRUCTED
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets.sources.weighting import SCORES
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
-from trimtab.types import TrimtabError
 
 __all__ = ["MOST_SEED", "as_whole", "check_device", "check_values"]
 

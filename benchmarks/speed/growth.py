@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.speed.measure import Progress, Stage, Work
+from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, atomic_write_json
-from trimtab.types import TrimtabError
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from trimtab.benchmarks.settings.words import listed, nearest
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 GROUPS: Mapping[str, str] = {
     "environments": "trimtab.benchmarks.speed.cases.environments",

@@ -24,7 +24,7 @@ from trimtab.benchmarks.settings.groups import constructed_section, group_option
 from trimtab.benchmarks.settings.overrides import check_name
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.suites.naming import runs_once
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["Narrowing", "expanded", "matching"]
 

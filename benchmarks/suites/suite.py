@@ -29,8 +29,8 @@ from trimtab.benchmarks.suites.naming import (
     runs_once,
 )
 from trimtab.envs.registry import checked_names, get_spec
+from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
-from trimtab.types import TrimtabError
 
 __all__ = ["Job", "Suite", "load_suite"]
 

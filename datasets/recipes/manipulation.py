@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["PickAndPlace", "Push", "Reach"]
 

@@ -27,7 +27,7 @@ from trimtab.datasets.recipes.ogbench_plans import (
     PuzzlePlan,
     ScenePlan,
 )
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 __all__ = ["OgbenchOracle"]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 
 class UniformRandom:

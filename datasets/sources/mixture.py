@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
-from trimtab.types import Batch, Sequences, Source, TrimtabError
+from trimtab.types import Batch, Sequences, Source
 
 __all__ = ["Mixture"]
 

@@ -13,7 +13,8 @@ import torch
 
 from trimtab.datasets.sources.drawing import Starting
 from trimtab.datasets.sources.random_state import generator_state, generator_words
-from trimtab.types import Batch, Obs, Tensor, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.types import Batch, Obs, Tensor
 
 __all__ = ["Drawn", "Goals", "Relabelled"]
 

@@ -24,7 +24,8 @@ from trimtab.datasets.sources.spans import DatasetSpans, RingSpans, Spans, wants
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.steps import episodes_of_columns
 from trimtab.datasets.sources.windows import View, WindowRule
-from trimtab.types import Batch, BatchSpec, Obs, Part, RowLog, Tensor, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.types import Batch, BatchSpec, Obs, Part, RowLog, Tensor
 
 __all__ = ["ReplayBuffer"]
 

@@ -11,7 +11,8 @@ import torch
 
 from trimtab.datasets.sources.observed import NEXT, OBS, ObsForm, as_array
 from trimtab.datasets.sources.rows import AUX, row_values
-from trimtab.types import Obs, Part, Rollout, Tensor, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.types import Obs, Part, Rollout, Tensor
 
 __all__ = ["RolloutBuffer"]
 

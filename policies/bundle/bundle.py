@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import trimtab
+from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, resolved, sha256_json
 from trimtab.observations import Part, tree_map
 from trimtab.policies.base import Policy
@@ -52,7 +53,6 @@ from trimtab.policies.bundle.onnx_export import export_onnx
 from trimtab.policies.bundle.withheld import black_box
 from trimtab.policies.registry import build_policy
 from trimtab.policies.runtime import PolicyRunner
-from trimtab.types import TrimtabError
 
 _REQUIRED = ("env", "control_rate", "act_steps")
 _OPTIONAL = (

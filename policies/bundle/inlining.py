@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import compose, version_converter
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.black_box import OPERATOR
-from trimtab.types import TrimtabError
 
 __all__ = ["inline"]
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.exporter import quickened, quiet
 from trimtab.policies.bundle.inlining import inline
 from trimtab.policies.features import observations
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
-from trimtab.types import TrimtabError
 
 
 def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:

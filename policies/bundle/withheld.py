@@ -15,6 +15,7 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
+from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, resolved
 from trimtab.observations import tree_map
 from trimtab.policies.bundle.files import (
@@ -28,7 +29,7 @@ from trimtab.policies.bundle.files import (
 )
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
-from trimtab.types import PolicySpec, TrimtabError
+from trimtab.types import PolicySpec
 
 __all__ = ["black_box", "withhold_weights"]
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
 from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
@@ -31,7 +32,7 @@ from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.mlp import ACTIVATIONS
-from trimtab.types import PolicySpec, TrimtabError
+from trimtab.types import PolicySpec
 
 logger = logging.getLogger(__name__)
 

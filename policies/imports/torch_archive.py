@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 _MOST_BYTES = 2**30
 """Members that say that they are larger are not read: a file must not fill the memory."""

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Obs, PolicySpec, TrimtabError
+from trimtab.types import Obs, PolicySpec
 
 _WAVES = 10_000.0
 """How much slower the last pair of the encoding would be than the first, if it went on."""

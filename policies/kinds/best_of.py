@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Obs, Statistics, TrimtabError
+from trimtab.types import Obs, Statistics
 
 
 class BestOfPolicy(Policy):

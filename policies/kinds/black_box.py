@@ -10,10 +10,11 @@ import onnxruntime
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
 from trimtab.policies.features import features
-from trimtab.types import Obs, PolicySpec, TrimtabError
+from trimtab.types import Obs, PolicySpec
 
 __all__ = ["OPERATOR", "BlackBoxPolicy"]
 

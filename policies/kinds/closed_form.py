@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.action_gradient import bound_and_gradient, obs_share
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, Obs, PolicySpec, TrimtabError
+from trimtab.types import Batch, Obs, PolicySpec
 
 _WIDTHS = (-5.0, 2.0)
 """Range of the logarithm of a component's standard deviation."""

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.types import Batch, Obs, PolicySpec, TrimtabError
+from trimtab.types import Batch, Obs, PolicySpec
 
 RHO = 7.0  # of the grid of noise levels (Karras et al., arXiv 2206.00364, equation 5)
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.networks.sequences import SequencePolicy, with_memory
-from trimtab.types import PolicySpec, TrimtabError
+from trimtab.types import PolicySpec
 
 __all__ = ["RETURN", "DecisionTransformerPolicy", "with_context"]
 

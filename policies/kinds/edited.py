@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import joined
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
-from trimtab.types import Obs, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Obs, PolicySpec, Statistics
 
 CHUNK = "base_chunk"
 """The part by which an editor sees what it edits, in the base's normalised units."""

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.edited_best_of import picked, repeated
 from trimtab.policies.networks.action_gradient import obs_share, value_and_gradient
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.types import Obs, Statistics, TrimtabError
+from trimtab.types import Obs, Statistics
 
 
 class EditedAscentPolicy(Policy):

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.edited import check_editor, read_as, seen
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic, Members
-from trimtab.types import Obs, Statistics, TrimtabError
+from trimtab.types import Obs, Statistics
 
 
 class EditedBestOfPolicy(Policy):

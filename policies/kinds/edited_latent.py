@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.edited import read_as
 from trimtab.policies.kinds.latent import latent_spec
-from trimtab.types import Obs, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Obs, PolicySpec, Statistics
 
 
 def modulation_spec(base: Policy, act_steps: int, magnitude: float) -> PolicySpec:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.policies.networks.samplers import Euler
-from trimtab.types import Batch, Obs, PolicySpec, TrimtabError
+from trimtab.types import Batch, Obs, PolicySpec
 
 GUIDANCE = "guidance"
 """Name of the input that weighs the label."""

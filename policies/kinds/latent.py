@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
-from trimtab.types import Obs, PolicySpec, TrimtabError
+from trimtab.types import Obs, PolicySpec
 
 
 def latent_spec(base: Policy, magnitude: float) -> PolicySpec:

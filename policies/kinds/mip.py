@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.types import Batch, Obs, PolicySpec, TrimtabError
+from trimtab.types import Batch, Obs, PolicySpec
 
 
 class MIPPolicy(Policy):

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.networks.sequences import SequencePolicy
-from trimtab.types import PolicySpec, TrimtabError
+from trimtab.types import PolicySpec
 
 __all__ = ["PreferredSequencePolicy"]
 

@@ -9,9 +9,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import mlp
-from trimtab.types import Batch, Obs, PolicySpec, TrimtabError
+from trimtab.types import Batch, Obs, PolicySpec
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
 

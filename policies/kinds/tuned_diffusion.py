@@ -6,10 +6,11 @@ import copy
 
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.networks.chains import Chain, DiffusionChain, Predict
-from trimtab.types import Obs, TrimtabError
+from trimtab.types import Obs
 
 
 class TunedDiffusionPolicy(Policy):

@@ -22,9 +22,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.networks.mlp import mlp
 from trimtab.policies.networks.samplers import DDIM, DDPM
-from trimtab.types import TrimtabError
 
 __all__ = [
     "FLOW_NOISE", "Chain", "DiffusionChain", "FlowChain", "NoiseNetwork", "chain_noise",

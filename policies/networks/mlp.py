@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "elu": nn.ELU,

@@ -16,7 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trimtab.types import TrimtabError
+from trimtab.errors import TrimtabError
 
 Field = Callable[[Tensor, Tensor], Tensor]
 """A network with its observation bound: (noisy chunk ``[B, H, A]``, time ``[1]``) -> same shape."""

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
 from trimtab.policies.features import features
 from trimtab.policies.networks.transformer import Transformer
-from trimtab.types import Obs, PolicySpec, Sequences, TrimtabError
+from trimtab.types import Obs, PolicySpec, Sequences
 
 __all__ = ["Context", "SequencePolicy", "with_memory"]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.networks.mlp import check_widths, mlp
-from trimtab.types import TrimtabError
 
 _MOST_GROUPS = 8
 _LONGEST_WAVE = 10_000.0

@@ -27,8 +27,8 @@ from trimtab.datasets.formats.own import missing_ends
 from trimtab.datasets.formats.registry import format_for, recognise
 from trimtab.datasets.sources.streaming import UnevenInfosError, with_env
 from trimtab.envs.registry import is_task
+from trimtab.errors import TrimtabError
 from trimtab.files import resolved
-from trimtab.types import TrimtabError
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
 _HINTS = ("env", "id", "mask", "horizon", "keys", "frames")

@@ -8,17 +8,9 @@ from typing import Any
 from trimtab.benchmarks.cli.doctor import missing_packages
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.settings import groups
-from trimtab.benchmarks.settings.catalog import (
-    FAMILIES,
-    describe_algorithm,
-    describe_own,
-    family_of,
-    is_faithful,
-)
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.benchmarks.settings.outside import outside_file
 from trimtab.benchmarks.settings.words import listed
-from trimtab.benchmarks.suites.launch import WITHIN, launcher_kinds
 from trimtab.envs.registry import list_families, list_open_families, list_tasks
 from trimtab.errors import TrimtabError
 
@@ -77,29 +69,34 @@ def _refuse_tag(what: str, tag: str) -> None:
 
 
 def _methods(what: str, tag: str) -> list[dict[str, Any]]:
+    # Methods are what torch is imported for; who lists tasks or data does not wait for it.
+    from trimtab.benchmarks.settings import catalog
+
     _refuse_tag(what, tag)
     rows = []
     for name in groups.group_options(what):
         target = groups.constructed_section(what, name)["_target_"]
         class_of(target, f"{what}={name}: _target_")  # one line if it cannot be imported
         own = outside_file(f"{what}/{name}.yaml") is not None
-        about = describe_own if own else describe_algorithm
+        about = catalog.describe_own if own else catalog.describe_algorithm
         summary, paper = about(target, groups.heading(what, name))
-        faithful = "yes" if is_faithful(target) else "no"
+        faithful = "yes" if catalog.is_faithful(target) else "no"
         rows.append(
             {
                 what: name,
-                "family": family_of(target),
+                "family": catalog.family_of(target),
                 "faithful": faithful,
                 "paper": paper,
                 "summary": summary,
             }
         )
-    order = {family: place for place, family in enumerate(FAMILIES)}
+    order = {family: place for place, family in enumerate(catalog.FAMILIES)}
     return sorted(rows, key=lambda row: order.get(row["family"], len(order)))
 
 
 def _families_of_methods(what: str, tag: str) -> list[dict[str, Any]]:
+    from trimtab.benchmarks.settings.catalog import FAMILIES
+
     _refuse_tag(what, tag)
     return [{"family": name, "what its methods do": text} for name, text in FAMILIES.items()]
 
@@ -116,6 +113,8 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
 
 
 def _launchers(what: str, tag: str) -> list[dict[str, Any]]:
+    from trimtab.benchmarks.suites.launch import WITHIN, launcher_kinds
+
     _refuse_tag(what, tag)
     rows: list[dict[str, Any]] = []
     for name, kind in launcher_kinds().items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -51,16 +50,20 @@ def test_a_sweep_told_to_end_saves_its_runs(tiny: Any, tmp_path: Path) -> None:
 
 
 def test_two_sweeps_on_the_same_folders_do_each_run_once(
-    tiny: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tiny: Any,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)  # in a narrow table words are cut off
+
     words = [word for word in words_of(tiny, "sac", tmp_path / "both") if word != "seed=0"]
     words = ["train", "-m", *words, "seed=0,1"]
 
     def sweep() -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words]
         pipe = subprocess.PIPE
-        env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=env)
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
     def outcomes(out: Path) -> list[dict[str, Any]]:
         return [outcome(path.parent) for path in sorted(out.rglob("provenance.json"))]
