@@ -42,7 +42,6 @@ from trimtab.envs.core import fingerprint as physics
 from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, list_tasks, make
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, atomic_write_text
-from trimtab.processor import processor_kind
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "envs" / "physics"
@@ -93,7 +92,6 @@ def measure(ids: Sequence[str]) -> Iterable[Row]:
     leak leaks every time, and what the last one leaves is what counts. Of tasks that are compiled,
     for half a minute each, that is looked at for the first alone.
     """
-    processor_kind()  # it imports torch, whose threads are no leak
     tags = {id: task.tags for id, task in list_tasks().items()}
     compiled = [id for id in ids if "mjx" in tags.get(id, ())]
     for id in ids:

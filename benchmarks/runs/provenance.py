@@ -19,6 +19,7 @@ from trimtab.envs.registry import confirm
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
 from trimtab.plugins import command_line, named_plugins, plugins
+from trimtab.processor import processor_kind
 
 _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
 
@@ -69,7 +70,7 @@ def write_provenance(
             "options": dict(parts.env.options),
             "physics": dict(parts.env.physics),
             "fingerprint": parts.env.fingerprint,
-            "confirmation": confirm(parts.env).to_json(),
+            "confirmation": {**confirm(parts.env).to_json(), "processor": processor_kind()},
         },
         "dataset": None
         if dataset is None

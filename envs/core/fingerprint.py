@@ -84,17 +84,23 @@ class Confirmation:
         tolerance: the largest deviation that still agrees.
         bits: 12 hexadecimal digits of a SHA-256 over the trajectory's float64 bits: equal on one
             kind of processor, and often another on the next.
-        processor: that kind, as :func:`trimtab.processor.processor_kind` tells it.
     """
 
     agrees: bool | None
     deviation: float
     tolerance: float
     bits: str
-    processor: str
+
+    @property
+    def processor(self) -> str:
+        """That kind, as :func:`trimtab.processor.processor_kind` tells it once torch is there."""
+        return processor_kind()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values; an infinite deviation, which JSON has not, as None."""
+        """Return it as JSON values, without the kind of processor.
+
+        An infinite deviation, which JSON has not, is None.
+        """
         finite = self.deviation if np.isfinite(self.deviation) else None
         return {**asdict(self), "deviation": finite}
 
@@ -314,7 +320,6 @@ def confirmation(family: Family, key: str, raw: Callable[[], RawEnv]) -> Confirm
         deviation=deviation or 0.0,
         tolerance=TOLERANCE,
         bits=bits(moved),
-        processor=processor_kind(),
     )
 
 
