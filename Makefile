@@ -1,9 +1,9 @@
 # Everything from nothing: `make demo` and `make test` need python3.11, make and a package registry.
 PYTHON ?= python3.11
 VENV ?= .venv
-# Test processes side by side, for two cores. They wait for a twentieth of the time. A third one would
-# fill that, but costs more than it saves: it imports and compiles everything once more.
-WORKERS ?= 2
+# Test processes side by side, for two cores: two that compute, and one that mostly waits for what it
+# starts (WAITING in tests/conftest.py).
+WORKERS ?= 3
 # Names whose pins `make lock` gives up, so that they move to their newest allowed version.
 UPGRADE ?=
 

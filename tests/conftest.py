@@ -105,6 +105,25 @@ TOGETHER |= dict.fromkeys(
     ("policies/test_black_box.py", "policies/test_bundle_refused.py", "policies/test_runtime.py"),
     "policies/test_bundle.py",
 )
+# Files whose tests mostly wait for processes that they start. The third and further workers are
+# given these alone, and so they import and compile little of what the first two have already.
+WAITING = {
+    "benchmarks/cli/test_cli.py",
+    "benchmarks/cli/test_folders_and_disks.py",
+    "benchmarks/core/test_pools.py",
+    "benchmarks/core/test_rundir.py",
+    "benchmarks/runs/test_resumed_sweeps.py",
+    "benchmarks/suites/test_launcher_overhead.py",
+    "benchmarks/suites/test_launchers.py",
+    "benchmarks/suites/test_stopped.py",
+    "benchmarks/suites/test_stopped_anywhere.py",
+    "benchmarks/suites/test_suite.py",
+    "datasets/io/test_apart.py",
+    "datasets/recipes/test_recorded.py",
+    "test_docs.py",
+    "test_packaging.py",
+    "test_plugins.py",
+}
 DURATIONS = Path(__file__).with_name("durations.json")
 _seconds: collections.Counter[str] = collections.Counter()
 
@@ -156,6 +175,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Groups(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return group_of(nodeid)
+
+        def _reschedule(self, node: Any) -> None:
+            if not self._waits(node) or WAITING & self.workqueue.keys():
+                super()._reschedule(node)
+            elif not node.shutting_down:
+                node.shutdown()  # when it has done what it was given
+
+        def _assign_work_unit(self, node: Any) -> None:
+            waits = self._waits(node)
+            # The first two have something to do while another one waits, as long as that lasts.
+            for group in self.workqueue:
+                if (group in WAITING) == waits:
+                    self.workqueue.move_to_end(group, last=False)
+                    break
+            super()._assign_work_unit(node)
+
+        def _waits(self, node: Any) -> bool:
+            return node in self.nodes[2:]
 
     return Groups(config, log)
 
