@@ -42,6 +42,7 @@ from trimtab.envs.core import fingerprint as physics
 from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, list_tasks, make
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, atomic_write_text
+from trimtab.processor import processor_kind
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "envs" / "physics"
@@ -151,10 +152,12 @@ def measure_elsewhere(
 
     Args:
         ids: of one family.
-        variables: of the process's environment, beside those of this one.
+        variables: of the process's environment, beside those of this one. With them a row also
+            has the kind of ``processor`` that they make of this one.
     """
+    told = [] if variables is None else ["--processor"]
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).resolve()), "--measure", *ids],
+        [sys.executable, str(Path(__file__).resolve()), "--measure", *told, *ids],
         capture_output=True, text=True, check=False, env={**os.environ, **(variables or {})},
     )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
@@ -307,6 +310,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="FAMILY_OR_ID")
     parser.add_argument("--measure", action="store_true", help="only print rows, from this process")
+    parser.add_argument("--processor", action="store_true", help="rows name the kind of processor")
     parser.add_argument("--references", type=Path, help="only write references, of one family")
     parser.add_argument("--workers", type=int, default=1, help="families played side by side")
     words = parser.parse_args()
@@ -321,6 +325,8 @@ def main() -> int:
     if words.measure:
         asked = {word: n for n, word in enumerate(words.words)}
         for row in measure(sorted(ids, key=lambda id: asked.get(id, 0))):
+            if words.processor:
+                row["processor"] = processor_kind()
             sys.stdout.write(json.dumps(row) + "\n")
             sys.stdout.flush()
             gc.freeze()  # what there is by now is not gone through again, six times for each id

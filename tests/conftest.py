@@ -1,10 +1,10 @@
 """What every test finds: one thread a process, no hub, a scratch folder, searches that repeat.
 
-Workers of a parallel run (``--dist loadgroup``) are given whole groups of tests, the longest first:
-a file is a group, and the files whose tests are one a task are a group for each simulator family,
-because what a family compiles is kept in its process; ``TOGETHER`` adds other tests to such a
-group. ``tests/durations.json`` holds how long each group took; ``--write-durations`` writes it
-anew. It decides the order and nothing else.
+Workers of a parallel run (``--dist loadgroup``) are given whole groups of tests, the longest first
+(``WAITING`` says which of them a third worker is given): a file is a group, and the files whose
+tests are one a task are a group for each simulator family, because what a family compiles is kept
+in its process; ``TOGETHER`` adds other tests to such a group. ``tests/durations.json`` holds how
+long each group took; ``--write-durations`` writes it anew. It decides the order and nothing else.
 """
 
 from __future__ import annotations
@@ -184,15 +184,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
         def _assign_work_unit(self, node: Any) -> None:
             waits = self._waits(node)
-            # The first two have something to do while another one waits, as long as that lasts.
-            for group in self.workqueue:
-                if (group in WAITING) == waits:
-                    self.workqueue.move_to_end(group, last=False)
-                    break
+            # The first two take these groups last: they have others to compute meanwhile.
+            if waits or len(self.nodes) > 2:
+                for group in self.workqueue:
+                    if (group in WAITING) == waits:
+                        self.workqueue.move_to_end(group, last=False)
+                        break
             super()._assign_work_unit(node)
 
         def _waits(self, node: Any) -> bool:
-            return node in self.nodes[2:]
+            return node in [one for one in self.nodes if not one.shutting_down][2:]
+
+        def schedule(self) -> None:
+            super().schedule()
+            for node in self.nodes:  # one in the place of a crashed one would wait with one test
+                self._reschedule(node)
+
+        def remove_node(self, node: Any) -> str | None:
+            work = self.assigned_work[node]
+            for group in [group for group, tests in work.items() if all(tests.values())]:
+                del work[group]  # it would be handed out again, and nobody would answer
+            crashed: str | None = super().remove_node(node)
+            return crashed
 
     return Groups(config, log)
 

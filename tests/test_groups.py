@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import collections
 import importlib.util
 import json
+import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 
-def test_a_group_is_a_file_or_a_family_of_it() -> None:
+@pytest.fixture(scope="module")
+def module() -> Any:
+    """The settings of all tests."""
     path = Path(__file__).with_name("conftest.py")
     spec = importlib.util.spec_from_file_location("settings_of_tests", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_a_group_is_a_file_or_a_family_of_it(module: Any) -> None:
+    path = Path(__file__).with_name("conftest.py")
     contract = "tests/envs/test_contract.py"
     assert module.group_of(f"{contract}::test_a[gym/Ant-v5]") == "envs/test_contract.py[gym]"
     assert module.group_of(f"{contract}::test_b[gym/Ant-v5-2]") == "envs/test_contract.py[gym]"
@@ -27,3 +40,87 @@ def test_a_group_is_a_file_or_a_family_of_it() -> None:
     assert recorded.keys() >= module.WAITING
     for group in recorded:  # none of a file that is gone
         assert (path.parent / group.partition("[")[0]).is_file(), group
+
+
+class Node:
+    """Stands for a worker: does its tests one after another, and keeps the last until it has more.
+
+    Args:
+        number: that of the worker.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.gateway = SimpleNamespace(id=f"gw{number}")
+        self.left = collections.deque[int]()
+        self.shutting_down = False
+
+    def send_runtest_some(self, indices: list[int]) -> None:
+        self.left.extend(indices)
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+    @property
+    def can_go_on(self) -> bool:
+        return len(self.left) > 1 or (self.shutting_down and bool(self.left))
+
+
+def started(module: Any, tests: list[str], count: int) -> tuple[Any, list[Node]]:
+    """Return the scheduler of some workers that have been given their first tests, and those."""
+    config = SimpleNamespace(
+        getvalue=lambda name: "loadgroup" if name == "dist" else ["popen"] * count,
+        option=SimpleNamespace(loadscopereorder=False),
+        hook=SimpleNamespace(pytest_collectreport=None),
+    )
+    quiet = SimpleNamespace(loadscopesched=lambda *_: None)
+    groups = module.pytest_xdist_make_scheduler(config, quiet)
+    nodes = [Node(number) for number in range(count)]
+    for node in nodes:
+        groups.add_node(node)
+        groups.add_node_collection(node, tests)
+    groups.schedule()
+    return groups, nodes
+
+
+def test_a_third_worker_is_given_what_waits(module: Any) -> None:
+    names = [f"test_{number}.py" for number in range(9)] + sorted(module.WAITING)[:4]
+    tests = [f"tests/{name}::test_{number}" for name in names for number in range(3)]
+    groups, nodes = started(module, tests, 3)
+    ran: dict[Node, list[str]] = {node: [] for node in nodes}
+    while going := [node for node in nodes if node.can_go_on]:
+        for node in going:
+            test = node.left.popleft()
+            ran[node].append(module.group_of(tests[test]))
+            groups.mark_test_complete(node, test)
+    assert {*ran[nodes[2]]} == module.WAITING & {*names}
+    assert all(not module.WAITING & {*ran[node]} for node in nodes[:2])
+    assert sum(map(len, ran.values())) == len(tests)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("crashes", [0, 1, 2])
+def test_every_group_is_run_also_where_workers_crash(count: int, crashes: int, module: Any) -> None:
+    """In random orders; another worker comes in the place of one that crashed in a test."""
+    for case in range(20):
+        dice = random.Random(f"{case} of {count} and {crashes}")
+        names = [f"test_{number}.py" for number in range(dice.randint(1, 12))]
+        names += dice.sample(sorted(module.WAITING), dice.randint(0, 6))
+        tests = [f"tests/{name}::test_{n}" for name in names for n in range(dice.randint(1, 4))]
+        groups, nodes = started(module, tests, count)
+        done, left = collections.Counter[str](), crashes
+        while going := [node for node in nodes if node.can_go_on]:
+            node = dice.choice(going)
+            if left and dice.random() < 0.15:
+                left -= 1
+                nodes.remove(node)
+                assert groups.remove_node(node) == tests[node.left[0]]  # which is run once more
+                nodes.append(Node(count + crashes - left))
+                groups.add_node(nodes[-1])
+                groups.add_node_collection(nodes[-1], tests)
+                groups.schedule()
+                continue
+            test = node.left.popleft()
+            done[tests[test]] += 1
+            groups.mark_test_complete(node, test)
+        assert done == collections.Counter(tests), (case, names)
+        assert groups.tests_finished

@@ -10,14 +10,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import importlib
 import io
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from types import ModuleType
 
 import trimtab
 from trimtab.benchmarks.cli.surroundings import (
@@ -28,9 +26,10 @@ from trimtab.benchmarks.cli.surroundings import (
 )
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import Command, near, parse
+from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.core.signals import interrupt_as_event, interrupts_noted, sigterm_as_exit
+from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import add_plugin
 
@@ -60,18 +59,17 @@ def main(words: Sequence[str] | None = None) -> None:
 def console() -> None:
     """Carry out the command line of this process, and end it.
 
-    What Python does at its end is done here, and the operating system does the rest. To take all
-    that was imported apart, object by object, takes a quarter of a second more. And after an error,
-    C++ libraries that have threads of their own may abort the process meanwhile: it then ends with
-    code 134, and not with ours.
+    After an error, C++ libraries that have threads of their own may abort the process while Python
+    takes it apart: it then ends with code 134, and not with ours. So after an error, what Python
+    does at its end is done here, and the operating system does the rest.
     """
     collect_rarely()
-    code = 0
     try:
         main()
     except SystemExit as ended:
-        if ended.code:
-            code = ended.code if isinstance(ended.code, int) else 1
+        if not ended.code:
+            raise
+        code = ended.code if isinstance(ended.code, int) else 1
     except KeyboardInterrupt:  # while the first one was told of
         code = 130
     except Exception:
@@ -81,12 +79,14 @@ def console() -> None:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
-    _flush_files()
+    with contextlib.suppress(BaseException):
+        _flush_files()
     os._exit(code)
 
 
 def _flush_files() -> None:
     """Write what is in the buffers of open files, such as a log that an environment keeps."""
+    gc.unfreeze()  # what is frozen is not among the objects
     objects = gc.get_objects()  # hundreds of thousands, of some thousand types
     files = {kind for kind in set(map(type, objects)) if issubclass(kind, io.IOBase)}
     for file in objects:
@@ -181,31 +181,15 @@ def run(words: Sequence[str]) -> int:
         return 0
     module, _, attribute = command.function.partition(":")
     if command.settings is None:
-        function: Callable[..., int] = getattr(_imported(module), attribute)
+        function: Callable[..., int] = getattr(imported(module), attribute)
         return function(rest)
     kept = [word for word in rest if command.within and word.startswith(command.within)]
     own = [word for word in rest if word not in kept]
     settings = parse(name, command.settings, own, command.bare, command.bare_of)
     if command.within:
         settings["overrides"] = kept
-    function = getattr(_imported(module), attribute)
+    function = getattr(imported(module), attribute)
     return function(**settings)
-
-
-def _imported(name: str) -> ModuleType:
-    """Import a command's module; an interrupt waits until that has ended.
-
-    Torch and what else is written in C++ abort the process where one comes in their middle.
-    """
-    with interrupt_as_event("an import") as interrupted:
-        try:
-            module = importlib.import_module(name)
-        except Exception:
-            if not interrupted.is_set():
-                raise
-    if interrupted.is_set():
-        raise KeyboardInterrupt
-    return module
 
 
 def _with_plugins(words: Sequence[str]) -> list[str]:
@@ -258,7 +242,7 @@ def explain(name: str, command: Command, words: Sequence[str] = ()) -> str:
             choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
             lines.append(f"  {key:<14} {setting.help}{choices}; {default}")
     else:
-        lines += _imported("trimtab.benchmarks.cli.commands.train").explain_run(words)
+        lines += imported("trimtab.benchmarks.cli.commands.train").explain_run(words)
     return "\n".join(lines) + "\n"
 
 

@@ -34,8 +34,19 @@ with contextlib.suppress(Exception):  # who needs it meets the same error, and c
 gc.enable()
 gc.collect()
 gc.freeze()  # so that looking for garbage in a worker does not copy what it shares
-# At its end, to take all that apart object by object would take a quarter of a second.
-atexit.register(lambda server: os._exit(0) if os.getpid() == server else None, os.getpid())
+
+
+def _end_at_once(server: int) -> None:
+    """End the server, without what its libraries have registered for their end.
+
+    To take apart all that was imported would take a quarter of a second. Workers, who call what is
+    registered too, have other numbers.
+    """
+    if os.getpid() == server:
+        os._exit(0)
+
+
+atexit.register(_end_at_once, os.getpid())
 # From here on it takes no notice of what a group of processes is told; the workers have theirs.
 # A worker whose server is gone looks as if it were gone itself, while it still saves its run.
 for _number in (signal.SIGTERM, signal.SIGHUP):

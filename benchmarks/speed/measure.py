@@ -194,10 +194,15 @@ def measure_all(
         done: given all rows so far after each row, so that an interrupted measurement is not lost.
     """
     rows: list[Row] = []
-    for number, pair in enumerate(pairs):
-        progress(number / len(pairs), pair.name)
-        rows.append(measure(pair, rounds=rounds, scale=scale))
-        done(rows)
+    gc.collect()
+    gc.freeze()  # to look for garbage in what is imported by now, for each turn, takes seconds
+    try:
+        for number, pair in enumerate(pairs):
+            progress(number / len(pairs), pair.name)
+            rows.append(measure(pair, rounds=rounds, scale=scale))
+            done(rows)
+    finally:
+        gc.unfreeze()
     progress(1.0, "done")
     return rows
 
@@ -237,7 +242,6 @@ def measure(
     finally:
         torch.set_num_threads(threads_before)
         gc.collect()
-        gc.freeze()  # what is left has been imported: to look at it for each row takes seconds
     mine = _fastest(ours)
     theirs = _fastest(peers) if peers else None
     ratios = [a / b for a, b in zip(mine.rates, theirs.rates, strict=True)] if theirs else []

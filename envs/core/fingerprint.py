@@ -30,7 +30,6 @@ from safetensors import safe_open
 from trimtab.envs.core.spec import EnvSpec, Family, RawEnv
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
-from trimtab.processor import processor_kind
 
 __all__ = [
     "FOLDER",
@@ -75,7 +74,7 @@ _LEAST_SCALE = 1e-2
 
 @dataclass(frozen=True)
 class Confirmation:
-    """Whether an environment moves as its reference says, and what decided its last bits.
+    """Whether an environment moves as its reference says.
 
     Attributes:
         agrees: whether every compared number is within the tolerance; None without a reference.
@@ -83,7 +82,7 @@ class Confirmation:
             where the shapes or the ends of the episodes differ, 0 without a reference.
         tolerance: the largest deviation that still agrees.
         bits: 12 hexadecimal digits of a SHA-256 over the trajectory's float64 bits: equal on one
-            kind of processor, and often another on the next.
+            kind of processor (:func:`trimtab.processor.processor_kind`), often others on the next.
     """
 
     agrees: bool | None
@@ -91,16 +90,8 @@ class Confirmation:
     tolerance: float
     bits: str
 
-    @property
-    def processor(self) -> str:
-        """That kind, as :func:`trimtab.processor.processor_kind` tells it once torch is there."""
-        return processor_kind()
-
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, without the kind of processor.
-
-        An infinite deviation, which JSON has not, is None.
-        """
+        """Return it as JSON values; an infinite deviation, which JSON has not, as None."""
         finite = self.deviation if np.isfinite(self.deviation) else None
         return {**asdict(self), "deviation": finite}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["quickened", "quiet"]
+__all__ = ["unrepeated", "quiet"]
 
 _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 
@@ -22,13 +22,14 @@ _swapping = threading.Lock()
 
 
 @contextmanager
-def quickened() -> Iterator[None]:
-    """Leave out what torch's exporter does again for each graph, or for nobody.
+def unrepeated() -> Iterator[None]:
+    """Let torch's exporter do once what it repeats for each graph.
 
     It makes the same table of operators anew, out of the source code of a few hundred functions,
     which takes as long as to trace a small policy. Whoever asks is given a copy: operators that
-    another caller adds to it stay that caller's. It looks all operators up once for each of their
-    namespaces. And it notes for each operation which lines of source code led to it.
+    another caller adds to it stay that caller's. It looks up all operators for each of their
+    namespaces. And it notes which lines of source code led to each operation, which nobody reads:
+    that is left out, for all that this process traces meanwhile.
     """
     from torch._export import utils  # these take a second
     from torch.onnx._internal.exporter._registration import ONNXRegistry

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle.exporter import quickened, quiet
+from trimtab.policies.bundle.exporter import quiet, unrepeated
 from trimtab.policies.bundle.inlining import inline
 from trimtab.policies.features import observations
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
@@ -44,7 +44,7 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     batch = torch.export.Dim("batch")
     sizes = {"obs": {0: batch}, "noise": {0: batch}}
     try:
-        with quiet(), quickened():
+        with quiet(), unrepeated():
             program = torch.onnx.export(
                 graph_of,
                 example,

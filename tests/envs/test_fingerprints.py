@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -266,7 +265,7 @@ def test_a_model_that_changed_under_its_version_is_noticed(
 @pytest.mark.parametrize("id", OF_EACH_FAMILY)
 def test_last_bits_change_nothing_but_the_bits(id: str) -> None:
     usual = confirm(get_spec(id))
-    assert usual.agrees and usual.processor == processor_kind()
+    assert usual.agrees
     with _forgotten(), SCRIPT.disturbed(1e-13, seed=99):
         spec = get_spec(id)
         moved = confirm(spec)
@@ -282,15 +281,11 @@ def test_an_older_processor_knows_the_same_physics() -> None:
         "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3",
         "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-FMA,-FMA4",
     }
-    told = subprocess.run(
-        [sys.executable, "-c", "import trimtab.processor as p; print(p.processor_kind())"],
-        env=os.environ | older, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert os.environ.get("GLIBC_TUNABLES") or told.stdout.strip() != processor_kind()
     for id in ids:
         row = SCRIPT.measure_elsewhere([id], older)[id]
         assert row.get("agrees"), row
         assert row["name"] == PUBLISHED[id]["{}"]
+        assert os.environ.get("GLIBC_TUNABLES") or row["processor"] != processor_kind()
 
 
 def test_deviations_are_shares_of_each_numbers_scale() -> None:

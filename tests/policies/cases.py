@@ -32,7 +32,7 @@ from trimtab.types import PolicySpec, Statistics
 
 SPEC = PolicySpec(6, 4, 2, (-1.0, -0.5), (1.0, 2.0))
 SMALL: dict[str, Any] = {"hidden": (24, 24)}
-_SHORT = {"sampling_steps": 3, "layers": 2}  # for time: each of these makes a graph longer
+_SHORT = {"sampling_steps": 3, "layers": 2}  # at most, for time: each makes a graph longer
 FILES = ("config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "README.md")
 """Of a bundle."""
 
@@ -129,7 +129,7 @@ def policy_of(case: str) -> Policy:
     kind: Any = policy_kinds()[case]
     known = inspect.signature(kind).parameters
     assert "spec" in known, f"say in {__file__} how to build a {case}"
-    small = {name: value for name, value in _SHORT.items() if name in known}
+    small = {name: min(known[name].default, most) for name, most in _SHORT.items() if name in known}
     return _fitted(kind(SPEC, **small))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from trimtab.benchmarks.cli.doctor import missing_packages
 from trimtab.benchmarks.cli.screen import print_json, print_rows
+from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.settings import groups
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.benchmarks.settings.outside import outside_file
@@ -15,6 +16,10 @@ from trimtab.envs.registry import list_families, list_open_families, list_tasks
 from trimtab.errors import TrimtabError
 
 __all__ = ["list_things"]
+
+# These import torch, which takes a second. The other lists must not wait for it.
+_METHODS = "trimtab.benchmarks.settings.catalog"
+_LAUNCHERS = "trimtab.benchmarks.suites.launch"
 
 
 def list_things(what: str, tag: str, format: str) -> int:
@@ -69,10 +74,8 @@ def _refuse_tag(what: str, tag: str) -> None:
 
 
 def _methods(what: str, tag: str) -> list[dict[str, Any]]:
-    # Methods are what torch is imported for; who lists tasks or data does not wait for it.
-    from trimtab.benchmarks.settings import catalog
-
     _refuse_tag(what, tag)
+    catalog = imported(_METHODS)
     rows = []
     for name in groups.group_options(what):
         target = groups.constructed_section(what, name)["_target_"]
@@ -95,10 +98,9 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
 
 
 def _families_of_methods(what: str, tag: str) -> list[dict[str, Any]]:
-    from trimtab.benchmarks.settings.catalog import FAMILIES
-
     _refuse_tag(what, tag)
-    return [{"family": name, "what its methods do": text} for name, text in FAMILIES.items()]
+    families = imported(_METHODS).FAMILIES
+    return [{"family": name, "what its methods do": text} for name, text in families.items()]
 
 
 def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
@@ -113,15 +115,19 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
 
 
 def _launchers(what: str, tag: str) -> list[dict[str, Any]]:
-    from trimtab.benchmarks.suites.launch import WITHIN, launcher_kinds
-
     _refuse_tag(what, tag)
+    launch = imported(_LAUNCHERS)
     rows: list[dict[str, Any]] = []
-    for name, kind in launcher_kinds().items():
+    for name, kind in launch.launcher_kinds().items():
         needs = f"pip install 'trimtab[{name}]'" if kind.package else None
         rows.append({what: name, "setting": None, "default": None, "meaning": needs})
         rows += [
-            {what: name, "setting": WITHIN + key, "default": option.default, "meaning": option.help}
+            {
+                what: name,
+                "setting": launch.WITHIN + key,
+                "default": option.default,
+                "meaning": option.help,
+            }
             for key, option in kind.options.items()
         ]
     return rows

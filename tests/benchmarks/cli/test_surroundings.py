@@ -15,6 +15,7 @@ import pytest
 from trimtab.benchmarks.cli import main as command_line
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
+from trimtab.benchmarks.core.imports import imported
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
 ENDS = """
@@ -145,15 +146,15 @@ def test_an_interrupt_in_the_middle_of_an_import_waits_for_its_end(
     (tmp_path / "interrupted_module.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        command_line._imported("interrupted_module")
+        imported("interrupted_module")
     assert sys.modules.pop("interrupted_module").whole
     (tmp_path / "interrupted_module.py").write_text(f"{text}raise ImportError('and broken')\n")
     importlib.invalidate_caches()
     with pytest.raises(KeyboardInterrupt):
-        command_line._imported("interrupted_module")
+        imported("interrupted_module")
     twice = "import signal; signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)"
     (tmp_path / "interrupted_twice.py").write_text(f"{twice}; print('here')")
-    code = "from trimtab.benchmarks.cli.main import _imported; _imported('interrupted_twice')"
+    code = "from trimtab.benchmarks.core.imports import imported; imported('interrupted_twice')"
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True,

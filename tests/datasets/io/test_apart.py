@@ -261,9 +261,7 @@ def test_daemonic_workers_of_a_pool_read_with_servers_of_their_own(tmp_path: Pat
     servers = {int(server) for server in output.split()}
     assert len(servers) == 3
     for server in servers:
-        assert eventually(
-            lambda s=server: gone(s)  # type: ignore[misc]
-        )
+        assert eventually(lambda s=server: gone(s))  # type: ignore[misc]
 
 
 MEASURED = """
