@@ -113,6 +113,9 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
     except KeyboardInterrupt:
         code = _interrupted()
     except SystemExit as ended:  # by a simulator, or by code that Trimtab imported
+        if isinstance(ended.__context__, BrokenPipeError):  # rich, where nobody reads a table on
+            _silence()
+            return 0
         print_error(
             f"something called sys.exit({'' if ended.code is None else repr(ended.code)}) in the "
             "middle of the command; TRIMTAB_LOG=debug shows where"

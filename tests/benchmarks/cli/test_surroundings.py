@@ -94,6 +94,19 @@ def test_a_closed_standard_output_is_one_line(tmp_path: Path) -> None:
     assert line == "trimtab: standard output is closed; send it to a file, or to /dev/null"
 
 
+@pytest.mark.parametrize("words", ["list env", "list env format=json", "--help"])
+def test_a_reader_that_goes_away_is_no_error(words: str, tmp_path: Path) -> None:
+    """As in ``trimtab list env | head -1``; tables are printed by rich, which exits by itself."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words.split()]
+    done = subprocess.run(
+        command, cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_closed_standard_error_gets_no_file_of_a_command(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", f"{TRIMTAB} trian 2>&-"], cwd=tmp_path, timeout=120)
     assert done.returncode == 2
