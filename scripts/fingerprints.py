@@ -310,7 +310,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", metavar="FAMILY_OR_ID")
     parser.add_argument("--measure", action="store_true", help="only print rows, from this process")
-    parser.add_argument("--processor", action="store_true", help="rows name the kind of processor")
+    parser.add_argument("--processor", action="store_true", help="with --measure: name its kind")
     parser.add_argument("--references", type=Path, help="only write references, of one family")
     parser.add_argument("--workers", type=int, default=1, help="families played side by side")
     words = parser.parse_args()

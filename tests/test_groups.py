@@ -68,7 +68,7 @@ class Node:
 def started(module: Any, tests: list[str], count: int) -> tuple[Any, list[Node]]:
     """Return the scheduler of some workers that have been given their first tests, and those."""
     config = SimpleNamespace(
-        getvalue=lambda name: "loadgroup" if name == "dist" else ["popen"] * count,
+        getvalue={"dist": "loadgroup", "tx": ["popen"] * count}.__getitem__,
         option=SimpleNamespace(loadscopereorder=False),
         hook=SimpleNamespace(pytest_collectreport=None),
     )

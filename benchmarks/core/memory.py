@@ -50,7 +50,7 @@ def keep_what_is_imported() -> None:
     """Look for garbage in none of what there is, in a process that looks rarely.
 
     At its end Python looks through all objects several times, which for those of torch takes a
-    quarter of a second. What a command makes from now on is finished as always.
+    quarter of a second. What a command makes from now on is cleaned up as always.
     """
     if gc.get_threshold()[0] == _RARELY:
         gc.freeze()

@@ -209,7 +209,8 @@ def test_every_other_method_goes_on_from_a_crash_and_can_be_exported(
     monkeypatch.setattr(segments, "SMALLEST", 512)
     monkeypatch.setattr(segments, "FACTOR", 2)
     if acts(method):
-        # Fewer steps than the runs that are killed, to save time; one evaluation comes before.
+        # Fewer steps than the runs that are killed, to save time. At the crash there was one
+        # evaluation, and another one is to come.
         method += " online_steps=200 eval_every=100"
     config = compose_run(words_of(tiny, method, tmp_path))
     with pytest.raises(Crash):
