@@ -25,11 +25,8 @@ __all__ = ["Programs", "episode_keys", "load_suite", "programs"]
 _PACKAGE = "mujoco_playground"
 
 # XLA's newer emitters on a processor take two to three times as long to compile these programs,
-# which then run no faster.
-_COMPILER_OPTIONS: dict[str, dict[str, bool]] = {
-    "cpu": {"xla_cpu_use_fusion_emitters": False},
-    "cuda": {},
-}
+# which then run no faster. The newest XLA has no others, and does not know the option.
+_QUICKER = {"xla_cpu_use_fusion_emitters": False}
 
 
 @dataclass(frozen=True)
@@ -152,6 +149,22 @@ def has_device(kind: str) -> bool:
     return True
 
 
+@functools.cache
+def _compiler_options(device: str) -> dict[str, bool]:
+    """Return the options of XLA's compiler for a kind of device; a small program tries them."""
+    import jax
+
+    if device != "cpu":
+        return {}
+    place = _device(jax, device)
+    try:
+        with jax.default_device(place):
+            jax.jit(lambda: 0, compiler_options=_QUICKER)()
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return _QUICKER
+
+
 @functools.lru_cache(maxsize=4)  # of a task they take up to 0.2 GB
 def programs(task: str, device: str) -> Programs:
     """Return a task's functions on ``"cpu"`` or ``"cuda"``; those used last are kept.
@@ -206,7 +219,7 @@ def programs(task: str, device: str) -> Programs:
         return state, state.obs, reward.T, terminated.T
 
     def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(function, compiler_options=_COMPILER_OPTIONS[device])
+        return jax.jit(function, compiler_options=_compiler_options(device))
 
     with jax.default_matmul_precision("highest"):  # as in begin, which finds it again
         first = jax.eval_shape(reset, np.zeros(2, np.uint32))

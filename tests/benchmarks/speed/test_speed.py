@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from loading import load_module
 
 from trimtab.benchmarks.cli.commands.speed import speed as speed_command
 from trimtab.benchmarks.cli.main import main
@@ -291,23 +292,71 @@ def test_a_point_is_measured_in_a_process_of_its_own() -> None:
         speed_growth.measure_apart("network_width", 0, 1, 0.01)
 
 
-@pytest.mark.parametrize("script", ["gpu_mjx.py", "gpu_speed.py"])
-def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, script: str) -> None:
+@pytest.fixture
+def gpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script for a GPU; its parts are imported with it."""
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    return load_module(root / "scripts" / "gpu.py")
+
+
+def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(root / "scripts" / script)],
+        [sys.executable, str(root / "scripts" / "gpu.py"), "out=rows"], cwd=tmp_path,
         env={"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(root / "src")},
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
     assert "no CUDA GPU" in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "rows").exists()
 
 
-def test_the_script_for_a_gpu_updates_as_sac_does(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(root / "scripts"))
-    import gpu_speed  # type: ignore[import-not-found]
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("out", "did you mean out"),
+        ("round=3", "did you mean rounds"),
+        ("rounds=few", "rounds=few: must be a whole number"),
+        ("rounds=0", "must be at least 1"),
+        ("scale=0", "must be a number above 0"),
+    ],
+)
+def test_the_script_for_a_gpu_refuses_other_words(gpu: Any, word: str, told: str) -> None:
+    with pytest.raises(TrimtabError, match=told):
+        gpu.main([word])
 
-    assert gpu_speed.check(gpu_speed.without_metrics, "cpu") <= 1e-6
+
+def test_the_script_for_a_gpu_updates_as_sac_does(gpu: Any) -> None:
+    updates = gpu.gpu_updates
+    assert updates.check(updates.without_metrics, "cpu") <= 1e-6
     with pytest.raises(TrimtabError, match="differ"):
-        gpu_speed.check(lambda sac: lambda data: None, "cpu")
+        updates.check(lambda sac: lambda data: None, "cpu")
+
+
+def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> dict[str, Any]:
+        raise RuntimeError("no room\nlong story")
+
+    jobs = [("first", fails), ("second", lambda: {"name": "second", "ours": 2.0})]
+    monkeypatch.setattr(gpu, "jobs", lambda rounds, scale: iter(jobs))
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu.torch.cuda, "get_device_name", lambda: "a GPU")
+    assert gpu.main([f"out={tmp_path}", "rounds=1"]) == 1
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert rows == [{"name": "first", "failed": "RuntimeError: no room"}, jobs[1][1]()]
+    assert json.loads((tmp_path / "machine.json").read_text())["gpu"] == "a GPU"
+    assert capfd.readouterr().out.count("\n") == 2
+
+
+def test_a_run_for_a_gpu_comes_to_its_end(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same run, small, on the processor."""
+    small = ["env=gym/InvertedPendulum-v5", "algorithm=ppo", "algorithm.rollout_steps=32"]
+    small += ["num_envs=1", "algorithm.batch_size=32"]
+    monkeypatch.setattr(gpu.gpu_training, "WORDS", [*small, "eval_episodes=2"])
+    monkeypatch.setattr(gpu.gpu_training, "STEPS", 512)
+    row = gpu.gpu_training.run(tmp_path, 0.5)
+    assert [*row["mean_return_by_steps"]] == [64, 128, 192, 256]
+    assert row["steps_per_second"] > 256 / row["seconds"]

@@ -1,21 +1,19 @@
-"""Time SAC's update on a CUDA GPU: eager, compiled and as a CUDA graph, each against its peer.
+"""SAC's update on a CUDA GPU: eager, compiled and as a CUDA graph, each against its peer.
 
-Run it as ``python scripts/gpu_speed.py [rounds] [scale]``. Each way to update is first checked:
-with its noise held at zero, it must lead to the weights that ``SAC.update`` leads to. Then each is
-timed in turns with Stable-Baselines3 on the same GPU, as ``trimtab speed`` does it, and the rows
-are printed as JSON. Without a GPU it says so in one line and exits with code 2.
+A part of ``scripts/gpu.py``. Each way to update is first checked: with its noise held at zero, it
+must lead to the weights that ``SAC.update`` leads to. Its peer is Stable-Baselines3 on the same
+GPU.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import gymnasium
 import torch
+from gpu_part import Part
 from torch import Tensor
 
 from trimtab.algorithms.common.targets import polyak
@@ -30,16 +28,9 @@ from trimtab.benchmarks.speed.cases.shared import (
     setup,
     silenced,
 )
-from trimtab.benchmarks.speed.measure import (
-    Pair,
-    Side,
-    Stage,
-    Work,
-    check_rounds,
-    check_scale,
-    measure,
-)
-from trimtab.types import Batch, TrimtabError
+from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
+from trimtab.errors import TrimtabError
+from trimtab.types import Batch
 
 UPDATES, STORED = 1_000, 100_000
 WARMUP, CHECKED, TOLERANCE = 3, 10, 1e-3
@@ -203,28 +194,8 @@ def sb3(stage: Stage) -> Work:
     return work
 
 
-def main(words: list[str]) -> None:
-    """Check and time every way, and print the rows."""
-    if not torch.cuda.is_available():
-        raise TrimtabError("torch sees no CUDA GPU here; run it on a machine that has one")
-    if len(words) > 2 or (words and not words[0].isdigit()):
-        raise TrimtabError("usage: gpu_speed.py [rounds] [scale]")
-    rounds = check_rounds(int(words[0]) if words else 5)
-    scale = check_scale(words[1] if len(words) > 1 else "1.0")
-    rows = []
+def parts() -> Iterator[Part]:
+    """Yield each way to update as a part of the measurement."""
     for name, way in WAYS.items():
-        difference = check(way, "cuda")
-        row = measure(
-            Pair(name, "gpu", "updates/s", ours(way), sb3, SB3), rounds=rounds, scale=scale
-        )
-        rows.append({**row.to_json(), "difference": difference})
-    answer = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "rows": rows}
-    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except TrimtabError as error:
-        sys.stderr.write(f"gpu_speed: {error}\n")
-        sys.exit(2)
+        pair = Pair(name, "gpu", "updates/s", ours(way), sb3, SB3)
+        yield Part(pair, lambda way=way: {"difference": check(way, "cuda")})  # type: ignore[misc]
