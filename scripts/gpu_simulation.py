@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from gpu_part import Part
+from torch import Tensor
 
 from trimtab.benchmarks.speed.cases.environments import MANY, gymnasium_sync
 from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
@@ -33,6 +34,13 @@ def make(task: str, count: int, device: str) -> TorchVectorEnv:
     """Return ``count`` environments whose simulations and tensors are on ``device``."""
     envs = MjxVectorEnv(f"playground/{task}", count, seed=0, device=device)
     return TorchVectorEnv(envs, device)
+
+
+def no_action(envs: TorchVectorEnv) -> Tensor:
+    """Return actions of zero for all environments, on the GPU."""
+    shape = envs.action_space.shape
+    assert shape is not None
+    return torch.zeros(shape, device="cuda")
 
 
 def check(task: str, device: str) -> float:
@@ -62,7 +70,7 @@ def ours(task: str, count: int) -> Side:
     def side(stage: Stage) -> Work:
         envs = make(task, count, "cuda")
         stage.exits.callback(envs.close)
-        chosen = torch.rand(envs.action_space.shape, device="cuda") * 2 - 1
+        chosen = 2 * torch.rand_like(no_action(envs)) - 1
         envs.reset()
         steps = stage.amount(STEPS)
 
@@ -82,7 +90,7 @@ def checked(task: str, count: int) -> dict[str, float]:
     started = time.perf_counter()
     envs = make(task, count, "cuda")
     envs.reset()
-    envs.step(torch.zeros(envs.action_space.shape, device="cuda"))
+    envs.step(no_action(envs))
     torch.cuda.synchronize()
     found = {"seconds_until_the_first_step": time.perf_counter() - started}
     return {**found, "difference": check(task, "cuda")} if count == COUNTS[0] else found

@@ -49,7 +49,7 @@ def run(folder: Path, scale: float) -> dict[str, Any]:
         if steps > before and later > earlier
     ]
     returns: dict[int, list[float]] = {}
-    episodes = pq.read_table(result.folder / "episodes.parquet").to_pylist()  # type: ignore[no-untyped-call]
+    episodes = pq.read_table(result.folder / "episodes.parquet").to_pylist()
     for row in episodes:
         returns.setdefault(row["env_steps"], []).append(row["return"])
     return {
@@ -59,5 +59,5 @@ def run(folder: Path, scale: float) -> dict[str, Any]:
         "words": [word for word in words if not word.startswith("out=")],
         "steps_per_second": statistics.median(rates),
         "seconds": seconds,
-        "mean_return_by_steps": {steps: statistics.fmean(them) for steps, them in returns.items()},
+        "returns_by_steps": returns,
     }

@@ -98,7 +98,8 @@ TOGETHER = dict.fromkeys(
 )
 # So is what JAX makes of a task, a few tasks at a time: those that are compiled come first.
 TOGETHER |= dict.fromkeys(
-    ("envs/test_mjx.py", "envs/test_traced.py"), "envs/test_contract.py[playground]"
+    ("benchmarks/runs/test_collector.py", "envs/test_mjx.py", "envs/test_traced.py"),
+    "envs/test_contract.py[playground]",
 )
 # And a bundle of each kind of policy is exported once a process.
 TOGETHER |= dict.fromkeys(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trimtab.envs.engines import mjx_programs
 from trimtab.envs.engines.mjx_programs import episode_keys, load_suite, programs
 from trimtab.envs.engines.mjx_vector import MjxVectorEnv
 from trimtab.envs.engines.sync_vector import SyncVectorEnv
@@ -145,6 +146,15 @@ def test_devices_that_are_not_there() -> None:
         make_vec(TASK, 2, seed=0, device="tpu")  # type: ignore[call-overload]
     with pytest.raises(TrimtabError, match="observations=dict needs device=cpu"):
         make_vec(TASK, 2, seed=0, device="cuda", observations="dict")
+
+
+def test_an_option_that_the_compiler_does_not_know_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = mjx_programs._compiler_options.__wrapped__
+    assert options("cpu") == mjx_programs._QUICKER and not options("cuda")
+    monkeypatch.setattr(mjx_programs, "_QUICKER", {"xla_there_is_no_such_option": True})
+    assert options("cpu") == {}
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,7 @@ def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path
         ("rounds=few", "rounds=few: must be a whole number"),
         ("rounds=0", "must be at least 1"),
         ("scale=0", "must be a number above 0"),
+        ("only=mjx_hoper_1024", "no such row; did you mean mjx_hopper_1024"),
     ],
 )
 def test_the_script_for_a_gpu_refuses_other_words(gpu: Any, word: str, told: str) -> None:
@@ -338,15 +339,21 @@ def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
     def fails() -> dict[str, Any]:
         raise RuntimeError("no room\nlong story")
 
-    jobs = [("first", fails), ("second", lambda: {"name": "second", "ours": 2.0})]
-    monkeypatch.setattr(gpu, "jobs", lambda rounds, scale: iter(jobs))
+    jobs = {name: lambda name=name: {"name": name, "ours": 2.0} for name in ("second", "third")}
+    monkeypatch.setattr(gpu, "jobs", lambda rounds, scale: {"first": fails, **jobs})
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gpu.torch.cuda, "get_device_name", lambda: "a GPU")
     assert gpu.main([f"out={tmp_path}", "rounds=1"]) == 1
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert rows == [{"name": "first", "failed": "RuntimeError: no room"}, jobs[1][1]()]
+    assert rows[0] == {"name": "first", "failed": "RuntimeError: no room", "scale": 1.0}
+    assert rows[1:] == [{"name": name, "ours": 2.0, "scale": 1.0} for name in jobs]
     assert json.loads((tmp_path / "machine.json").read_text())["gpu"] == "a GPU"
-    assert capfd.readouterr().out.count("\n") == 2
+    assert capfd.readouterr().out.count("\n") == 3
+    # A row that is measured again takes the place of the old one; the others stay.
+    assert gpu.main([f"out={tmp_path}", "only=second", "scale=0.5"]) == 0
+    again = json.loads((tmp_path / "rows.json").read_text())
+    assert again == [rows[0], {**rows[1], "scale": 0.5}, rows[2]]
+    capfd.readouterr()
 
 
 def test_a_run_for_a_gpu_comes_to_its_end(
@@ -358,5 +365,7 @@ def test_a_run_for_a_gpu_comes_to_its_end(
     monkeypatch.setattr(gpu.gpu_training, "WORDS", [*small, "eval_episodes=2"])
     monkeypatch.setattr(gpu.gpu_training, "STEPS", 512)
     row = gpu.gpu_training.run(tmp_path, 0.5)
-    assert [*row["mean_return_by_steps"]] == [64, 128, 192, 256]
+    assert {steps: len(them) for steps, them in row["returns_by_steps"].items()} == dict.fromkeys(
+        (64, 128, 192, 256), 2
+    )
     assert row["steps_per_second"] > 256 / row["seconds"]
