@@ -194,3 +194,34 @@ def test_however_a_command_ends_its_files_are_written_and_its_code_is_told(
     assert done.returncode == code and done.stderr.startswith(line)
     assert len(done.stderr.splitlines()) == bool(line)
     assert (tmp_path / "log.csv").read_text() == "kept"
+
+
+SOON = """
+import os, signal, sys
+module = sys.argv[-1]
+class Presses:
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Presses())
+from trimtab.benchmarks.cli.start import console
+sys.argv = ["trimtab", "list", "env"]
+console()
+"""
+"""Ctrl+C while a module, the last word, is about to be imported."""
+
+
+@pytest.mark.parametrize(
+    ("module", "code"),
+    [
+        ("trimtab.benchmarks.cli.main", -signal.SIGINT),
+        ("trimtab.benchmarks.cli.words", -signal.SIGINT),
+        ("trimtab.benchmarks.cli.commands.listing", 130),  # by then a line says so
+    ],
+)
+def test_ctrl_c_before_a_command_has_begun_shows_no_traceback(module: str, code: int) -> None:
+    command = [sys.executable, "-c", SOON, module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr and not done.stdout
+    assert done.stderr.count("\n") == (code == 130)
