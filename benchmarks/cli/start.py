@@ -20,3 +20,7 @@ def console() -> None:
 
     signal.signal(signal.SIGINT, before)
     carry_out()
+
+
+if __name__ == "__main__":
+    console()
