@@ -26,17 +26,21 @@ def is_kept(text: str) -> bool:
 
 
 @contextmanager
-def models_kept(user: ModuleType, *, named_by_content: bool = False) -> Iterator[None]:
+def models_kept(
+    user: ModuleType, *, named_by_content: bool = False, only_read: bool = False
+) -> Iterator[None]:
     """Let a module that compiles models find the last ones in memory.
 
     Args:
         user: a module that names ``mujoco``; in the block the name stands for a stand-in.
         named_by_content: whether a description names its files with digests of them, so that its
             text alone tells what they are.
+        only_read: whether nobody writes into the models, so that all are given the same one.
     """
     with _swapping:  # two threads would each restore what the other one has put there
         real = vars(user)["mujoco"]
-        keeping = _StandIn(real, MjModel=_Keeping(real.MjModel, named_by_content))
+        kept = _Keeping(real.MjModel, named_by_content, only_read)
+        keeping = _StandIn(real, MjModel=kept)
         setattr(user, "mujoco", keeping)  # noqa: B010 (types know no such attribute)
         try:
             yield
@@ -66,27 +70,30 @@ class _Keeping(_StandIn):
     Args:
         real: the class.
         named_by_content: as for :func:`models_kept`.
+        only_read: likewise.
     """
 
-    def __init__(self, real: Any, named_by_content: bool) -> None:
+    def __init__(self, real: Any, named_by_content: bool, only_read: bool) -> None:
         super().__init__(real)
         self._named_by_content = named_by_content
+        self._given = (lambda model: model) if only_read else copy.copy
 
     def from_xml_path(self, filename: str, assets: Mapping[str, bytes] | None = None) -> Any:
-        """Return a model of one's own from a file of the library's."""
-        return _copied(("path", filename), self._real.from_xml_path, filename, assets)
+        """Return a model from a file of the library's."""
+        return self._given(_kept(("path", filename), self._real.from_xml_path, filename, assets))
 
     def from_xml_string(self, xml: str, assets: Mapping[str, bytes] | None = None) -> Any:
-        """Return a model of one's own from a description and the files that it names."""
+        """Return a model from a description and the files that it names."""
         files = [] if self._named_by_content else sorted((assets or {}).items())
-        return _copied(("text", xml, *files), self._real.from_xml_string, xml, assets)
+        compiled = self._real.from_xml_string
+        return self._given(_kept(("text", xml, *files), compiled, xml, assets))
 
 
-def _copied(key: tuple[object, ...], compiled: Any, source: str, assets: Any) -> Any:
+def _kept(key: tuple[object, ...], compiled: Any, source: str, assets: Any) -> Any:
     if key in _models:
         _models[key] = _models.pop(key)  # the last one is the first to go
     else:
         _models[key] = compiled(source, assets or {})
         while len(_models) > _MOST:
             del _models[next(iter(_models))]
-    return copy.copy(_models[key])
+    return _models[key]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -112,7 +112,8 @@ def _build(task: str, *, render: bool) -> RawEnv:
             _compiling_once(),
             as_global_generator(legacy_generator(None)),
         ):
-            env: Any = load_env_creator(spec.entry_point)(**spec.kwargs, **_PICTURE)
+            with _reading_the_arm_once():
+                env: Any = load_env_creator(spec.entry_point)(**spec.kwargs, **_PICTURE)
             scene = {k: v for k, v in spec.kwargs.items() if k not in _OF_A_TASK}
             with _describing_once(env, f"{spec.entry_point} {scene}"):
                 env.reset()  # a manipulation scene is made at its first reset
@@ -139,11 +140,80 @@ def _compiling_once() -> Iterator[None]:
     try:
         with (
             models_kept(env, named_by_content=True),
-            models_kept(manipspace_env, named_by_content=True),
+            models_kept(manipspace_env, named_by_content=True, only_read=True),  # the arm alone
         ):
             yield
     finally:
         env.mjcf_utils = mjcf_utils
+
+
+@contextmanager
+def _reading_the_arm_once() -> Iterator[None]:
+    """Let the constructors of manipulation scenes find the text of the arm's description.
+
+    Each of them has a model of the arm alone, for inverse kinematics. To read its description and
+    digest the meshes' files takes as long as all else that makes a scene once it is compiled.
+    """
+    from dm_control import mjcf
+    from ogbench.manipspace import mjcf_utils
+    from ogbench.manipspace.envs import manipspace_env
+
+    names: Any = manipspace_env
+    names.mjcf, names.mjcf_utils = _Files, _TextsOfFiles
+    try:
+        yield
+    finally:
+        names.mjcf, names.mjcf_utils = mjcf, mjcf_utils
+
+
+class _Files:
+    """Stands for ``mjcf`` where a scene is constructed, which reads a description and no more."""
+
+    @staticmethod
+    def from_path(path: Any, **options: Any) -> _File:
+        return _File(str(path), options)
+
+
+class _File:
+    """A description in a file of the library's, read when its text is not known.
+
+    It holds the meshes' files, and so it is not kept; its text is.
+    """
+
+    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
+        self.path, self.options = path, options
+
+    @functools.cached_property
+    def root(self) -> Any:
+        from dm_control import mjcf
+
+        return mjcf.from_path(self.path, **self.options)
+
+
+class _TextsOfFiles:
+    """Stands for ``mjcf_utils`` there."""
+
+    @staticmethod
+    def to_string(file: _File) -> str:
+        """Return the XML of a description."""
+        from ogbench.manipspace import mjcf_utils
+
+        if file.path not in _texts:
+            _texts[file.path] = mjcf_utils.to_string(file.root)
+        return _texts[file.path]
+
+    @staticmethod
+    def get_assets(file: _File) -> dict[str, bytes]:
+        """Return the files that the XML names, or none if a model is compiled from it already."""
+        from ogbench.manipspace import mjcf_utils
+
+        if is_kept(_TextsOfFiles.to_string(file)):
+            return {}
+        files: dict[str, bytes] = mjcf_utils.get_assets(file.root)
+        return files
+
+
+_texts: dict[str, str] = {}
 
 
 @contextmanager

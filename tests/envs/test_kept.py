@@ -55,6 +55,16 @@ def test_each_has_a_copy_of_its_own_and_few_are_kept(library: Any) -> None:
     assert len(mujoco_kept._models) == 8
 
 
+def test_who_only_reads_is_given_the_same(library: Any) -> None:
+    text = BALL.format(size=0.1)
+    with models_kept(library, only_read=True):
+        first, second = (library.mujoco.MjModel.from_xml_string(text) for _ in range(2))
+    assert second is first
+    written = compiled(library, text)
+    assert written is not first
+    np.testing.assert_array_equal(written.body_mass, first.body_mass)
+
+
 def test_other_files_are_another_model(library: Any) -> None:
     low, high = (compiled(library, SHAPE, pyramid(height)) for height in (0.1, 0.2))
     assert float(high.body_mass[1]) == pytest.approx(2 * float(low.body_mass[1]), rel=1e-5)

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 
@@ -117,6 +118,28 @@ def test_scenes_share_a_compiled_model_but_no_state() -> None:
     for elements in parts.values():
         flat = [e for part in elements for e in (part if isinstance(part, list) else [part])]
         assert flat and all(isinstance(element, mjcf.Element) for element in flat)
+
+
+def test_the_description_of_the_arm_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each constructor reads it anew in OGBench, and gets the same model."""
+    from dm_control import mjcf
+    from ogbench.manipspace import mjcf_utils
+    from ogbench.manipspace.envs import manipspace_env
+
+    with quiet():
+        theirs = gymnasium.make("cube-single-v0", disable_env_checker=True).unwrapped
+    make("ogbench/cube-single-v0")
+    with monkeypatch.context() as moment:
+        moment.setattr(mjcf, "from_path", None)
+        scene, other = (make("ogbench/cube-single-v0").raw.unwrapped.scene for _ in range(2))
+    arm, expected = scene._ik._model, theirs._ik._model
+    assert other._ik._model is arm and other._ik._data is not scene._ik._data  # it is only read
+    contents = [np.zeros(mujoco.mj_sizeModel(model), np.uint8) for model in (arm, expected)]
+    for model, content in zip((arm, expected), contents, strict=True):
+        mujoco.mj_saveModel(model, None, content)
+    assert len(contents[0]) > 1_000_000
+    np.testing.assert_array_equal(*contents)
+    assert (manipspace_env.mjcf, manipspace_env.mjcf_utils) == (mjcf, mjcf_utils)
 
 
 def test_making_and_playing_leaves_no_trace(
