@@ -76,17 +76,20 @@ class _Keeping(_StandIn):
     def __init__(self, real: Any, named_by_content: bool, only_read: bool) -> None:
         super().__init__(real)
         self._named_by_content = named_by_content
-        self._given = (lambda model: model) if only_read else copy.copy
+        self._only_read = only_read
 
     def from_xml_path(self, filename: str, assets: Mapping[str, bytes] | None = None) -> Any:
         """Return a model from a file of the library's."""
-        return self._given(_kept(("path", filename), self._real.from_xml_path, filename, assets))
+        return self._given(("path", filename), self._real.from_xml_path, filename, assets)
 
     def from_xml_string(self, xml: str, assets: Mapping[str, bytes] | None = None) -> Any:
         """Return a model from a description and the files that it names."""
         files = [] if self._named_by_content else sorted((assets or {}).items())
-        compiled = self._real.from_xml_string
-        return self._given(_kept(("text", xml, *files), compiled, xml, assets))
+        return self._given(("text", xml, *files), self._real.from_xml_string, xml, assets)
+
+    def _given(self, key: tuple[object, ...], compiled: Any, source: str, assets: Any) -> Any:
+        model = _kept(key, compiled, source, assets)
+        return model if self._only_read else copy.copy(model)
 
 
 def _kept(key: tuple[object, ...], compiled: Any, source: str, assets: Any) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import mujoco
 import numpy as np
 import pytest
 
@@ -67,6 +68,21 @@ def test_robotics_is_gymnasium_robotics(
         assert bool(named[ours.success_key]) == bool(info.get(ours.success_key, False))
     ours.close()
     theirs.close()
+
+
+@pytest.mark.parametrize("id", ["FetchPush-v4", "AdroitHandPen-v1", "FrankaKitchen-v1"])
+def test_each_has_a_model_of_its_own(id: str) -> None:
+    """What is compiled is kept, and each is given a copy; the libraries are as they were."""
+    from gymnasium.envs.mujoco import mujoco_env
+    from gymnasium_robotics.envs import robot_env
+
+    first, second = (make(f"robotics/{id}").raw for _ in range(2))
+    before = second.model.body_mass.copy()
+    first.model.body_mass[:] = 7.0
+    np.testing.assert_array_equal(second.model.body_mass, before)
+    np.testing.assert_array_equal(make(f"robotics/{id}").raw.model.body_mass, before)
+    assert mujoco_env.mujoco is robot_env.mujoco is mujoco
+    assert getattr(getattr(first, "_env", first), "_mujoco", mujoco) is mujoco
 
 
 def test_every_task_of_these_kinds_is_ours() -> None:

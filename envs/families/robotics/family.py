@@ -21,6 +21,7 @@ from typing import Any
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
+from trimtab.envs.engines.mujoco_kept import models_kept
 from trimtab.envs.families.robotics.goals import FlatGoalEnv, registered
 from trimtab.envs.families.robotics.kitchen import KITCHENS, build_kitchen
 from trimtab.envs.families.robotics.mazes import (
@@ -91,13 +92,21 @@ class _FlatFetch(FlatGoalEnv):
 
 def _build_fetch(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        env = registered(task, render=render)
+        import mujoco
+        from gymnasium_robotics.envs import robot_env
+
+        with models_kept(robot_env):
+            env = registered(task, render=render)
+        env._mujoco = mujoco  # it has noted what the name stood for
         return _FlatFetch(env, achieved_at=_FETCH_ACHIEVED[task], frame_skip=env.n_substeps)
 
 
 def _build_adroit(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        env: RawEnv = registered(task, render=render)
+        from gymnasium.envs.mujoco import mujoco_env
+
+        with models_kept(mujoco_env):
+            env: RawEnv = registered(task, render=render)
         return env
 
 
