@@ -20,6 +20,7 @@ variable ``NUMBA_CACHE_DIR`` names a folder, what it has compiled is kept there,
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 import types
@@ -204,6 +205,22 @@ class _SeededRobosuite(gymnasium.Env[Any, Any]):
         self._renderer = self._drawn = None
 
 
+def _drop_at_once(env: Any) -> None:
+    """Let an environment of robosuite drop its simulation without a search for garbage.
+
+    Robosuite drops it before each episode with a new model. It then searches everything that the
+    process holds, a tenth of a second where torch is imported; but a simulation leaves nothing to
+    be found. A whole environment does: it refers to itself.
+    """
+
+    def destroy() -> None:
+        if env.sim is not None:
+            vars(env.sim).clear()  # the robots refer to it until there is another one
+            env.sim = None
+
+    env._destroy_sim = destroy
+
+
 def _resize(env: Any) -> None:
     """Let an environment of robosuite change its model, and not compile another for each episode.
 
@@ -253,6 +270,8 @@ def _build(task: str, *, render: bool) -> RawEnv:
                 renderer="mujoco",
             )
         if scene.new_model:
+            gc.collect()  # environments that were dropped before hold a compiled model each
+            _drop_at_once(env)
             _resize(env)
         offset = _REWARD_OFFSETS.get(dash + ending, 0.0)
         return _SeededRobosuite(env, arms=scene.arms, reward_offset=offset)

@@ -1,11 +1,13 @@
 """Robosuite's tasks against robosuite itself."""
 
 import copy
+import gc
 import importlib.util
 import os
 import runpy
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +161,29 @@ def test_the_next_environment_has_a_copy_of_the_kept_model(
     assert (second.model.body_mass == 7.0).all() and not (first.model.body_mass == 7.0).any()
     second.model.body_mass[:] = 8.0
     assert (marked.body_mass == 7.0).all()
+
+
+@pytest.mark.parametrize("scene", [name for name, scene in _SCENES.items() if scene.new_model])
+def test_an_episode_begins_without_a_search_for_garbage(scene: str) -> None:
+    """The simulation before it is gone nevertheless."""
+    env = make(f"robosuite/{scene}")
+    env.reset(seed=0)
+    dropped = weakref.ref(env.raw._env.sim.data)
+    searched: list[str] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        searched.append(phase)
+
+    gc.callbacks.append(note)
+    gc.disable()
+    try:
+        env.reset(seed=1)
+        assert dropped() is None and not searched
+        gc.collect(0)
+        assert searched  # it would be noted
+    finally:
+        gc.enable()
+        gc.callbacks.remove(note)
 
 
 def test_models_of_drawn_sizes_are_not_kept() -> None:
