@@ -1,8 +1,9 @@
-"""Where the command ``trimtab`` starts: before it has imported what carries it out."""
+"""Starts the command ``trimtab``: Ctrl+C during the imports ends it quietly."""
 
 from __future__ import annotations
 
 import signal
+import threading
 
 __all__ = ["console"]
 
@@ -14,11 +15,15 @@ def console() -> None:
     ends the process meanwhile, without the traceback that Python would show.
     """
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # it is not where a shell has it ignored
+    main = threading.current_thread() is threading.main_thread()  # another may set no handler
+    # A shell may have set SIGINT to be ignored; then it stays so.
+    quiet = main and before is signal.default_int_handler
+    if quiet:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     from trimtab.benchmarks.cli.main import console as carry_out
 
-    signal.signal(signal.SIGINT, before)
+    if quiet:
+        signal.signal(signal.SIGINT, before)
     carry_out()
 
 

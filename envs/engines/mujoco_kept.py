@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-__all__ = ["is_kept", "models_kept"]
+__all__ = ["StandIn", "is_kept", "models_kept"]
 
 _MOST = 8  # each of some tens of MB
 _models: dict[tuple[object, ...], Any] = {}
@@ -21,7 +21,7 @@ _swapping = threading.RLock()
 
 
 def is_kept(text: str) -> bool:
-    """Return whether a model is kept of a description whose files are named by their content."""
+    """Return whether a model is kept of a description whose files its text alone tells."""
     return ("text", text) in _models
 
 
@@ -33,14 +33,14 @@ def models_kept(
 
     Args:
         user: a module that names ``mujoco``; in the block the name stands for a stand-in.
-        named_by_content: whether a description names its files with digests of them, so that its
-            text alone tells what they are.
-        only_read: whether nobody writes into the models, so that all are given the same one.
+        named_by_content: whether a description's text alone tells what its files are: it names
+            them with digests, or they are a library's own and never change.
+        only_read: whether nobody writes into the models. Then all are given the same one.
     """
     with _swapping:  # two threads would each restore what the other one has put there
         real = vars(user)["mujoco"]
         kept = _Keeping(real.MjModel, named_by_content, only_read)
-        keeping = _StandIn(real, MjModel=kept)
+        keeping = StandIn(real, MjModel=kept)
         setattr(user, "mujoco", keeping)  # noqa: B010 (types know no such attribute)
         try:
             yield
@@ -48,7 +48,7 @@ def models_kept(
             setattr(user, "mujoco", real)  # noqa: B010
 
 
-class _StandIn:
+class StandIn:
     """Has what another object has, but for some attributes.
 
     Args:
@@ -64,13 +64,13 @@ class _StandIn:
         return getattr(self._real, attribute)
 
 
-class _Keeping(_StandIn):
+class _Keeping(StandIn):
     """Stands for ``mujoco.MjModel``; what is compiled comes from memory.
 
     Args:
         real: the class.
         named_by_content: as for :func:`models_kept`.
-        only_read: likewise.
+        only_read: as for :func:`models_kept`.
     """
 
     def __init__(self, real: Any, named_by_content: bool, only_read: bool) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,7 +31,7 @@ from trimtab.envs.core.private_files import private_temporary_files
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
-from trimtab.envs.engines.mujoco_kept import is_kept, models_kept
+from trimtab.envs.engines.mujoco_kept import StandIn, is_kept, models_kept
 
 __all__ = ["FAMILY"]
 
@@ -159,61 +159,63 @@ def _reading_the_arm_once() -> Iterator[None]:
     from ogbench.manipspace.envs import manipspace_env
 
     names: Any = manipspace_env
-    names.mjcf, names.mjcf_utils = _Files, _TextsOfFiles
+    names.mjcf = StandIn(mjcf, from_path=_File)
+    names.mjcf_utils = StandIn(mjcf_utils, to_string=_text_of, get_assets=_files_of)
     try:
         yield
     finally:
         names.mjcf, names.mjcf_utils = mjcf, mjcf_utils
 
 
-class _Files:
-    """Stands for ``mjcf`` where a scene is constructed, which reads a description and no more."""
-
-    @staticmethod
-    def from_path(path: Any, **options: Any) -> _File:
-        return _File(str(path), options)
-
-
 class _File:
-    """A description in a file of the library's, read when its text is not known.
+    """A description in a file of the library's, which is read when that is needed.
 
-    It holds the meshes' files, and so it is not kept; its text is.
+    A description holds the files of its meshes, some 30 MB. So only its text is kept, and as long
+    as nobody has asked for more than that, it is not read again.
     """
 
-    def __init__(self, path: str, options: Mapping[str, Any]) -> None:
-        self.path, self.options = path, options
+    def __init__(self, path: Any, **options: Any) -> None:
+        self._key = (str(path), tuple(sorted(options.items())))
+        self._options = options
+        self._may_differ = False
 
     @functools.cached_property
-    def root(self) -> Any:
+    def _root(self) -> Any:
         from dm_control import mjcf
 
-        return mjcf.from_path(self.path, **self.options)
+        return mjcf.from_path(self._key[0], **self._options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._may_differ = True  # who has a part of it may change it
+        return getattr(self._root, name)
 
 
-class _TextsOfFiles:
-    """Stands for ``mjcf_utils`` there."""
+def _text_of(description: Any, **options: Any) -> str:
+    """Return the XML of a description."""
+    from ogbench.manipspace import mjcf_utils
 
-    @staticmethod
-    def to_string(file: _File) -> str:
-        """Return the XML of a description."""
-        from ogbench.manipspace import mjcf_utils
-
-        if file.path not in _texts:
-            _texts[file.path] = mjcf_utils.to_string(file.root)
-        return _texts[file.path]
-
-    @staticmethod
-    def get_assets(file: _File) -> dict[str, bytes]:
-        """Return the files that the XML names, or none if a model is compiled from it already."""
-        from ogbench.manipspace import mjcf_utils
-
-        if is_kept(_TextsOfFiles.to_string(file)):
-            return {}
-        files: dict[str, bytes] = mjcf_utils.get_assets(file.root)
-        return files
+    if not isinstance(description, _File):
+        return mjcf_utils.to_string(description, **options)  # type: ignore[no-any-return]
+    if description._may_differ or options:
+        return mjcf_utils.to_string(description._root, **options)  # type: ignore[no-any-return]
+    if description._key not in _texts:
+        _texts[description._key] = mjcf_utils.to_string(description._root)
+    return _texts[description._key]
 
 
-_texts: dict[str, str] = {}
+def _files_of(description: Any) -> dict[str, bytes]:
+    """Return the files that the XML names, or none if a model is compiled from it already."""
+    from ogbench.manipspace import mjcf_utils
+
+    if is_kept(_text_of(description)):
+        return {}
+    root = description._root if isinstance(description, _File) else description
+    return mjcf_utils.get_assets(root)  # type: ignore[no-any-return]
+
+
+_texts: dict[tuple[object, ...], str] = {}
 
 
 @contextmanager

@@ -148,13 +148,29 @@ def test_devices_that_are_not_there() -> None:
         make_vec(TASK, 2, seed=0, device="cuda", observations="dict")
 
 
+@pytest.mark.parametrize(
+    ("option", "known"), [("xla_cpu_enable_fast_math", True), ("xla_no_such_option", False)]
+)
 def test_an_option_that_the_compiler_does_not_know_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
+    option: str, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = mjx_programs._compiler_options.__wrapped__
-    assert options("cpu") == mjx_programs._QUICKER and not options("cuda")
-    monkeypatch.setattr(mjx_programs, "_QUICKER", {"xla_there_is_no_such_option": True})
-    assert options("cpu") == {}
+    monkeypatch.setattr(mjx_programs, "_QUICKER", {option: False})
+    assert options("cpu") == ({option: False} if known else {})
+    assert options("cuda") == {}
+
+
+def test_another_fault_of_the_compiler_is_not_taken_for_an_unknown_option(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import jax
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room")
+
+    monkeypatch.setattr(jax, "jit", fails)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no room"):
+        mjx_programs._compiler_options.__wrapped__("cpu")
 
 
 @pytest.mark.parametrize(

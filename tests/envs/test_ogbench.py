@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import mujoco
@@ -140,6 +141,25 @@ def test_the_description_of_the_arm_is_read_once(monkeypatch: pytest.MonkeyPatch
     assert len(contents[0]) > 1_000_000
     np.testing.assert_array_equal(*contents)
     assert (manipspace_env.mjcf, manipspace_env.mjcf_utils) == (mjcf, mjcf_utils)
+
+
+def test_a_description_that_may_have_been_changed_is_written_out_anew() -> None:
+    """As another version of OGBench may do with the arm's, and as scenes do with others."""
+    from dm_control import mjcf
+    from ogbench.manipspace.envs import manipspace_env
+
+    file = (
+        Path(manipspace_env.__file__).parent.parent / "descriptions/universal_robots_ur5e/ur5e.xml"
+    )
+    with family._reading_the_arm_once():
+        names: Any = manipspace_env
+        read, changed = (names.mjcf.from_path(file, escape_separators=True) for _ in range(2))
+        text = names.mjcf_utils.to_string(read)
+        changed.find("body", "base").pos = [1, 2, 3]
+        assert 'pos="1 2 3"' in names.mjcf_utils.to_string(changed) and 'pos="1 2 3"' not in text
+        assert names.mjcf_utils.to_string(read) == text
+        plain = mjcf.from_path(str(file), escape_separators=True)
+        assert names.mjcf_utils.to_string(plain) == text
 
 
 def test_making_and_playing_leaves_no_trace(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from trimtab.envs.core.quiet import quiet
+from trimtab.envs.engines import mujoco_kept
 from trimtab.envs.families.robotics.kitchen import KITCHEN_SUBTASKS
 from trimtab.envs.families.robotics.mazes import OWN_MAZES
 from trimtab.envs.families.robotics.two_doors import TWO_DOORS
@@ -71,18 +72,31 @@ def test_robotics_is_gymnasium_robotics(
 
 
 @pytest.mark.parametrize("id", ["FetchPush-v4", "AdroitHandPen-v1", "FrankaKitchen-v1"])
-def test_each_has_a_model_of_its_own(id: str) -> None:
-    """What is compiled is kept, and each is given a copy; the libraries are as they were."""
+def test_a_model_is_compiled_once_and_each_has_a_copy(
+    id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy has the bytes of a model that is compiled; the libraries are as they were."""
     from gymnasium.envs.mujoco import mujoco_env
     from gymnasium_robotics.envs import robot_env
 
-    first, second = (make(f"robotics/{id}").raw for _ in range(2))
-    before = second.model.body_mass.copy()
+    kept: dict[Any, Any] = {}
+    monkeypatch.setattr(mujoco_kept, "_models", kept)
+    first = make(f"robotics/{id}").raw
+    ((key, model),) = kept.items()
+    np.testing.assert_array_equal(saved(model), saved(mujoco.MjModel.from_xml_path(key[1])))
     first.model.body_mass[:] = 7.0
-    np.testing.assert_array_equal(second.model.body_mass, before)
-    np.testing.assert_array_equal(make(f"robotics/{id}").raw.model.body_mass, before)
+    second = make(f"robotics/{id}").raw
+    assert [*kept.values()] == [model] and second.model not in (model, first.model)
+    np.testing.assert_array_equal(second.model.body_mass, model.body_mass)
     assert mujoco_env.mujoco is robot_env.mujoco is mujoco
     assert getattr(getattr(first, "_env", first), "_mujoco", mujoco) is mujoco
+
+
+def saved(model: Any) -> Any:
+    """Return the bytes of a model."""
+    content = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, content)
+    return content
 
 
 def test_every_task_of_these_kinds_is_ours() -> None:

@@ -97,7 +97,7 @@ def _build_fetch(task: str, *, render: bool) -> RawEnv:
 
         with models_kept(robot_env):
             env = registered(task, render=render)
-        env._mujoco = mujoco  # it has noted what the name stood for
+        env._mujoco = mujoco  # its constructor has stored what stood for the module
         return _FlatFetch(env, achieved_at=_FETCH_ACHIEVED[task], frame_skip=env.n_substeps)
 
 
