@@ -5,17 +5,19 @@
 
 Three ways to update SAC (``gpu_updates.py``), MJX's environments (``gpu_simulation.py``) and a
 whole run of PPO (``gpu_training.py``). The first two are checked, and then timed in turns with a
-peer as ``trimtab speed`` does it. ``rows.json`` is written anew after each row, and rows of other
-names stay in it, so a measurement may take several sittings; a row that failed says why. Without a
-GPU it says so in one line and exits with code 2.
+peer as ``trimtab speed`` does it. ``rows.json`` is written anew after each row. All other rows stay
+in the file, so a measurement may take several sittings; each row has the machine that it is from.
+A row that failed says why, but does not take the place of one that was measured. Without a GPU the
+script says so in one line and exits with code 2.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,16 +27,21 @@ import gpu_training
 import gpu_updates
 import torch
 from gpu_part import Part
+from published_tables import write_pages
 
 from trimtab.benchmarks.settings.words import listed, nearest
 from trimtab.benchmarks.speed.measure import check_rounds, check_scale, measure
 from trimtab.benchmarks.speed.report import machine
+from trimtab.envs.engines.mjx_programs import has_device
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_json, read_json
+from trimtab.files import atomic_write_json, atomic_write_text, read_json
 
 __all__ = ["main", "measured"]
 
 Row = dict[str, Any]
+ROOT = Path(__file__).resolve().parent.parent
+COMMITTED = ROOT / "benchmarks" / "results" / "gpu"
+"""The committed rows; the table of their page is written with them."""
 GIVEN = {"out": "gpu", "rounds": "3", "scale": "1.0", "only": ""}
 
 
@@ -58,25 +65,29 @@ def settings(words: list[str]) -> Settings:
     for word in words:
         name, is_given, value = word.partition("=")
         if not is_given or name not in given:
-            raise TrimtabError(f"gpu: {word}: {nearest(name, list(given))}")
+            raise TrimtabError(f"gpu: '{word}': {nearest(name, list(given))}")
         given[name] = value
-    if not given["rounds"].isdigit():
+    if not given["rounds"].isdecimal():
         raise TrimtabError(f"gpu: rounds={given['rounds']}: must be a whole number, such as 3")
-    rounds, scale = check_rounds(int(given["rounds"])), check_scale(given["scale"])
+    rounds, scale = check_rounds(int(given["rounds"]), "gpu"), check_scale(given["scale"], "gpu")
     return Settings(Path(given["out"]), rounds, scale, listed(given["only"]))
 
 
-def jobs(rounds: int, scale: float) -> dict[str, Callable[[], Row]]:
+def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
     """Return what measures each row, by its name."""
     parts = (*gpu_updates.parts(), *gpu_simulation.parts())
-    found = {part.pair.name: functools.partial(timed, part, rounds, scale) for part in parts}
-    return {**found, gpu_training.NAME: functools.partial(trained, scale)}
+    found = {
+        part.pair.name: functools.partial(timed, part, asked.rounds, asked.scale) for part in parts
+    }
+    return {**found, gpu_training.NAME: functools.partial(trained, asked)}
 
 
-def trained(scale: float) -> Row:
-    """Carry the whole run out, in a folder that goes."""
+def trained(asked: Settings) -> Row:
+    """Carry the whole run out in a temporary folder, and keep its iterations."""
     with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
-        return gpu_training.run(Path(folder), scale)
+        row, metrics = gpu_training.run(Path(folder), asked.scale)
+    atomic_write_text(asked.out / "ppo" / "metrics.jsonl", metrics)
+    return row
 
 
 def timed(part: Part, rounds: int, scale: float) -> Row:
@@ -86,7 +97,7 @@ def timed(part: Part, rounds: int, scale: float) -> Row:
 
 
 def measured(name: str, job: Callable[[], Row]) -> Row:
-    """Return a job's row, or one that says why there is none: the others are wanted still."""
+    """Return a job's row, or one that says why it failed, so that the next are still measured."""
     try:
         return job()
     except Exception as error:  # a driver, a compiler or a peer may raise anything
@@ -97,26 +108,73 @@ def measured(name: str, job: Callable[[], Row]) -> Row:
 def main(words: list[str]) -> int:
     """Measure every row and write it; return 1 if one of them failed."""
     asked = settings(words)
-    chosen = jobs(asked.rounds, asked.scale)
+    known = jobs(asked)
     for name in asked.only:
-        if name not in chosen:
-            raise TrimtabError(f"gpu: only={name}: there is no such row; {nearest(name, chosen)}")
+        if name not in known:
+            raise TrimtabError(f"gpu: only={name}: there is no such row; {nearest(name, known)}")
+    chosen = asked.only or list(known)
+    check_gpu(chosen)
+    file = asked.out / "rows.json"
+    rows = rows_so_far(file)
+    place = {"gpu": torch.cuda.get_device_name(), **machine(asked.rounds, asked.scale)}
+    place["packages"] |= versions_of("mujoco-mjx", "playground")
+    failed = False
+    for name in chosen:
+        row = {**measured(name, known[name]), "machine": place}
+        sys.stdout.write(f"{row}\n")
+        sys.stdout.flush()
+        failed = failed or "failed" in row
+        if "failed" not in row or "failed" in rows.get(name, row):
+            rows[name] = row
+        atomic_write_json(file, list(rows.values()))
+    if asked.out.resolve() == COMMITTED:
+        write_pages(COMMITTED, ROOT)
+    return 1 if failed else 0
+
+
+def check_gpu(names: Sequence[str]) -> None:
+    """Check that torch, and JAX where it is needed, see a GPU.
+
+    Raises:
+        TrimtabError: if they do not.
+    """
     if not torch.cuda.is_available():
         raise TrimtabError("gpu: torch sees no CUDA GPU here; run it on a machine that has one")
-    file = asked.out / "rows.json"
-    rows = {row["name"]: row for row in read_json(file, "gpu")} if file.exists() else {}
-    asked.out.mkdir(parents=True, exist_ok=True)
-    gpu = torch.cuda.get_device_name()
-    taken = machine(asked.rounds, asked.scale)
-    atomic_write_json(asked.out / "machine.json", {"gpu": gpu, **taken})
-    failed = False
-    for name in asked.only or chosen:
-        rows[name] = {**measured(name, chosen[name]), "scale": asked.scale}
-        failed = failed or "failed" in rows[name]
-        atomic_write_json(file, [rows[name] for name in chosen if name in rows])
-        sys.stdout.write(f"{rows[name]}\n")
-        sys.stdout.flush()
-    return 1 if failed else 0
+    if any(name not in gpu_updates.WAYS for name in names) and not has_device("cuda"):
+        raise TrimtabError(
+            "gpu: JAX sees no CUDA GPU here; install jax[cuda12], or ask for other rows: "
+            f"only={','.join(gpu_updates.WAYS)}"
+        )
+
+
+def rows_so_far(file: Path) -> dict[str, Row]:
+    """Return the rows of a file by their names; none if there is no file yet.
+
+    Raises:
+        TrimtabError: if it cannot be read or holds something else, or has no folder.
+    """
+    if file.parent.exists() and not file.parent.is_dir():
+        raise TrimtabError(f"gpu: out={file.parent} is no folder; name another one")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if not file.exists():
+        return {}
+    try:
+        return {row["name"]: row for row in read_json(file, "gpu")}
+    except (TypeError, KeyError) as error:
+        raise TrimtabError(
+            f"gpu: {file} holds no rows of this script; name another out="
+        ) from error
+
+
+def versions_of(*packages: str) -> dict[str, str | None]:
+    """Return the versions of packages; None for one that is not installed as a package."""
+    found: dict[str, str | None] = {}
+    for name in packages:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = None
+    return found
 
 
 if __name__ == "__main__":

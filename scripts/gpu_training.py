@@ -26,8 +26,8 @@ WORDS += ["eval_episodes=16"]
 STEPS, EVALUATIONS = 4_000_000, 4
 
 
-def run(folder: Path, scale: float) -> dict[str, Any]:
-    """Train, and return the row.
+def run(folder: Path, scale: float) -> tuple[dict[str, Any], str]:
+    """Train, and return the row and the run's ``metrics.jsonl``.
 
     ``steps_per_second`` is the median over the iterations (steps of the environments and learning);
     ``seconds`` is the whole run, compiling and evaluations included.
@@ -41,8 +41,9 @@ def run(folder: Path, scale: float) -> dict[str, Any]:
     started = time.perf_counter()
     result = train(compose_run(words))
     seconds = time.perf_counter() - started
-    lines = (result.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    marks = [(one["env_steps"], one["seconds"]) for one in map(json.loads, lines)]
+    metrics = (result.folder / "metrics.jsonl").read_text(encoding="utf-8")
+    lines = map(json.loads, metrics.splitlines())
+    marks = [(line["env_steps"], line["seconds"]) for line in lines]
     rates = [
         (steps - before) / (later - earlier)
         for (before, earlier), (steps, later) in zip(marks, marks[1:], strict=False)
@@ -52,7 +53,7 @@ def run(folder: Path, scale: float) -> dict[str, Any]:
     episodes = pq.read_table(result.folder / "episodes.parquet").to_pylist()
     for row in episodes:
         returns.setdefault(row["env_steps"], []).append(row["return"])
-    return {
+    row = {
         "name": NAME,
         "group": "gpu",
         "unit": "steps/s",
@@ -61,3 +62,4 @@ def run(folder: Path, scale: float) -> dict[str, Any]:
         "seconds": seconds,
         "returns_by_steps": returns,
     }
+    return row, metrics

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,33 @@ def ratios(rows: Any) -> Iterator[tuple[str, ...]]:
             )  # fmt: skip
 
 
+def on_a_gpu(rows: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the lines of a table of what ``scripts/gpu.py`` timed beside a peer."""
+    yield (
+        "what",
+        "measured against",
+        "Trimtab",
+        "peer",
+        "unit",
+        "ours / peer",
+        "a second's",
+        "off by",
+    )
+    for row in rows:
+        if "peer" in row:
+            cells = readable(Row(**{field.name: row[field.name] for field in fields(Row)}))
+            seconds = 1.0
+            if own := row.get("simulated_seconds_a_step"):
+                seconds = own / row["simulated_seconds_a_step_of_the_peer"]
+            off = row.get("difference")
+            yield (
+                f"`{row['name']}`", cells["measured against"], cells["ours"], cells["peer"],
+                row["unit"], cells["ours / peer"],
+                f"{row['ratio_median'] * seconds:.1f}" if own else "",
+                "" if off is None else f"{off:.1e}" if off else "0",
+            )  # fmt: skip
+
+
 def only(
     lines: Iterator[tuple[str, ...]], chosen: Sequence[tuple[str, str]]
 ) -> Iterator[tuple[str, ...]]:
@@ -130,6 +157,7 @@ class Table:
         page: where it stands, from the root of the project.
         lines: heading and lines from the file's content.
         name: what the comment before it calls it.
+        script: what writes it.
     """
 
     result: str
@@ -137,11 +165,12 @@ class Table:
     page: str
     lines: Callable[[Any], Iterator[tuple[str, ...]]]
     name: str
+    script: str = "publish.py"
 
     @property
     def start(self) -> str:
         """The comment before the table."""
-        return f"<!-- {self.name} table: written by scripts/publish.py -->"
+        return f"<!-- {self.name} table: written by scripts/{self.script} -->"
 
     def text(self, results: Path) -> str:
         """Return the table."""
@@ -156,6 +185,7 @@ TABLES = (
     Table("online-parity", _BOARD, "docs/online-methods.md", parity, "online-parity"),
     Table("speed", _SPEED, "docs/performance.md", ratios, "speed"),
     Table("speed", _SPEED, "README.md", lambda rows: only(ratios(rows), _RATIOS), "short speed"),
+    Table("gpu", "rows.json", "benchmarks/results/gpu/README.md", on_a_gpu, "gpu", "gpu.py"),
 )
 
 

@@ -150,8 +150,8 @@ def select(
     return chosen, [word for word in others if word in words]
 
 
-def check_scale(scale: str) -> float:
-    """Return ``scale`` as a number.
+def check_scale(scale: str, command: str = "speed") -> float:
+    """Return ``scale`` as a number; ``command`` is named where it is none.
 
     Raises:
         TrimtabError: if it is none, or not positive.
@@ -161,18 +161,18 @@ def check_scale(scale: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise TrimtabError(f"speed: scale={scale}: must be a number above 0, such as 0.5")
+        raise TrimtabError(f"{command}: scale={scale}: must be a number above 0, such as 0.5")
     return value
 
 
-def check_rounds(rounds: int) -> int:
-    """Return ``rounds``.
+def check_rounds(rounds: int, command: str = "speed") -> int:
+    """Return ``rounds``; ``command`` is named where it is too few.
 
     Raises:
         TrimtabError: if it is 0.
     """
     if rounds < 1:
-        raise TrimtabError(f"speed: rounds={rounds}: must be at least 1")
+        raise TrimtabError(f"{command}: rounds={rounds}: must be at least 1")
     return rounds
 
 

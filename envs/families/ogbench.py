@@ -185,11 +185,11 @@ class _File:
 
         return mjcf.from_path(self._key[0], **self._options)
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
         self._may_differ = True  # who has a part of it may change it
-        return getattr(self._root, name)
+        return getattr(self._root, attribute)
 
 
 def _text_of(description: Any, **options: Any) -> str:
