@@ -67,10 +67,12 @@ def settings(words: list[str]) -> Settings:
         if not is_given or name not in given:
             raise TrimtabError(f"gpu: '{word}': {nearest(name, list(given))}")
         given[name] = value
-    if not given["rounds"].isdecimal():
+    if not given["out"]:
+        raise TrimtabError("gpu: out= names no folder; give one, such as out=gpu")
+    if not given["rounds"].removeprefix("-").isdecimal():
         raise TrimtabError(f"gpu: rounds={given['rounds']}: must be a whole number, such as 3")
     rounds, scale = check_rounds(int(given["rounds"]), "gpu"), check_scale(given["scale"], "gpu")
-    return Settings(Path(given["out"]), rounds, scale, listed(given["only"]))
+    return Settings(Path(given["out"]), rounds, scale, list(dict.fromkeys(listed(given["only"]))))
 
 
 def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:

@@ -81,8 +81,8 @@ def on_a_gpu(rows: Any) -> Iterator[tuple[str, ...]]:
         "peer",
         "unit",
         "ours / peer",
-        "a second's",
-        "off by",
+        "per simulated second",
+        "difference",
     )
     for row in rows:
         if "peer" in row:

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
+from trimtab.envs.core.turns import in_turn
+
 __all__ = ["quiet"]
 
 
@@ -15,8 +17,11 @@ def quiet() -> Iterator[None]:
     """Hide warnings and prints of the block, which say nothing that a user could act on.
 
     Simulators announce deprecated tasks on import, and Gymnasium warns about every float64 limit
-    that becomes float32. Errors pass through.
+    that becomes float32. Errors pass through. What other threads print meanwhile is hidden, too.
     """
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+    with in_turn() as undone:
+        undone.enter_context(warnings.catch_warnings())
+        undone.enter_context(redirect_stdout(io.StringIO()))
+        undone.enter_context(redirect_stderr(io.StringIO()))
         warnings.simplefilter("ignore")
         yield

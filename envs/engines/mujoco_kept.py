@@ -7,17 +7,17 @@ shapes and pictures from files takes most of that; a copy takes a tenth of it.
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from trimtab.envs.core.turns import in_turn
+
 __all__ = ["StandIn", "is_kept", "models_kept"]
 
 _MOST = 8  # each of some tens of MB
 _models: dict[tuple[object, ...], Any] = {}
-_swapping = threading.RLock()
 
 
 def is_kept(text: str) -> bool:
@@ -37,15 +37,13 @@ def models_kept(
             them with digests, or they are a library's own and never change.
         only_read: whether nobody writes into the models. Then all are given the same one.
     """
-    with _swapping:  # two threads would each restore what the other one has put there
+    with in_turn() as undone:
         real = vars(user)["mujoco"]
         kept = _Keeping(real.MjModel, named_by_content, only_read)
         keeping = StandIn(real, MjModel=kept)
+        undone.callback(setattr, user, "mujoco", real)
         setattr(user, "mujoco", keeping)  # noqa: B010 (types know no such attribute)
-        try:
-            yield
-        finally:
-            setattr(user, "mujoco", real)  # noqa: B010
+        yield
 
 
 class StandIn:

@@ -30,6 +30,7 @@ from trimtab.envs.core.legacy_random import as_global_generator, legacy_generato
 from trimtab.envs.core.private_files import private_temporary_files
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
+from trimtab.envs.core.turns import in_turn
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
 from trimtab.envs.engines.mujoco_kept import StandIn, is_kept, models_kept
 
@@ -134,17 +135,16 @@ def _compiling_once() -> Iterator[None]:
     from ogbench.manipspace import mjcf_utils
     from ogbench.manipspace.envs import env, manipspace_env, scene_env
 
-    env.mjcf_utils = _Texts
     # It announces that an unstable simulation was put right; a library should not print.
     scene_env.print = lambda text, **_: logger.warning("ogbench: %s", text)
-    try:
-        with (
-            models_kept(env, named_by_content=True),
-            models_kept(manipspace_env, named_by_content=True, only_read=True),  # the arm alone
-        ):
-            yield
-    finally:
-        env.mjcf_utils = mjcf_utils
+    with (
+        in_turn() as undone,
+        models_kept(env, named_by_content=True),
+        models_kept(manipspace_env, named_by_content=True, only_read=True),  # the arm alone
+    ):
+        undone.callback(setattr, env, "mjcf_utils", mjcf_utils)
+        env.mjcf_utils = _Texts
+        yield
 
 
 @contextmanager
@@ -159,12 +159,12 @@ def _reading_the_arm_once() -> Iterator[None]:
     from ogbench.manipspace.envs import manipspace_env
 
     names: Any = manipspace_env
-    names.mjcf = StandIn(mjcf, from_path=_File)
-    names.mjcf_utils = StandIn(mjcf_utils, to_string=_text_of, get_assets=_files_of)
-    try:
+    with in_turn() as undone:
+        for name, real in (("mjcf", mjcf), ("mjcf_utils", mjcf_utils)):
+            undone.callback(setattr, names, name, real)
+        names.mjcf = StandIn(mjcf, from_path=_File)
+        names.mjcf_utils = StandIn(mjcf_utils, to_string=_text_of, get_assets=_files_of)
         yield
-    finally:
-        names.mjcf, names.mjcf_utils = mjcf, mjcf_utils
 
 
 class _File:

@@ -316,6 +316,8 @@ def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path
         ("out", "'out': did you mean out"),
         ("", "gpu: '': there are: out"),
         ("rounds=²", "must be a whole number"),
+        ("rounds=-1", "gpu: rounds=-1: must be at least 1"),
+        ("out=", "gpu: out= names no folder"),
         ("round=3", "did you mean rounds"),
         ("rounds=few", "rounds=few: must be a whole number"),
         ("rounds=0", "gpu: rounds=0: must be at least 1"),
