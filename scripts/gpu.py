@@ -29,8 +29,9 @@ import torch
 from gpu_part import Part
 from published_tables import write_pages
 
+from trimtab.benchmarks.cli.words import Setting, parse
 from trimtab.benchmarks.settings.words import listed, nearest
-from trimtab.benchmarks.speed.measure import check_rounds, check_scale, measure
+from trimtab.benchmarks.speed.measure import check_scale, measure
 from trimtab.benchmarks.speed.report import machine
 from trimtab.envs.engines.mjx_programs import has_device
 from trimtab.errors import TrimtabError
@@ -42,7 +43,12 @@ Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 COMMITTED = ROOT / "benchmarks" / "results" / "gpu"
 """The committed rows; the table of their page is written with them."""
-GIVEN = {"out": "gpu", "rounds": "3", "scale": "1.0", "only": ""}
+SETTINGS = {
+    "out": Setting("gpu", "folder of the rows"),
+    "rounds": Setting(3, "turns of each side; a row has their medians", least=1),
+    "scale": Setting("1.0", "factor that multiplies the work of a turn"),
+    "only": Setting("", "names of rows, with commas between them; without it, all"),
+}
 
 
 @dataclass(frozen=True)
@@ -61,18 +67,9 @@ def settings(words: list[str]) -> Settings:
     Raises:
         TrimtabError: on a word that is none of them, or whose value cannot be read.
     """
-    given = dict(GIVEN)
-    for word in words:
-        name, is_given, value = word.partition("=")
-        if not is_given or name not in given:
-            raise TrimtabError(f"gpu: '{word}': {nearest(name, list(given))}")
-        given[name] = value
-    if not given["out"]:
-        raise TrimtabError("gpu: out= names no folder; give one, such as out=gpu")
-    if not given["rounds"].removeprefix("-").isdecimal():
-        raise TrimtabError(f"gpu: rounds={given['rounds']}: must be a whole number, such as 3")
-    rounds, scale = check_rounds(int(given["rounds"]), "gpu"), check_scale(given["scale"], "gpu")
-    return Settings(Path(given["out"]), rounds, scale, list(dict.fromkeys(listed(given["only"]))))
+    given = parse("gpu", SETTINGS, words)
+    only = list(dict.fromkeys(listed(given["only"])))
+    return Settings(Path(given["out"]), given["rounds"], check_scale(given["scale"], "gpu"), only)
 
 
 def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:

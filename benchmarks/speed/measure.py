@@ -165,14 +165,14 @@ def check_scale(scale: str, command: str = "speed") -> float:
     return value
 
 
-def check_rounds(rounds: int, command: str = "speed") -> int:
-    """Return ``rounds``; ``command`` is named where it is too few.
+def check_rounds(rounds: int) -> int:
+    """Return ``rounds``.
 
     Raises:
         TrimtabError: if it is 0.
     """
     if rounds < 1:
-        raise TrimtabError(f"{command}: rounds={rounds}: must be at least 1")
+        raise TrimtabError(f"speed: rounds={rounds}: must be at least 1")
     return rounds
 
 

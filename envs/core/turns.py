@@ -35,7 +35,7 @@ def in_turn() -> Iterator[ExitStack]:
 def _after_fork() -> None:
     """Undo in a forked process what a thread that it does not have has changed."""
     global _lock
-    if _open and not _lock._is_owned():
+    if not _lock._is_owned():
         while _open:
             _open.pop().close()
         _lock = threading.RLock()

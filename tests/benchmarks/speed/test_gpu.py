@@ -1,0 +1,124 @@
+"""The script for a GPU, on a processor: its words, its checks, and what it keeps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loading import load_module
+
+from trimtab.errors import TrimtabError
+
+
+@pytest.fixture
+def gpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script for a GPU; its parts are imported with it."""
+    monkeypatch.syspath_prepend(str(root / "scripts"))
+    return load_module(root / "scripts" / "gpu.py")
+
+
+def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(root / "scripts" / "gpu.py"), "out=rows"], cwd=tmp_path,
+        env={"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(root / "src")},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no CUDA GPU" in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "rows").exists()
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("round=3", "no setting 'round'; did you mean rounds"),
+        ("", "gpu: "),
+        ("out=", "gpu: out= is empty"),
+        ("rounds=²", "gpu: rounds=²: must be a whole number, 1 or more"),
+        ("rounds=-1", "gpu: rounds=-1: must be a whole number, 1 or more"),
+        ("rounds=0", "gpu: rounds=0: must be a whole number, 1 or more"),
+        ("scale=0", "gpu: scale=0: must be a number above 0"),
+        ("only=mjx_hoper_1024", "no such row; did you mean mjx_hopper_1024"),
+    ],
+)
+def test_the_script_for_a_gpu_refuses_other_words(gpu: Any, word: str, told: str) -> None:
+    with pytest.raises(TrimtabError, match=told):
+        gpu.main([word])
+
+
+def test_the_script_for_a_gpu_updates_as_sac_does(gpu: Any) -> None:
+    updates = gpu.gpu_updates
+    assert updates.check(updates.without_metrics, "cpu") <= 1e-6
+    with pytest.raises(TrimtabError, match="differ"):
+        updates.check(lambda sac: lambda data: None, "cpu")
+
+
+def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> dict[str, Any]:
+        raise RuntimeError("no room\nlong story")
+
+    def measured(*words: str, **found: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """Return the exit code and the rows by name, without their machine."""
+        known = {
+            name: (lambda row=row, name=name: {"name": name, **row}) if row else fails
+            for name, row in found.items()
+        }
+        monkeypatch.setattr(gpu, "jobs", lambda asked: known)
+        code = gpu.main([f"out={tmp_path}", *words])
+        rows = json.loads((tmp_path / "rows.json").read_text())
+        assert all(row.pop("machine")["gpu"] == "a GPU" for row in rows)
+        return code, {row.pop("name"): row for row in rows}
+
+    monkeypatch.setattr(gpu, "check_gpu", lambda names: None)
+    monkeypatch.setattr(gpu.torch.cuda, "get_device_name", lambda: "a GPU")
+    none: dict[str, Any] = {}
+    failed, two, three = {"failed": "RuntimeError: no room"}, {"ours": 2.0}, {"ours": 3.0}
+    assert measured(a=none, b=two, c=two) == (1, {"a": failed, "b": two, "c": two})
+    assert capfd.readouterr().out.count("\n") == 3
+    # What is measured again takes the old row's place, unless it fails; all others stay.
+    assert measured("only=b", b=three) == (0, {"a": failed, "b": three, "c": two})
+    assert measured(b=none, a=three) == (1, {"a": three, "b": three, "c": two})
+    capfd.readouterr()
+
+
+def test_the_script_for_a_gpu_answers_what_is_no_folder_or_no_rows(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "check_gpu", lambda names: None)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrimtabError, match="is no folder"):
+        gpu.main([f"out={tmp_path / 'file'}"])
+    for text, told in (('[{"a": 1}]', "holds no rows"), ("{}x", "is not readable JSON")):
+        (tmp_path / "rows.json").write_text(text)
+        with pytest.raises(TrimtabError, match=told):
+            gpu.main([f"out={tmp_path}"])
+
+
+def test_the_script_for_a_gpu_asks_jax_too(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "has_device", lambda kind: False)
+    gpu.check_gpu(list(gpu.gpu_updates.WAYS))
+    with pytest.raises(TrimtabError, match="JAX sees no CUDA GPU here; .* only=sac_update_eager,"):
+        gpu.check_gpu(["mjx_hopper_1024"])
+
+
+def test_a_run_for_a_gpu_comes_to_its_end(
+    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same run, small, on the processor."""
+    small = ["env=gym/InvertedPendulum-v5", "algorithm=ppo", "algorithm.rollout_steps=32"]
+    small += ["num_envs=1", "algorithm.batch_size=32"]
+    monkeypatch.setattr(gpu.gpu_training, "WORDS", [*small, "eval_episodes=2"])
+    monkeypatch.setattr(gpu.gpu_training, "STEPS", 512)
+    row, metrics = gpu.gpu_training.run(tmp_path, 0.5)
+    assert {steps: len(them) for steps, them in row["returns_by_steps"].items()} == dict.fromkeys(
+        (64, 128, 192, 256), 2
+    )
+    assert row["steps_per_second"] > 256 / row["seconds"]
+    assert json.loads(metrics.splitlines()[-1])["env_steps"] == 256
