@@ -16,11 +16,12 @@ import tomllib
 import zipfile
 from email.message import Message
 from email.parser import Parser
-from importlib.metadata import EntryPoint, packages_distributions
+from importlib.metadata import EntryPoint, distribution, packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -252,6 +253,15 @@ def test_lock_meets_every_requirement(metadata: Message, root: Path) -> None:
         version = pins.get(canonicalize_name(need.name))
         assert version is not None, f"{need}: not in requirements.lock; run make lock"
         assert Version(version) in need.specifier, f"{need}: the lock has {version}; run make lock"
+
+
+def test_every_pin_of_the_lock_accepts_the_oldest_python_that_we_do(
+    metadata: Message, root: Path
+) -> None:
+    """Debian 12 has Python 3.11.2, where a pin for 3.11.5 and later ends ``make install``."""
+    assert metadata["Requires-Python"] == ">=3.11"
+    needed = {name: distribution(name).metadata["Requires-Python"] or "" for name in locked(root)}
+    assert [name for name, python in needed.items() if "3.11.0" not in SpecifierSet(python)] == []
 
 
 def test_ci_and_build_run_in_a_fresh_clone(root: Path) -> None:
