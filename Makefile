@@ -11,9 +11,6 @@ STAMP := $(VENV)/.installed
 # One thread a test process, as several run side by side; and no hub is ever asked for a file. The
 # hundreds of processes that tests start read what Python has compiled, and do not compile it again.
 TEST_SETTINGS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
-# The C library asks for large pages: a test process holds up to 3 GB, and some tests take 10 % less
-# processor time when that is in pages of 2 MiB. Where the system gives none, nothing changes.
-TUNABLES := glibc.malloc.hugetlb=1
 # More words for pytest: PYTEST_WORDS="-m bits".
 PYTEST_WORDS ?=
 # Another kind of processor to compute as: EMULATE=avx2 (most laptops) or EMULATE=nehalem (2008).
@@ -28,8 +25,8 @@ EMULATE_avx2 := OPENBLAS_CORETYPE=Haswell NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATU
 EMULATE_nehalem := OPENBLAS_CORETYPE=Nehalem NUMBA_CPU_NAME=nehalem NUMBA_CPU_FEATURES= \
 	ATEN_CPU_CAPABILITY=default MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_CBWR=COMPATIBLE \
 	ONEDNN_MAX_CPU_ISA=SSE41 XLA_FLAGS="$${XLA_FLAGS:-} --xla_cpu_max_isa=SSE4_2" \
-	NPY_DISABLE_CPU_FEATURES="$(AVX512) AVX2 FMA3 F16C AVX"
-TUNABLES_nehalem := :glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-FMA,-FMA4
+	NPY_DISABLE_CPU_FEATURES="$(AVX512) AVX2 FMA3 F16C AVX" \
+	GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-FMA,-FMA4
 ifneq ($(filter-out avx2 nehalem,$(EMULATE)),)
 $(error EMULATE=$(EMULATE): it is avx2, nehalem or nothing)
 endif
@@ -61,8 +58,7 @@ test-nehalem:  ## run the test suite as on a processor without AVX
 
 # The groups of tests/conftest.py, in its order.
 run-tests: install
-	$(EMULATE_$(EMULATE)) $(TEST_SETTINGS) GLIBC_TUNABLES=$(TUNABLES)$(TUNABLES_$(EMULATE)) \
-		$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup \
+	$(EMULATE_$(EMULATE)) $(TEST_SETTINGS) $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup \
 		--no-loadscope-reorder --durations=50 --durations-min=1 --timeout=900 $(PYTEST_WORDS)
 
 docs: install  ## build the documentation site into site/; a broken link ends it
