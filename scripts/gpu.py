@@ -152,9 +152,12 @@ def rows_so_far(file: Path) -> dict[str, Row]:
     Raises:
         TrimtabError: if it cannot be read or holds something else, or has no folder.
     """
-    if file.parent.exists() and not file.parent.is_dir():
-        raise TrimtabError(f"gpu: out={file.parent} is no folder; name another one")
-    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TrimtabError(
+            f"gpu: out={file.parent}: {error.strerror}; name another folder"
+        ) from error
     if not file.exists():
         return {}
     try:

@@ -3,7 +3,7 @@
 A part of ``scripts/gpu.py``. Each task is first built and checked: observations must be the
 simulator's own memory on the GPU, and a short trajectory must follow that of a processor (1,024
 environments alone are compared). Then 1,024 and 4,096 environments take turns with Gymnasium's own
-vector environment of a like task, which simulates another length of time in a step: ``SECONDS`` has
+vector environment of a like task, which simulates another length of time in a step; the rows have
 both. Ours repeat one action, and no episode ends while they are timed; Gymnasium's get new actions,
 and its Hopper falls often.
 """
@@ -19,16 +19,15 @@ import torch
 from gpu_part import Part
 from torch import Tensor
 
-from trimtab.benchmarks.speed.cases.environments import MANY, gymnasium_sync
+from trimtab.benchmarks.speed.cases.environments import MANY, TASKS, gymnasium_sync
 from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
 from trimtab.envs.engines.mjx_vector import MjxVectorEnv
 from trimtab.envs.engines.torch_vector import TorchVectorEnv
+from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 
 PEERS = {"CheetahRun": "half_cheetah", "HopperHop": "hopper"}
 """The tasks, and Gymnasium's tasks of the same kind of robot: not the same models."""
-SECONDS = {"CheetahRun": (0.01, 0.05), "HopperHop": (0.02, 0.008)}
-"""Simulated seconds of a step: of ours, and of the peer's."""
 COUNTS = (1024, 4096)
 STEPS = 200
 COMPARED, TOLERANCE = 10, 1e-2
@@ -97,13 +96,17 @@ def checked(task: str, count: int) -> dict[str, float]:
     envs.reset()
     envs.step(no_action(envs))
     torch.cuda.synchronize()
-    own, peers = SECONDS[task]
-    found = {
-        "seconds_until_the_first_step": time.perf_counter() - started,
-        "simulated_seconds_a_step": own,
-        "simulated_seconds_a_step_of_the_peer": peers,
-    }
+    found = {"seconds_until_the_first_step": time.perf_counter() - started, **simulated(task)}
     return {**found, "difference": check(task, "cuda")} if count == COUNTS[0] else found
+
+
+def simulated(task: str) -> dict[str, float]:
+    """Return the simulated seconds of a step: of ours, and of the peer's."""
+    return {
+        "simulated_seconds_a_step": 1 / get_spec(f"playground/{task}").control_rate,
+        "simulated_seconds_a_step_of_the_peer": 1
+        / get_spec(f"gym/{TASKS[PEERS[task]]}").control_rate,
+    }
 
 
 def parts() -> Iterator[Part]:

@@ -92,8 +92,9 @@ def test_the_script_for_a_gpu_answers_what_is_no_folder_or_no_rows(
 ) -> None:
     monkeypatch.setattr(gpu, "check_gpu", lambda names: None)
     (tmp_path / "file").write_text("")
-    with pytest.raises(TrimtabError, match="is no folder"):
-        gpu.main([f"out={tmp_path / 'file'}"])
+    for out, told in (("file", "File exists"), ("file/rows", "Not a directory")):
+        with pytest.raises(TrimtabError, match=f"out=.*: {told}; name another folder"):
+            gpu.main([f"out={tmp_path / out}"])
     for text, told in (('[{"a": 1}]', "holds no rows"), ("{}x", "is not readable JSON")):
         (tmp_path / "rows.json").write_text(text)
         with pytest.raises(TrimtabError, match=told):
@@ -106,6 +107,13 @@ def test_the_script_for_a_gpu_asks_jax_too(gpu: Any, monkeypatch: pytest.MonkeyP
     gpu.check_gpu(list(gpu.gpu_updates.WAYS))
     with pytest.raises(TrimtabError, match="JAX sees no CUDA GPU here; .* only=sac_update_eager,"):
         gpu.check_gpu(["mjx_hopper_1024"])
+
+
+def test_simulated_seconds_are_those_of_the_rows(gpu: Any, root: Path) -> None:
+    rows = json.loads((root / "benchmarks" / "results" / "gpu" / "rows.json").read_text())
+    known = {row["name"]: row for row in rows}
+    for task, peer in gpu.gpu_simulation.PEERS.items():
+        assert gpu.gpu_simulation.simulated(task).items() <= known[f"mjx_{peer}_4096"].items()
 
 
 def test_a_run_for_a_gpu_comes_to_its_end(
