@@ -102,10 +102,10 @@ def checked(task: str, count: int) -> dict[str, float]:
 
 def simulated(task: str) -> dict[str, float]:
     """Return the simulated seconds of a step: of ours, and of the peer's."""
+    own, peer = get_spec(f"playground/{task}"), get_spec(f"gym/{TASKS[PEERS[task]]}")
     return {
-        "simulated_seconds_a_step": 1 / get_spec(f"playground/{task}").control_rate,
-        "simulated_seconds_a_step_of_the_peer": 1
-        / get_spec(f"gym/{TASKS[PEERS[task]]}").control_rate,
+        "simulated_seconds_a_step": 1 / own.control_rate,
+        "simulated_seconds_a_step_of_the_peer": 1 / peer.control_rate,
     }
 
 
