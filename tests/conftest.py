@@ -92,15 +92,23 @@ TOGETHER = dict.fromkeys(
         "datasets/formats/test_robomimic.py",
         "datasets/recipes/test_recipes.py::test_every_recipe_plays[robosuite_can]",
         "datasets/recipes/test_recipes.py::test_every_recipe_plays[robosuite_lift]",
+        "benchmarks/runs/test_dataset_task.py::test_every_suites_data_is_of_its_task",
         "envs/test_robosuite.py",
     ),
     "envs/test_contract.py[robosuite]",
 )
 # So is what JAX makes of a task, a few tasks at a time: those that are compiled come first.
 TOGETHER |= dict.fromkeys(
-    ("benchmarks/runs/test_collector.py", "envs/test_mjx.py", "envs/test_traced.py"),
+    (
+        "benchmarks/runs/test_collector.py",
+        "benchmarks/speed/test_gpu.py::test_simulated_seconds_are_those_of_the_rows",
+        "envs/test_mjx.py",
+        "envs/test_traced.py",
+    ),
     "envs/test_contract.py[playground]",
 )
+# What is checked against diffusers' samplers: to import it takes two seconds.
+TOGETHER["policies/test_chains.py"] = "policies/test_samplers.py"
 # And a bundle of each kind of policy is exported once a process.
 TOGETHER |= dict.fromkeys(
     ("policies/test_black_box.py", "policies/test_bundle_refused.py", "policies/test_runtime.py"),

@@ -194,6 +194,7 @@ def measure_all(
         done: given all rows so far after each row, so that an interrupted measurement is not lost.
     """
     rows: list[Row] = []
+    frozen = gc.get_freeze_count()
     gc.collect()
     gc.freeze()  # to look for garbage in what is imported by now, for each turn, takes seconds
     try:
@@ -202,7 +203,8 @@ def measure_all(
             rows.append(measure(pair, rounds=rounds, scale=scale))
             done(rows)
     finally:
-        gc.unfreeze()
+        if not frozen:  # else the caller's would be thawed too
+            gc.unfreeze()
     progress(1.0, "done")
     return rows
 

@@ -61,20 +61,25 @@ def with_values() -> list[str]:
 
 
 def settled(
-    update: Callable[[], object], found: Callable[[], float], bound: float, most: int
+    update: Callable[[], object],
+    found: Callable[[], float],
+    bound: float,
+    most: int,
+    every: int = 25,
 ) -> float:
-    """Update until the error found is below half of ``bound`` twice, 25 updates apart; return it.
+    """Update until the error is below two thirds of ``bound`` twice in a row; return it.
 
-    After ``most`` updates, return the error found then. Between half and the whole bound only that
-    counts: on its way to a wrong answer a method may pass by the right one.
+    It is measured every so many updates. After ``most`` updates, return the error found then.
+    Between two thirds and the whole bound only that counts: on its way to a wrong answer a method
+    may pass by the right one.
     """
-    assert most % 25 == 0
+    assert most % every == 0
     below, error = 0, float("inf")
     for number in range(1, most + 1):
         update()
-        if number % 25 == 0:
+        if number % every == 0:
             error = found()
-            below = below + 1 if error < bound / 2 else 0
+            below = below + 1 if error < bound * 2 / 3 else 0
             if below == 2:
                 break
     return error

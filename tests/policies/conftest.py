@@ -36,6 +36,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("case", CASES)
 
 
+@pytest.fixture(scope="session")
+def schedulers() -> dict[str, Any]:
+    """Diffusers' schedulers; they take a second to import, and few processes ask for them."""
+    from diffusers.schedulers.scheduling_ddim import DDIMScheduler
+    from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
+
+    return {"ddim": DDIMScheduler, "ddpm": DDPMScheduler}
+
+
 @pytest.fixture
 def contract() -> dict[str, Any]:
     return dict(CONTRACT)

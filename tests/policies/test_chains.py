@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from diffusers.schedulers.scheduling_ddim import DDIMScheduler
-from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 from torch import Tensor
 from torch.distributions import Normal
 
@@ -41,9 +39,9 @@ def noise_for(chain: Chain, rows: int = 7, seed: int = 0) -> Tensor:
     return chain_noise((rows, chain.steps + 1, 2, 3), torch.device("cpu"))
 
 
-def test_implicit_steps_with_noise_are_those_of_diffusers() -> None:
+def test_implicit_steps_with_noise_are_those_of_diffusers(schedulers: dict[str, Any]) -> None:
     ours = DiffusionChain(cosine_schedule("ddim", 20, 5), eta=1.0)
-    theirs: Any = DDIMScheduler(num_train_timesteps=20, beta_schedule="squaredcos_cap_v2")
+    theirs = schedulers["ddim"](num_train_timesteps=20, beta_schedule="squaredcos_cap_v2")
     theirs.set_timesteps(5)
     noise = noise_for(ours)
     points = walk(ours, lambda x, i: field(x, ours.time(i)), noise)
@@ -57,9 +55,9 @@ def test_implicit_steps_with_noise_are_those_of_diffusers() -> None:
         torch.testing.assert_close(points[index + 1], x, atol=2e-5, rtol=1e-5)
 
 
-def test_ancestral_steps_are_those_of_diffusers() -> None:
+def test_ancestral_steps_are_those_of_diffusers(schedulers: dict[str, Any]) -> None:
     ours = DiffusionChain(cosine_schedule("ddpm", 20, 20))
-    theirs: Any = DDPMScheduler(num_train_timesteps=20, beta_schedule="squaredcos_cap_v2")
+    theirs = schedulers["ddpm"](num_train_timesteps=20, beta_schedule="squaredcos_cap_v2")
     theirs.set_timesteps(20)
     x = noise_for(ours)[:, 0]
     for index, step in enumerate(theirs.timesteps):

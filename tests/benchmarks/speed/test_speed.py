@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -236,6 +237,20 @@ def test_rows_so_far_are_kept_after_each() -> None:
         done=lambda rows: seen.append([row.name for row in rows]),
     )
     assert seen == [["row"], ["row", "row"]]
+
+
+def test_what_was_frozen_before_a_measurement_stays_frozen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the measurement freezes itself is thawed, where nothing else is."""
+    thawed: list[None] = []
+    monkeypatch.setattr(gc, "unfreeze", lambda: thawed.append(None))
+    gc.freeze()
+    speed.measure_all([pair(nothing)], rounds=1)
+    assert not thawed
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
+    speed.measure_all([pair(nothing)], rounds=1)
+    assert len(thawed) == 1
 
 
 def test_a_number_has_three_digits() -> None:
