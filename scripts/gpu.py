@@ -25,9 +25,9 @@ from typing import Any
 import gpu_simulation
 import gpu_training
 import gpu_updates
+import published_tables
 import torch
 from gpu_part import Part
-from published_tables import write_pages
 
 from trimtab.benchmarks.cli.words import Setting, parse
 from trimtab.benchmarks.settings.words import listed, nearest
@@ -35,7 +35,7 @@ from trimtab.benchmarks.speed.measure import check_scale, measure
 from trimtab.benchmarks.speed.report import machine
 from trimtab.envs.engines.mjx_programs import has_device
 from trimtab.errors import TrimtabError
-from trimtab.files import atomic_write_json, atomic_write_text, read_json
+from trimtab.files import atomic_write_json, atomic_write_text, read_json, unwritable
 
 __all__ = ["main", "measured"]
 
@@ -67,6 +67,11 @@ def settings(words: list[str]) -> Settings:
     Raises:
         TrimtabError: on a word that is none of them, or whose value cannot be read.
     """
+    for word in words:
+        if "=" not in word:
+            raise TrimtabError(
+                f"gpu: {word}: write key=value, with one of {', '.join(SETTINGS)}, or --help"
+            )
     given = parse("gpu", SETTINGS, words)
     only = list(dict.fromkeys(listed(given["only"])))
     return Settings(Path(given["out"]), given["rounds"], check_scale(given["scale"], "gpu"), only)
@@ -106,6 +111,9 @@ def measured(name: str, job: Callable[[], Row]) -> Row:
 
 def main(words: list[str]) -> int:
     """Measure every row and write it; return 1 if one of them failed."""
+    if {"--help", "-h"} & {*words}:
+        sys.stdout.write(__doc__)
+        return 0
     asked = settings(words)
     known = jobs(asked)
     for name in asked.only:
@@ -116,6 +124,7 @@ def main(words: list[str]) -> int:
     file = asked.out / "rows.json"
     rows = rows_so_far(file)
     place = {"gpu": torch.cuda.get_device_name(), **machine(asked.rounds, asked.scale)}
+    del place["rounds"]  # rows that are timed in rounds have them
     place["packages"] |= versions_of("mujoco-mjx", "playground")
     failed = False
     for name in chosen:
@@ -125,9 +134,11 @@ def main(words: list[str]) -> int:
         failed = failed or "failed" in row
         if "failed" not in row or "failed" in rows.get(name, row):
             rows[name] = row
+        order = {name: number for number, name in enumerate(known)}
+        rows = dict(sorted(rows.items(), key=lambda item: order.get(item[0], len(order))))
         atomic_write_json(file, list(rows.values()))
-    if asked.out.resolve() == COMMITTED:
-        write_pages(COMMITTED, ROOT)
+        if asked.out.resolve() == COMMITTED:
+            published_tables.write_pages(COMMITTED, ROOT)
     return 1 if failed else 0
 
 
@@ -139,18 +150,22 @@ def check_gpu(names: Sequence[str]) -> None:
     """
     if not torch.cuda.is_available():
         raise TrimtabError("gpu: torch sees no CUDA GPU here; run it on a machine that has one")
-    if any(name not in gpu_updates.WAYS for name in names) and not has_device("cuda"):
-        raise TrimtabError(
-            "gpu: JAX sees no CUDA GPU here; install jax[cuda12], or ask for other rows: "
-            f"only={','.join(gpu_updates.WAYS)}"
-        )
+    if all(name in gpu_updates.WAYS for name in names):
+        return
+    others = f"or ask for other rows: only={','.join(gpu_updates.WAYS)}"
+    try:
+        if not has_device("cuda"):
+            raise TrimtabError(f"gpu: JAX sees no CUDA GPU here; install jax[cuda12], {others}")
+    except ImportError as error:
+        raise TrimtabError(f"gpu: {error}; install trimtab[playground], {others}") from error
 
 
 def rows_so_far(file: Path) -> dict[str, Row]:
     """Return the rows of a file by their names; none if there is no file yet.
 
     Raises:
-        TrimtabError: if it cannot be read or holds something else, or has no folder.
+        TrimtabError: if it cannot be read or holds something else, or its folder cannot be made or
+            written into.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -158,14 +173,16 @@ def rows_so_far(file: Path) -> dict[str, Row]:
         raise TrimtabError(
             f"gpu: out={file.parent}: {error.strerror}; name another folder"
         ) from error
+    if reason := unwritable(file.parent):
+        raise TrimtabError(f"gpu: out={file.parent}: {reason}; name another folder")
     if not file.exists():
         return {}
-    try:
-        return {row["name"]: row for row in read_json(file, "gpu")}
-    except (TypeError, KeyError) as error:
-        raise TrimtabError(
-            f"gpu: {file} holds no rows of this script; name another out="
-        ) from error
+    rows = read_json(file, "gpu")
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and "name" in row for row in rows
+    ):
+        raise TrimtabError(f"gpu: {file} holds no rows of this script; name another out=")
+    return {row["name"]: row for row in rows}
 
 
 def versions_of(*packages: str) -> dict[str, str | None]:

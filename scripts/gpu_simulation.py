@@ -1,11 +1,11 @@
 """MJX environments on a CUDA GPU against Gymnasium's vector environment on the processor.
 
 A part of ``scripts/gpu.py``. Each task is first built and checked: observations must be the
-simulator's own memory on the GPU, and a short trajectory must follow that of a processor (1,024
-environments alone are compared). Then 1,024 and 4,096 environments take turns with Gymnasium's own
+simulator's own memory on the GPU, and a short trajectory must follow that of a processor (compared
+only with 1,024 environments). Then 1,024 and 4,096 environments take turns with Gymnasium's own
 vector environment of a like task, which simulates another length of time in a step; the rows have
-both. Ours repeat one action, and no episode ends while they are timed; Gymnasium's get new actions,
-and its Hopper falls often.
+both. Ours repeat one action, and in three rounds of ``scale=1`` no episode ends; Gymnasium's get
+new actions, and its Hopper falls often.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 from published_bases import check_bases, keep_bases
-from published_tables import write_pages
+from published_tables import TABLES, write_pages
 
 from trimtab.benchmarks.board import curves, leaderboard
 from trimtab.benchmarks.board.arena import figure as arena_figure
@@ -162,6 +162,9 @@ def recompute(results: Path = RESULTS, project: Path = ROOT) -> None:
     for board in sorted(results.glob("*/leaderboard.json")):
         place = board.parent
         write_tables(place, board_of(place, collect_episodes(place / FILE_NAME)), project)
+    for place in sorted({results / table.result for table in TABLES}):
+        if place.is_dir():  # those of speed, and of a GPU, have no leaderboard
+            write_pages(place, project)
 
 
 def replace(

@@ -107,7 +107,7 @@ TOGETHER |= dict.fromkeys(
     ),
     "envs/test_contract.py[playground]",
 )
-# What is checked against diffusers' samplers: to import it takes two seconds.
+# Both are checked against diffusers, which takes a second to import.
 TOGETHER["policies/test_chains.py"] = "policies/test_samplers.py"
 # And a bundle of each kind of policy is exported once a process.
 TOGETHER |= dict.fromkeys(

@@ -151,7 +151,7 @@ def select(
 
 
 def check_scale(scale: str, command: str = "speed") -> float:
-    """Return ``scale`` as a number; ``command`` is named where it is none.
+    """Return ``scale`` as a number; an error begins with ``command``.
 
     Raises:
         TrimtabError: if it is none, or not positive.
@@ -186,6 +186,9 @@ def measure_all(
 ) -> list[Row]:
     """Measure rows one after another.
 
+    Before each turn Python looks for garbage. A process that has much in memory by then should call
+    ``gc.freeze()`` first, as ``trimtab speed`` does.
+
     Args:
         pairs: the rows.
         rounds: turns of each side.
@@ -194,17 +197,10 @@ def measure_all(
         done: given all rows so far after each row, so that an interrupted measurement is not lost.
     """
     rows: list[Row] = []
-    frozen = gc.get_freeze_count()
-    gc.collect()
-    gc.freeze()  # to look for garbage in what is imported by now, for each turn, takes seconds
-    try:
-        for number, pair in enumerate(pairs):
-            progress(number / len(pairs), pair.name)
-            rows.append(measure(pair, rounds=rounds, scale=scale))
-            done(rows)
-    finally:
-        if not frozen:  # else the caller's would be thawed too
-            gc.unfreeze()
+    for number, pair in enumerate(pairs):
+        progress(number / len(pairs), pair.name)
+        rows.append(measure(pair, rounds=rounds, scale=scale))
+        done(rows)
     progress(1.0, "done")
     return rows
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from trimtab.envs.core.turns import in_turn
+
 __all__ = ["private_temporary_files"]
 
 
@@ -21,8 +23,8 @@ def private_temporary_files(module: Any) -> Iterator[None]:
     Args:
         module: a simulator's module that has imported ``tempfile``.
     """
-    original = module.tempfile
-    with tempfile.TemporaryDirectory(prefix="trimtab-maze-") as folder:
+    with in_turn(), tempfile.TemporaryDirectory(prefix="trimtab-maze-") as folder:
+        original = module.tempfile
         module.tempfile = _Inside(os.path.realpath(folder))
         try:
             yield

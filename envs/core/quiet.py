@@ -19,9 +19,11 @@ def quiet() -> Iterator[None]:
     Simulators announce deprecated tasks on import, and Gymnasium warns about every float64 limit
     that becomes float32. Errors pass through. What other threads print meanwhile is hidden, too.
     """
-    with in_turn() as undone:
-        undone.enter_context(warnings.catch_warnings())
-        undone.enter_context(redirect_stdout(io.StringIO()))
-        undone.enter_context(redirect_stderr(io.StringIO()))
+    with (
+        in_turn(),
+        warnings.catch_warnings(),
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
         warnings.simplefilter("ignore")
         yield

@@ -37,13 +37,14 @@ def models_kept(
             them with digests, or they are a library's own and never change.
         only_read: whether nobody writes into the models. Then all are given the same one.
     """
-    with in_turn() as undone:
+    with in_turn():
         real = vars(user)["mujoco"]
         kept = _Keeping(real.MjModel, named_by_content, only_read)
-        keeping = StandIn(real, MjModel=kept)
-        undone.callback(setattr, user, "mujoco", real)
-        setattr(user, "mujoco", keeping)  # noqa: B010 (types know no such attribute)
-        yield
+        vars(user)["mujoco"] = StandIn(real, MjModel=kept)
+        try:
+            yield
+        finally:
+            vars(user)["mujoco"] = real
 
 
 class StandIn:

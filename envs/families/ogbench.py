@@ -138,13 +138,15 @@ def _compiling_once() -> Iterator[None]:
     # It announces that an unstable simulation was put right; a library should not print.
     scene_env.print = lambda text, **_: logger.warning("ogbench: %s", text)
     with (
-        in_turn() as undone,
+        in_turn(),
         models_kept(env, named_by_content=True),
         models_kept(manipspace_env, named_by_content=True, only_read=True),  # the arm alone
     ):
-        undone.callback(setattr, env, "mjcf_utils", mjcf_utils)
         env.mjcf_utils = _Texts
-        yield
+        try:
+            yield
+        finally:
+            env.mjcf_utils = mjcf_utils
 
 
 @contextmanager
@@ -159,12 +161,13 @@ def _reading_the_arm_once() -> Iterator[None]:
     from ogbench.manipspace.envs import manipspace_env
 
     names: Any = manipspace_env
-    with in_turn() as undone:
-        for name, real in (("mjcf", mjcf), ("mjcf_utils", mjcf_utils)):
-            undone.callback(setattr, names, name, real)
+    with in_turn():
         names.mjcf = StandIn(mjcf, from_path=_File)
         names.mjcf_utils = StandIn(mjcf_utils, to_string=_text_of, get_assets=_files_of)
-        yield
+        try:
+            yield
+        finally:
+            names.mjcf, names.mjcf_utils = mjcf, mjcf_utils
 
 
 class _File:

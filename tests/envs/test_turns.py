@@ -8,11 +8,22 @@ import sys
 import threading
 import types
 import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import mujoco
+import numpy as np
+import pytest
 
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.engines.mujoco_kept import models_kept
+from trimtab.envs.registry import make
+
+# Python 3.12 warns of a fork where there are threads, and so does JAX.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:.*fork.*:{kind}")
+    for kind in ("DeprecationWarning", "RuntimeWarning")
+]
 
 
 def changed(user: types.ModuleType, entered: threading.Event, leave: threading.Event) -> None:
@@ -45,36 +56,94 @@ def test_threads_take_turns() -> None:
     assert vars(user)["mujoco"] is mujoco
 
 
-def test_a_process_forked_meanwhile_has_no_changes_and_can_make_its_own() -> None:
+def in_a_fork(check: Callable[[], bool]) -> bool:
+    """Return what ``check`` finds in a forked process; false also if it raises or hangs."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(30)
+            code = 0 if check() else 1
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_fork_waits_until_other_threads_have_put_everything_back() -> None:
     before = sys.stdout, sys.stderr
     user = library()
     entered, leave = threading.Event(), threading.Event()
     thread = threading.Thread(target=changed, args=(user, entered, leave))
     thread.start()
     assert entered.wait(60) and sys.stdout is not before[0]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Python 3.12, that there are threads
-        child = os.fork()
-    if child == 0:
-        signal.alarm(30)
-        as_before = (sys.stdout, sys.stderr) == before and vars(user)["mujoco"] is mujoco
-        with quiet(), models_kept(user):
+    later = threading.Timer(0.2, leave.set)
+    later.start()
+
+    def as_before() -> bool:
+        found = leave.is_set() and (sys.stdout, sys.stderr) == before
+        with quiet(), models_kept(user):  # it can have a turn of its own
             pass
-        os._exit(0 if as_before else 1)
-    leave.set()
+        return found and vars(user)["mujoco"] is mujoco
+
+    assert in_a_fork(as_before)
     thread.join(60)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    later.join(60)
     assert (sys.stdout, sys.stderr) == before
+
+
+def test_forks_at_any_moment_have_no_changes() -> None:
+    """A fork between the change of a stream and the note of what it was would keep the change."""
+    before = sys.stdout, sys.stderr, warnings.filters
+    over = threading.Event()
+
+    def change() -> None:
+        while not over.is_set():
+            with quiet():
+                pass
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=change)
+    try:
+        sys.setswitchinterval(1e-6)
+        thread.start()
+        kept = [in_a_fork(lambda: (sys.stdout, sys.stderr) == before[:2]) for _ in range(100)]
+    finally:
+        over.set()
+        thread.join(60)
+        sys.setswitchinterval(interval)
+    assert all(kept)
+    assert (sys.stdout, sys.stderr, warnings.filters) == before
 
 
 def test_who_forks_in_its_own_turn_keeps_its_changes() -> None:
     before = sys.stdout
+
+    def hidden() -> bool:
+        with quiet():
+            return sys.stdout is not before
+
     with quiet():
-        child = os.fork()
-        if child == 0:
-            signal.alarm(30)
-            with quiet():
-                hidden = sys.stdout is not before
-            os._exit(0 if hidden else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert in_a_fork(hidden)
     assert sys.stdout is before
+
+
+@pytest.mark.parametrize("id", ["ogbench/cube-single-v0", "robotics/PointMaze-TwoDoors-v0"])
+def test_environments_of_two_threads_are_as_those_of_one(id: str) -> None:
+    """Their episodes follow their seeds, and numpy's one global generator stays where it stood."""
+
+    def episode(seed: int) -> list[np.ndarray]:
+        env = make(id)
+        rows = [env.reset(seed=seed)[0]]
+        rows += [env.step(np.zeros(env.action_space.shape, np.float32))[0] for _ in range(3)]
+        env.close()
+        return rows
+
+    alone = [episode(seed) for seed in (1, 2)]
+    before = sys.stdout, sys.stderr, np.random.get_state(legacy=False)["state"]["pos"]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(3):
+            found = list(pool.map(episode, (1, 2)))
+            for one, known in zip(found, alone, strict=True):
+                np.testing.assert_array_equal(one, known)
+    after = sys.stdout, sys.stderr, np.random.get_state(legacy=False)["state"]["pos"]
+    assert after == before

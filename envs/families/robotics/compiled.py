@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from trimtab.envs.core.turns import in_turn
+
 
 @contextmanager
 def compiled_once(*, render: bool) -> Iterator[None]:
@@ -24,12 +26,13 @@ def compiled_once(*, render: bool) -> Iterator[None]:
     """
     from gymnasium_robotics.envs.maze import point_maze
 
-    original = point_maze.PointEnv
-    point_maze.PointEnv = _ball(render)
-    try:
-        yield
-    finally:
-        point_maze.PointEnv = original
+    with in_turn():
+        original = point_maze.PointEnv
+        point_maze.PointEnv = _ball(render)
+        try:
+            yield
+        finally:
+            point_maze.PointEnv = original
 
 
 @functools.cache

@@ -36,7 +36,9 @@ def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path
     ("word", "told"),
     [
         ("round=3", "no setting 'round'; did you mean rounds"),
-        ("", "gpu: "),
+        ("", "gpu: : write key=value"),
+        ("out", "gpu: out: write key=value, with one of out, rounds, scale, only"),
+        ("mjx_hopper_1024", "gpu: mjx_hopper_1024: write key=value"),
         ("out=", "gpu: out= is empty"),
         ("rounds=²", "gpu: rounds=²: must be a whole number, 1 or more"),
         ("rounds=-1", "gpu: rounds=-1: must be a whole number, 1 or more"),
@@ -48,6 +50,13 @@ def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path
 def test_the_script_for_a_gpu_refuses_other_words(gpu: Any, word: str, told: str) -> None:
     with pytest.raises(TrimtabError, match=told):
         gpu.main([word])
+
+
+def test_the_script_for_a_gpu_tells_what_it_does(
+    gpu: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert gpu.main(["--help"]) == gpu.main(["out=x", "-h"]) == 0
+    assert capfd.readouterr().out == 2 * gpu.__doc__
 
 
 def test_the_script_for_a_gpu_updates_as_sac_does(gpu: Any) -> None:
@@ -84,6 +93,9 @@ def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
     # What is measured again takes the old row's place, unless it fails; all others stay.
     assert measured("only=b", b=three) == (0, {"a": failed, "b": three, "c": two})
     assert measured(b=none, a=three) == (1, {"a": three, "b": three, "c": two})
+    # They are in the order of the jobs, whichever was measured first; unknown ones come last.
+    measured(d=two, b=three, a=three)
+    assert [row["name"] for row in json.loads((tmp_path / "rows.json").read_text())] == [*"dbac"]
     capfd.readouterr()
 
 
@@ -95,7 +107,16 @@ def test_the_script_for_a_gpu_answers_what_is_no_folder_or_no_rows(
     for out, told in (("file", "File exists"), ("file/rows", "Not a directory")):
         with pytest.raises(TrimtabError, match=f"out=.*: {told}; name another folder"):
             gpu.main([f"out={tmp_path / out}"])
-    for text, told in (('[{"a": 1}]', "holds no rows"), ("{}x", "is not readable JSON")):
+    (tmp_path / "closed").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu, "unwritable", lambda folder: "Read-only file system")
+        with pytest.raises(TrimtabError, match="closed: Read-only file system; name another"):
+            gpu.main([f"out={tmp_path / 'closed'}"])
+    for text, told in (
+        ('[{"a": 1}]', "holds no rows"),
+        ("{}", "holds no rows"),
+        ("{}x", "is not readable JSON"),
+    ):
         (tmp_path / "rows.json").write_text(text)
         with pytest.raises(TrimtabError, match=told):
             gpu.main([f"out={tmp_path}"])
@@ -107,6 +128,22 @@ def test_the_script_for_a_gpu_asks_jax_too(gpu: Any, monkeypatch: pytest.MonkeyP
     gpu.check_gpu(list(gpu.gpu_updates.WAYS))
     with pytest.raises(TrimtabError, match="JAX sees no CUDA GPU here; .* only=sac_update_eager,"):
         gpu.check_gpu(["mjx_hopper_1024"])
+
+    def absent(kind: str) -> bool:
+        raise ImportError("No module named 'mujoco_playground'")
+
+    monkeypatch.setattr(gpu, "has_device", absent)
+    gpu.check_gpu(["sac_update_eager"])
+    with pytest.raises(TrimtabError, match="'mujoco_playground'; install trimtab.playground.*only"):
+        gpu.check_gpu(["mjx_hopper_1024"])
+
+
+def test_the_page_of_a_gpu_leaves_out_what_had_no_peer(root: Path, gpu: Any) -> None:
+    rows = json.loads((root / "benchmarks" / "results" / "gpu" / "rows.json").read_text())
+    lines = list(gpu.published_tables.on_a_gpu(rows))
+    alone = {"peer": None, "ratio_median": None, "ratio_min": None, "ratio_max": None}
+    timed = next(row for row in rows if row["name"] == "mjx_hopper_1024")
+    assert list(gpu.published_tables.on_a_gpu([*rows, {**timed, **alone}])) == lines
 
 
 def test_simulated_seconds_are_those_of_the_rows(gpu: Any, root: Path) -> None:
@@ -124,7 +161,8 @@ def test_a_run_for_a_gpu_comes_to_its_end(
     small += ["num_envs=1", "algorithm.batch_size=32"]
     monkeypatch.setattr(gpu.gpu_training, "WORDS", [*small, "eval_episodes=2"])
     monkeypatch.setattr(gpu.gpu_training, "STEPS", 512)
-    row, metrics = gpu.gpu_training.run(tmp_path, 0.5)
+    row = gpu.trained(gpu.settings([f"out={tmp_path}", "scale=0.5"]))
+    metrics = (tmp_path / "ppo" / "metrics.jsonl").read_text()
     assert {steps: len(them) for steps, them in row["returns_by_steps"].items()} == dict.fromkeys(
         (64, 128, 192, 256), 2
     )
