@@ -126,6 +126,7 @@ def main(words: list[str]) -> int:
     place = {"gpu": torch.cuda.get_device_name(), **machine(asked.rounds, asked.scale)}
     del place["rounds"]  # rows that are timed in rounds have them
     place["packages"] |= versions_of("mujoco-mjx", "playground")
+    order = {name: number for number, name in enumerate(known)}
     failed = False
     for name in chosen:
         row = {**measured(name, known[name]), "machine": place}
@@ -134,7 +135,6 @@ def main(words: list[str]) -> int:
         failed = failed or "failed" in row
         if "failed" not in row or "failed" in rows.get(name, row):
             rows[name] = row
-        order = {name: number for number, name in enumerate(known)}
         rows = dict(sorted(rows.items(), key=lambda item: order.get(item[0], len(order))))
         atomic_write_json(file, list(rows.values()))
         if asked.out.resolve() == COMMITTED:

@@ -140,10 +140,15 @@ def test_environments_of_two_threads_are_as_those_of_one(id: str) -> None:
 
     alone = [episode(seed) for seed in (1, 2)]
     before = sys.stdout, sys.stderr, np.random.get_state(legacy=False)["state"]["pos"]
-    with ThreadPoolExecutor(2) as pool:
-        for _ in range(3):
-            found = list(pool.map(episode, (1, 2)))
-            for one, known in zip(found, alone, strict=True):
-                np.testing.assert_array_equal(one, known)
+    interval = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(1e-6)
+        with ThreadPoolExecutor(2) as pool:
+            found = [list(pool.map(episode, (1, 2))) for _ in range(3)]
+    finally:
+        sys.setswitchinterval(interval)
+    for both in found:
+        for one, known in zip(both, alone, strict=True):
+            np.testing.assert_array_equal(one, known)
     after = sys.stdout, sys.stderr, np.random.get_state(legacy=False)["state"]["pos"]
     assert after == before
