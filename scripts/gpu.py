@@ -77,6 +77,16 @@ def settings(words: list[str]) -> Settings:
     return Settings(Path(given["out"]), given["rounds"], check_scale(given["scale"], "gpu"), only)
 
 
+def help_text() -> str:
+    """Return what the script does, its settings and the names of its rows."""
+    lines = [
+        f"    {name:8}{setting.help}{f' ({setting.default})' if setting.default else ''}"
+        for name, setting in SETTINGS.items()
+    ]
+    names = [f"    {name}" for name in jobs(settings([]))]
+    return "\n".join([__doc__, "settings:", *lines, "", "rows:", *names, ""])
+
+
 def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
     """Return what measures each row, by its name."""
     parts = (*gpu_updates.parts(), *gpu_simulation.parts())
@@ -112,7 +122,7 @@ def measured(name: str, job: Callable[[], Row]) -> Row:
 def main(words: list[str]) -> int:
     """Measure every row and write it; return 1 if one of them failed."""
     if {"--help", "-h"} & {*words}:
-        sys.stdout.write(__doc__)
+        sys.stdout.write(help_text())
         return 0
     asked = settings(words)
     known = jobs(asked)
@@ -179,7 +189,7 @@ def rows_so_far(file: Path) -> dict[str, Row]:
         return {}
     rows = read_json(file, "gpu")
     if not isinstance(rows, list) or not all(
-        isinstance(row, dict) and "name" in row for row in rows
+        isinstance(row, dict) and isinstance(row.get("name"), str) for row in rows
     ):
         raise TrimtabError(f"gpu: {file} holds no rows of this script; name another out=")
     return {row["name"]: row for row in rows}
@@ -202,3 +212,6 @@ if __name__ == "__main__":
     except TrimtabError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("gpu: interrupted; every row that was measured is in rows.json\n")
+        sys.exit(130)

@@ -40,6 +40,10 @@ def test_a_group_is_a_file_or_a_family_of_it(module: Any) -> None:
     assert recorded.keys() >= module.WAITING
     for group in recorded:  # none of a file that is gone
         assert (path.parent / group.partition("[")[0]).is_file(), group
+    for member in module.TOGETHER:  # nor of a test
+        file, _, test = member.partition("[")[0].partition("::")
+        text = (path.parent / file).read_text(encoding="utf-8")
+        assert not test or f"\ndef {test}(" in text, member
 
 
 class Node:

@@ -19,7 +19,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("envs", "datasets", "policies", "algorithms", "benchmarks")
 LINKS = (*CODE, "conf")
-BASE = frozenset({"errors", "types", "observations", "files", "processor", "discovery", "plugins"})
+BASE = frozenset(
+    {"errors", "types", "observations", "files", "processor", "discovery", "plugins", "turns"}
+)
 # The package's door: it names what the package offers, and imports it only when it is used.
 DOOR = "src/trimtab/__init__.py"
 # Which parts of trimtab a folder may import, besides itself. "" is the top: src/trimtab/*.py.

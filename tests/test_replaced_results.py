@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -181,6 +182,24 @@ def test_what_replace_wrote_recomputes_to_the_same(place: Place) -> None:
     written = place.files()
     place.publish.recompute(place.results, place.project)
     assert place.files() == written
+
+
+def test_tables_of_results_without_a_leaderboard_are_recomputed_too(
+    place: Place, root: Path
+) -> None:
+    tables = [table for table in place.publish.TABLES if table.result in {"speed", "gpu"}]
+    assert {table.result for table in tables} == {"speed", "gpu"}
+    for table in tables:
+        rows = place.results / table.result / table.file
+        rows.parent.mkdir(exist_ok=True)
+        shutil.copy(root / "benchmarks" / "results" / table.result / table.file, rows)
+        page = place.project / table.page
+        page.parent.mkdir(parents=True, exist_ok=True)
+        before, start, rest = (root / table.page).read_text().partition(table.start)
+        page.write_text(f"{before}{start}\nold\n<!-- end of table -->{rest.split('-->', 1)[1]}")
+    place.publish.recompute(place.results, place.project)
+    for table in tables:
+        assert (place.project / table.page).read_text() == (root / table.page).read_text()
 
 
 @pytest.mark.parametrize(

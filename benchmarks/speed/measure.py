@@ -186,9 +186,6 @@ def measure_all(
 ) -> list[Row]:
     """Measure rows one after another.
 
-    Before each turn Python looks for garbage. A process that has much in memory by then should call
-    ``gc.freeze()`` first, as ``trimtab speed`` does.
-
     Args:
         pairs: the rows.
         rounds: turns of each side.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.turns import without_warnings
 
 
 class MetaWorldExpert:
@@ -42,8 +42,7 @@ class MetaWorldExpert:
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return the expert's action ``[4]``, noisy."""
-        with warnings.catch_warnings():  # that the experts' gains are high, at every step
-            warnings.simplefilter("ignore")
+        with without_warnings():  # that the experts' gains are high, at every step
             action = np.clip(self.expert.get_action(np.asarray(obs, dtype=np.float64)), -1, 1)
         noisy: NDArray[Any] = action + self.noise * self.generator.standard_normal(action.shape)
         return noisy

@@ -11,8 +11,7 @@ Park et al., 2024, "OGBench: Benchmarking Offline Goal-Conditioned RL".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import gymnasium
@@ -28,6 +27,7 @@ from trimtab.datasets.recipes.ogbench_plans import (
     ScenePlan,
 )
 from trimtab.errors import TrimtabError
+from trimtab.turns import as_global_generator
 
 __all__ = ["OgbenchOracle"]
 
@@ -87,7 +87,8 @@ class OgbenchOracle:
         if self.part is None or self.part.oracle.done:
             self.part = self.plan.next_part(info) or self.part
             if self.part is not None:
-                with _global_draws(self.generator):
+                draws = np.random.RandomState(self.generator.integers(2**32))
+                with as_global_generator(draws):  # which the oracles ask
                     self.part.oracle.reset(obs, info)
         action = np.zeros(self.scene.action_space.shape)
         if self.part is not None:
@@ -106,14 +107,3 @@ def _plans() -> list[tuple[type, PlanFactory]]:
             "the oracle recipe needs OGBench: pip install 'trimtab[ogbench]'"
         ) from error
     return [(CubeEnv, CubePlan), (PuzzleEnv, PuzzlePlan), (SceneEnv, ScenePlan)]
-
-
-@contextmanager
-def _global_draws(generator: np.random.Generator) -> Iterator[None]:
-    """Let ``generator`` decide what the block draws of numpy's global generator, which stays."""
-    outside = np.random.get_state(legacy=False)
-    np.random.seed(generator.integers(2**32))
-    try:
-        yield
-    finally:
-        np.random.set_state(outside)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from trimtab.envs.core.turns import in_turn
+from trimtab.turns import replaced
 
 __all__ = ["private_temporary_files"]
 
@@ -23,13 +23,11 @@ def private_temporary_files(module: Any) -> Iterator[None]:
     Args:
         module: a simulator's module that has imported ``tempfile``.
     """
-    with in_turn(), tempfile.TemporaryDirectory(prefix="trimtab-maze-") as folder:
-        original = module.tempfile
-        module.tempfile = _Inside(os.path.realpath(folder))
-        try:
-            yield
-        finally:
-            module.tempfile = original
+    with (
+        tempfile.TemporaryDirectory(prefix="trimtab-maze-") as folder,
+        replaced(module, "tempfile", _Inside(os.path.realpath(folder))),
+    ):
+        yield
 
 
 class _Inside:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import warnings
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 
-from trimtab.envs.core.turns import in_turn
+from trimtab.turns import replaced, without_warnings
 
 __all__ = ["quiet"]
 
@@ -20,10 +20,8 @@ def quiet() -> Iterator[None]:
     that becomes float32. Errors pass through. What other threads print meanwhile is hidden, too.
     """
     with (
-        in_turn(),
-        warnings.catch_warnings(),
-        redirect_stdout(io.StringIO()),
-        redirect_stderr(io.StringIO()),
+        without_warnings(),
+        replaced(sys, "stdout", io.StringIO()),
+        replaced(sys, "stderr", io.StringIO()),
     ):
-        warnings.simplefilter("ignore")
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any, cast
@@ -100,6 +101,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         """Rewards [...] of achieved and desired goals [..., G]; None where others decide it."""
         self.costly: bool = getattr(raw, "costly", False)
         """Whether ``info`` of each step says what it costs."""
+        self._drawn_in: threading.Thread | None = None
         self._elapsed = 0
         self._reset_seen = self._step_seen = False
         observation, action = raw.observation_space, raw.action_space
@@ -203,11 +205,18 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         """Return a picture [H, W, 3] of the present state.
 
         Raises:
-            TrimtabError: if the environment was not made with ``render=True``, or nothing can be
-                drawn on this machine.
+            TrimtabError: if the environment was not made with ``render=True``, if another thread
+                has drawn it, or if nothing can be drawn on this machine.
         """
         if self.render_mode is None:
             raise TrimtabError("make the environment with render=True to see it")
+        # What a simulator draws with belongs to one thread; in another, MuJoCo's picture is black.
+        self._drawn_in = self._drawn_in or threading.current_thread()
+        if self._drawn_in is not threading.current_thread():
+            raise TrimtabError(
+                f"{self.id}: it was drawn in the thread {self._drawn_in.name}, and is drawn "
+                "there alone; make an environment for each thread that draws"
+            )
         try:
             return np.asarray(cast(Any, self.raw.render()), np.uint8)
         except Exception as error:  # simulators and drivers raise anything

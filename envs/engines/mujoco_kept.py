@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from trimtab.envs.core.turns import in_turn
+from trimtab.turns import in_turn, replaced
 
 __all__ = ["StandIn", "is_kept", "models_kept"]
 
@@ -40,11 +40,8 @@ def models_kept(
     with in_turn():
         real = vars(user)["mujoco"]
         kept = _Keeping(real.MjModel, named_by_content, only_read)
-        vars(user)["mujoco"] = StandIn(real, MjModel=kept)
-        try:
+        with replaced(user, "mujoco", StandIn(real, MjModel=kept)):
             yield
-        finally:
-            vars(user)["mujoco"] = real
 
 
 class StandIn:

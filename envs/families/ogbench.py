@@ -26,13 +26,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from trimtab.envs.core.legacy_random import as_global_generator, legacy_generator
+from trimtab.envs.core.legacy_random import legacy_generator
 from trimtab.envs.core.private_files import private_temporary_files
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
-from trimtab.envs.core.turns import in_turn
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
 from trimtab.envs.engines.mujoco_kept import StandIn, is_kept, models_kept
+from trimtab.turns import as_global_generator, replaced
 
 __all__ = ["FAMILY"]
 
@@ -132,21 +132,16 @@ _OF_A_TASK = {"reward_task_id", "permute_blocks", "success_timing"}  # the scene
 @contextmanager
 def _compiling_once() -> Iterator[None]:
     """Keep the compiled models of manipulation scenes, which take most of the time to make one."""
-    from ogbench.manipspace import mjcf_utils
     from ogbench.manipspace.envs import env, manipspace_env, scene_env
 
     # It announces that an unstable simulation was put right; a library should not print.
     scene_env.print = lambda text, **_: logger.warning("ogbench: %s", text)
     with (
-        in_turn(),
         models_kept(env, named_by_content=True),
         models_kept(manipspace_env, named_by_content=True, only_read=True),  # the arm alone
+        replaced(env, "mjcf_utils", _Texts),
     ):
-        env.mjcf_utils = _Texts
-        try:
-            yield
-        finally:
-            env.mjcf_utils = mjcf_utils
+        yield
 
 
 @contextmanager
@@ -160,14 +155,12 @@ def _reading_the_arm_once() -> Iterator[None]:
     from ogbench.manipspace import mjcf_utils
     from ogbench.manipspace.envs import manipspace_env
 
-    names: Any = manipspace_env
-    with in_turn():
-        names.mjcf = StandIn(mjcf, from_path=_File)
-        names.mjcf_utils = StandIn(mjcf_utils, to_string=_text_of, get_assets=_files_of)
-        try:
-            yield
-        finally:
-            names.mjcf, names.mjcf_utils = mjcf, mjcf_utils
+    texts = StandIn(mjcf_utils, to_string=_text_of, get_assets=_files_of)
+    with (
+        replaced(manipspace_env, "mjcf", StandIn(mjcf, from_path=_File)),
+        replaced(manipspace_env, "mjcf_utils", texts),
+    ):
+        yield
 
 
 class _File:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
 import logging
-import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+from trimtab.turns import in_turn, replaced, without_warnings
 
 __all__ = ["unrepeated", "quiet"]
 
@@ -18,7 +19,6 @@ _CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 
 _tables: dict[tuple[object, ...], Any] = {}
 """The exporter's tables of operators, by what they were asked for with."""
-_swapping = threading.Lock()
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def unrepeated() -> Iterator[None]:
     from torch._export import utils  # these take a second
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-    with _swapping:  # two threads would each restore what the other one has put there
+    with in_turn():
         own = vars(ONNXRegistry)["from_torchlib"]
 
         def copied(*asked: object, **named: object) -> Any:
@@ -47,34 +47,18 @@ def unrepeated() -> Iterator[None]:
 
         utils._materialize_cpp_cia_ops()  # what the exporter calls for each namespace
         with (
-            _replaced(ONNXRegistry, "from_torchlib", staticmethod(copied)),
-            _replaced(utils, "_materialize_cpp_cia_ops", lambda: None),
-            _replaced(torch.fx.config, "do_not_emit_stack_traces", True),
+            replaced(ONNXRegistry, "from_torchlib", staticmethod(copied)),
+            replaced(utils, "_materialize_cpp_cia_ops", lambda: None),
+            replaced(torch.fx.config, "do_not_emit_stack_traces", True),
         ):
             yield
 
 
 @contextmanager
-def _replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    before = vars(owner)[name]
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-@contextmanager
 def quiet() -> Iterator[None]:
     """Silence the exporter's remarks, which concern nobody who exports a policy."""
-    loggers = [logging.getLogger(name) for name in _CHATTY]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+    with in_turn() as note, without_warnings():
+        for logger in map(logging.getLogger, _CHATTY):
+            note(functools.partial(logger.setLevel, logger.level))
+            logger.setLevel(logging.ERROR)
+        yield

@@ -1,5 +1,6 @@
 """Push-T against gym-pusht, at its goal, and seen."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium
@@ -8,6 +9,7 @@ import pytest
 
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.registry import get_spec, make
+from trimtab.errors import TrimtabError
 
 ID = "pusht/PushT-v0"
 
@@ -104,3 +106,15 @@ def test_pictures_follow_from_the_episode_alone() -> None:
     assert not np.array_equal(env.render(), first)
     env.reset(seed=0)
     np.testing.assert_array_equal(env.render(), first)
+
+
+def test_another_thread_cannot_draw_what_one_has_drawn() -> None:
+    """MuJoCo would give it a black picture, without an error."""
+    env = make(ID, render=True)
+    env.reset(seed=0)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(env.render).result()
+        env.step(np.full(2, 100.0, np.float32))  # every thread may step
+        with pytest.raises(TrimtabError, match="it was drawn in the thread ThreadPool.*make an"):
+            env.render()
+        assert not np.array_equal(pool.submit(env.render).result(), first)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import logging
 import sys
 from pathlib import Path
@@ -30,8 +29,6 @@ def speed(only: str, rounds: int, scale: str, out: str, format: str) -> int:
     if out:
         report.write_machine(folder, rounds, factor)  # a folder that cannot be written ends it here
     if pairs:
-        gc.collect()
-        gc.freeze()  # to look for garbage in what is imported by now, for each turn, takes seconds
         done = functools.partial(report.write_rows, folder) if out else lambda rows: None
         with progress_bar("speed") as tell:
             rows = speeds.measure_all(pairs, rounds=rounds, scale=factor, progress=tell, done=done)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from trimtab.envs.core.turns import in_turn
+from trimtab.turns import replaced
 
 
 @contextmanager
@@ -26,13 +26,8 @@ def compiled_once(*, render: bool) -> Iterator[None]:
     """
     from gymnasium_robotics.envs.maze import point_maze
 
-    with in_turn():
-        original = point_maze.PointEnv
-        point_maze.PointEnv = _ball(render)
-        try:
-            yield
-        finally:
-            point_maze.PointEnv = original
+    with replaced(point_maze, "PointEnv", _ball(render)):
+        yield
 
 
 @functools.cache

@@ -56,7 +56,10 @@ def test_the_script_for_a_gpu_tells_what_it_does(
     gpu: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert gpu.main(["--help"]) == gpu.main(["out=x", "-h"]) == 0
-    assert capfd.readouterr().out == 2 * gpu.__doc__
+    told = capfd.readouterr().out
+    assert told == 2 * gpu.help_text() and told.startswith(gpu.__doc__)
+    assert "rounds  turns of each side; a row has their medians (3)" in told
+    assert all(f"    {name}\n" in told for name in gpu.jobs(gpu.settings([])))
 
 
 def test_the_script_for_a_gpu_updates_as_sac_does(gpu: Any) -> None:
@@ -114,6 +117,8 @@ def test_the_script_for_a_gpu_answers_what_is_no_folder_or_no_rows(
             gpu.main([f"out={tmp_path / 'closed'}"])
     for text, told in (
         ('[{"a": 1}]', "holds no rows"),
+        ('[{"name": ["a"]}]', "holds no rows"),
+        ('[{"name": null}]', "holds no rows"),
         ("{}", "holds no rows"),
         ("{}x", "is not readable JSON"),
     ):

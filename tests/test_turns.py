@@ -8,8 +8,9 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import mujoco
 import numpy as np
@@ -18,6 +19,8 @@ import pytest
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.engines.mujoco_kept import models_kept
 from trimtab.envs.registry import make
+from trimtab.policies.bundle import exporter
+from trimtab.turns import as_global_generator, in_turn, replaced
 
 # Python 3.12 warns of a fork where there are threads, and so does JAX.
 pytestmark = [
@@ -26,9 +29,20 @@ pytestmark = [
 ]
 
 
+@contextmanager
+def switching_often() -> Iterator[None]:
+    """Let Python turn to another thread after each few operations."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def changed(user: types.ModuleType, entered: threading.Event, leave: threading.Event) -> None:
     """Change streams, warnings and a library until ``leave`` is set."""
-    with quiet(), models_kept(user):
+    with quiet(), models_kept(user), as_global_generator(np.random.RandomState(1)):
         entered.set()
         leave.wait(60)
 
@@ -69,26 +83,30 @@ def in_a_fork(check: Callable[[], bool]) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_fork_waits_until_other_threads_have_put_everything_back() -> None:
-    before = sys.stdout, sys.stderr
+def test_a_fork_has_none_of_the_changes_of_other_threads() -> None:
+    """It does not wait for them, and numpy's generator is free also where a thread was drawing."""
+    before = sys.stdout, sys.stderr, warnings.filters
+    np.random.seed(3)
+    draw = np.random.RandomState(3).random()
     user = library()
     entered, leave = threading.Event(), threading.Event()
     thread = threading.Thread(target=changed, args=(user, entered, leave))
     thread.start()
     assert entered.wait(60) and sys.stdout is not before[0]
-    later = threading.Timer(0.2, leave.set)
-    later.start()
 
     def as_before() -> bool:
-        found = leave.is_set() and (sys.stdout, sys.stderr) == before
+        found = (sys.stdout, sys.stderr, warnings.filters) == before
         with quiet(), models_kept(user):  # it can have a turn of its own
             pass
-        return found and vars(user)["mujoco"] is mujoco
+        return found and vars(user)["mujoco"] is mujoco and np.random.random() == draw
 
-    assert in_a_fork(as_before)
+    with np.random.get_bit_generator().lock:
+        kept = in_a_fork(as_before)
+    assert kept and sys.stdout is not before[0]
+    leave.set()
     thread.join(60)
-    later.join(60)
-    assert (sys.stdout, sys.stderr) == before
+    assert (sys.stdout, sys.stderr, warnings.filters) == before
+    assert np.random.random() == draw
 
 
 def test_forks_at_any_moment_have_no_changes() -> None:
@@ -101,18 +119,53 @@ def test_forks_at_any_moment_have_no_changes() -> None:
             with quiet():
                 pass
 
-    interval = sys.getswitchinterval()
     thread = threading.Thread(target=change)
-    try:
-        sys.setswitchinterval(1e-6)
+    with switching_often():
         thread.start()
-        kept = [in_a_fork(lambda: (sys.stdout, sys.stderr) == before[:2]) for _ in range(100)]
-    finally:
-        over.set()
-        thread.join(60)
-        sys.setswitchinterval(interval)
+        try:
+            kept = [
+                in_a_fork(lambda: (sys.stdout, sys.stderr, warnings.filters) == before)
+                for _ in range(100)
+            ]
+        finally:
+            over.set()
+            thread.join(60)
     assert all(kept)
     assert (sys.stdout, sys.stderr, warnings.filters) == before
+
+
+def test_changes_are_put_back_the_last_first_also_after_an_error() -> None:
+    user = library()
+    with pytest.raises(KeyError), in_turn() as note:
+        order: list[int] = []
+        for number in range(3):
+            note(lambda number=number: order.append(number))
+        with replaced(user, "mujoco", 1), replaced(user, "mujoco", 2):
+            raise KeyError
+    assert order == [2, 1, 0]
+    assert vars(user)["mujoco"] is mujoco
+
+
+@pytest.mark.parametrize("one_of", ["replaced", "as_global_generator", "exporter"])
+def test_every_kind_of_change_takes_turns(one_of: str) -> None:
+    changes = {
+        "replaced": lambda: replaced(library(), "mujoco", None),
+        "as_global_generator": lambda: as_global_generator(np.random.RandomState(1)),
+        "exporter": exporter.quiet,
+    }
+    done = threading.Event()
+
+    def change() -> None:
+        with changes[one_of]():
+            pass
+        done.set()
+
+    thread = threading.Thread(target=change)
+    with quiet():
+        thread.start()
+        assert not done.wait(0.1)
+    thread.join(60)
+    assert done.is_set()
 
 
 def test_who_forks_in_its_own_turn_keeps_its_changes() -> None:
@@ -140,13 +193,8 @@ def test_environments_of_two_threads_are_as_those_of_one(id: str) -> None:
 
     alone = [episode(seed) for seed in (1, 2)]
     before = sys.stdout, sys.stderr, np.random.get_state(legacy=False)["state"]["pos"]
-    interval = sys.getswitchinterval()
-    try:
-        sys.setswitchinterval(1e-6)
-        with ThreadPoolExecutor(2) as pool:
-            found = [list(pool.map(episode, (1, 2))) for _ in range(3)]
-    finally:
-        sys.setswitchinterval(interval)
+    with switching_often(), ThreadPoolExecutor(2) as pool:
+        found = [list(pool.map(episode, (1, 2))) for _ in range(3)]
     for both in found:
         for one, known in zip(both, alone, strict=True):
             np.testing.assert_array_equal(one, known)
