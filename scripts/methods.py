@@ -7,6 +7,7 @@ arena and of the suites of data.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -206,5 +207,6 @@ def _cell(cell: Mapping[str, str]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()  # it takes no words
     atomic_write_text(PAGE, page())
     sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")

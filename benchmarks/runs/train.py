@@ -186,6 +186,9 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
             f"online_steps={config['online_steps']}, offline_steps={config['offline_steps']}: "
             f"{config.algorithm} would learn nothing; give it more of one of them"
         )
+    acts = any(phase.length and phase.unit == "steps" for phase in phases)
+    if algorithm.learns and config["online_steps"] and not acts:
+        raise _no_interaction(config)
     for phase in phases:
         if not phase.length:
             continue
@@ -193,10 +196,7 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
             TrialJudge(config, parts).check(phase.feed, phase.length)
             continue
         if phase.unit == "steps" and type(algorithm).explore is Algorithm.explore:
-            raise TrimtabError(
-                f"online_steps={config['online_steps']}: {config.algorithm} does not learn from "
-                "interaction; set online_steps=0"
-            )
+            raise _no_interaction(config)
         gathered |= phase.unit == "steps"
         if phase.unit == "updates" and phase.update is None:
             raise TrimtabError(f"{config.algorithm}: its phase {phase.name} updates nothing")
@@ -215,6 +215,13 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
                 f"{config.algorithm}: its phase {phase.name} learns from what was gathered, and "
                 "nothing is gathered before it; set online_steps"
             )
+
+
+def _no_interaction(config: RunConfig) -> TrimtabError:
+    return TrimtabError(
+        f"online_steps={config['online_steps']}: {config.algorithm} does not learn from "
+        "interaction; set online_steps=0"
+    )
 
 
 def _train(

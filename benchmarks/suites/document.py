@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ _KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "figure": (dict, "a figure of its own"),
 }
 """What a suite's file may have, and of what type each is."""
+_OF_TASK = ("words", "clone", "budget", "data", "where_known")
 _OF_RUN = ("overrides", "with", "base", "seconds", "seeds")
 
 
@@ -90,6 +92,8 @@ def check_document(name: str, document: Any) -> None:
     for key, scale in document.get("scale", {}).items():
         says = scale if isinstance(scale, dict) else {"words": scale}
         _check_words(name, f"scale.{key}", says.get("words", []))
+        if not isinstance(key, str):
+            raise TrimtabError(f"suite={name}: the name of the scale {key} must be text; quote it")
         if "seeds" in says:
             _check_seeds(name, f"scale.{key}.seeds", says["seeds"])
         of_runs = says.get("seeds_of", {})
@@ -97,6 +101,7 @@ def check_document(name: str, document: Any) -> None:
             raise TrimtabError(f"suite={name}: scale.{key}.seeds_of must be seeds by names of runs")
         for pattern, seeds in of_runs.items():
             _check_seeds(name, f"scale.{key}.seeds_of.{pattern}", seeds)
+    _check_grid(name, document.get("grid", {}))
     for run, what in document.get("runs", {}).items():
         _check_run(name, run, what, document.get("shared", {}))
     for label, against in document.get("baselines", {}).items():
@@ -105,6 +110,56 @@ def check_document(name: str, document: Any) -> None:
     _check_seeds(name, "seeds", document["seeds"])
     if not (document.get("runs") or "grid" in document):
         raise TrimtabError(f"suite={name}: it has neither runs nor a grid")
+
+
+def _check_grid(name: str, grid: Mapping[str, Any]) -> None:
+    """Check the shapes of a grid's entries; the names in it are checked where it becomes runs."""
+    if not all(isinstance(grid.get(side, {}), dict) for side in ("methods", "tasks")):
+        return  # the grid says what it must have
+    for side in ("methods", "tasks", "bases"):
+        for one, what in _named(name, f"grid.{side}", grid.get(side, {})):
+            where = f"grid.{side}.{one}"
+            if side == "bases" or not isinstance(what, dict):
+                _check_words(name, where, what)
+                continue
+            for key, value in what.items():
+                _check_entry(name, side, f"{where}.{key}", key, value)
+    for side in ("variants", "published"):
+        for one, words_of in _named(name, f"grid.{side}", grid.get(side, {})):
+            if side == "variants" and one not in grid.get("methods", {}):
+                known = nearest(one, grid.get("methods", {}))
+                raise TrimtabError(f"suite={name}: grid.variants names the method {one}; {known}")
+            for inner, words in _named(name, f"grid.{side}.{one}", words_of):
+                _check_words(name, f"grid.{side}.{one}.{inner}", words)
+    for key in ("clone", "budget", "where_known"):
+        _check_words(name, f"grid.{key}", grid.get(key, []))
+    if "seconds" in grid:
+        _check_seconds(name, "grid.seconds", grid["seconds"])
+    if "seeds" in grid:
+        _check_seeds(name, "grid.seeds", grid["seeds"])
+
+
+def _check_entry(name: str, side: str, where: str, key: Any, value: Any) -> None:
+    """Check an entry of a task or of a method; the grid refuses a method's unknown ones."""
+    if side == "tasks" and key not in _OF_TASK:
+        raise TrimtabError(f"suite={name}: there is no {where}; {nearest(str(key), _OF_TASK)}")
+    if side == "methods" and key in {"budget", "data"}:
+        if not isinstance(value, bool):
+            raise TrimtabError(f"suite={name}: {where} must be true or false")
+    elif key == "seconds":
+        _check_seconds(name, where, value)
+    elif side == "tasks" or key in {"words", "tasks"} or isinstance(value, list):
+        _check_words(name, where, value)
+
+
+def _named(name: str, where: str, value: Any) -> list[tuple[str, Any]]:
+    """Return the entries of a part of a grid, whose names must be text."""
+    if not isinstance(value, dict):
+        raise TrimtabError(f"suite={name}: {where} must have entries by name")
+    for key in value:
+        if not isinstance(key, str):
+            raise TrimtabError(f"suite={name}: {where} has the name {key}; quote it")
+    return list(value.items())
 
 
 def _check_run(name: str, run: Any, what: Any, shared: Mapping[str, Any]) -> None:
@@ -127,9 +182,7 @@ def _check_run(name: str, run: Any, what: Any, shared: Mapping[str, Any]) -> Non
             )
     if not isinstance(what.get("base"), str | None):
         raise TrimtabError(f"suite={name}: {run}.base must be the name of a run above it")
-    seconds = what.get("seconds", 1)
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
-        raise TrimtabError(f"suite={name}: {run}.seconds={seconds}: must be a number above 0")
+    _check_seconds(name, f"{run}.seconds", what.get("seconds", 1))
     if "seeds" in what:
         _check_seeds(name, f"{run}.seeds", what["seeds"])
 
@@ -140,6 +193,12 @@ def _check_words(name: str, where: str, value: Any) -> None:
     for word in value:
         if not isinstance(word, str):
             raise TrimtabError(f"suite={name}: {where} has {word!r}, which is no word; quote it")
+
+
+def _check_seconds(name: str, where: str, seconds: Any) -> None:
+    right = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not right or not 0 < seconds < math.inf:
+        raise TrimtabError(f"suite={name}: {where}={seconds}: must be a number above 0")
 
 
 def _check_seeds(name: str, where: str, seeds: Any) -> None:

@@ -11,7 +11,7 @@ from trimtab.benchmarks.settings.outside import is_file_of_settings
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.errors import TrimtabError
 
-__all__ = ["check_baselines", "check_run", "method_of", "runs_once"]
+__all__ = ["check_baselines", "check_controls", "check_run", "method_of", "runs_once"]
 
 Described = TypeVar("Described")
 
@@ -98,6 +98,25 @@ def check_baselines(
         if _method_in(name) not in known:
             raise TrimtabError(
                 f"suite {suite}: baselines: no run is of a method {name!r}; {nearest(name, known)}"
+            )
+
+
+def check_controls(suite: str, controls: Sequence[str], methods: Collection[str | None]) -> None:
+    """Check that controls name methods; a scale may leave out the runs of some.
+
+    Args:
+        suite: its name, for messages.
+        controls: methods that a gain is measured against.
+        methods: all that there are; with None among them, any name may be right.
+
+    Raises:
+        TrimtabError: if a name is that of no method.
+    """
+    known = sorted(method for method in methods if method is not None)
+    for name in controls if len(known) == len(methods) else ():
+        if name not in known:
+            raise TrimtabError(
+                f"suite {suite}: controls: there is no method {name!r}; {nearest(name, known)}"
             )
 
 

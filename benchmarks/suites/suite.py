@@ -19,16 +19,18 @@ from trimtab.benchmarks.data.recipes import is_recipe_section, recipe_identity
 from trimtab.benchmarks.runs.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded, matching
 from trimtab.benchmarks.suites.naming import (
     check_baselines,
+    check_controls,
     check_run,
     method_of,
     runs_once,
 )
-from trimtab.envs.registry import checked_names, get_spec
+from trimtab.envs.registry import checked_names, declared, get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
@@ -87,12 +89,27 @@ class Suite:
     @functools.cached_property
     def digest(self) -> str:
         """A hash of all that decides the suite's numbers, code revisions and packages included."""
-        parts: dict[str, Any] = {"protocol": PROTOCOL_REVISION, "packages": versions()}
-        for job in self.jobs:
-            if job.name not in parts:
-                config = compose_run([*job.overrides, *(["base=x"] if job.base else [])])
-                parts[job.name] = _revised(config)
+        revised = {run: _revised(config) for run, config in self.composed.items()}
+        parts = {"protocol": PROTOCOL_REVISION, "packages": versions(), **revised}
         return sha256_json({**self.settings, "parts": parts})
+
+    @functools.cached_property
+    def composed(self) -> Mapping[str, RunConfig]:
+        """The settings of each run, of its first seed, by its name.
+
+        Raises:
+            TrimtabError: if a word of a run is wrong, or there is no such task.
+        """
+        found: dict[str, RunConfig] = {}
+        for job in self.jobs:
+            if job.name not in found:
+                words = [*job.overrides, *(["base=x"] if job.base else [])]
+                try:
+                    found[job.name] = config = compose_run(words)
+                    declared(config["env"], checked_names(config["env_options"] or {}))
+                except TrimtabError as error:
+                    raise TrimtabError(f"suite {self.name}: {job.name}: {error}") from error
+        return found
 
 
 def _revised(config: RunConfig) -> dict[str, Any]:
@@ -172,6 +189,8 @@ def load_suite(
         ]
     baselines: Mapping[str, str | None] = document.get("baselines", {})
     check_baselines(name, baselines, _methods(jobs))
+    methods = _methods(jobs) | {*group_options("algorithm")}
+    check_controls(name, document.get("controls", ()), methods)
     jobs = _chosen(name, jobs, only, lambda: _of_every_scale(name, document))
     export = document.get("export")
     if export is not None and export not in described:

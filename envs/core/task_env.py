@@ -101,6 +101,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         """Rewards [...] of achieved and desired goals [..., G]; None where others decide it."""
         self.costly: bool = getattr(raw, "costly", False)
         """Whether ``info`` of each step says what it costs."""
+        self._closed = False
         self._drawn_in: threading.Thread | None = None
         self._elapsed = 0
         self._reset_seen = self._step_seen = False
@@ -124,8 +125,10 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         """Start an episode; ``seed`` decides all of it. Returns the observation [O] and info.
 
         Raises:
-            TrimtabError: if the environment returns something else.
+            TrimtabError: if the environment returns something else, or is closed.
         """
+        if self._closed:
+            raise self._is_closed()
         if seed is not None:
             super().reset(seed=seed)
         result: Any = self._reset_raw(seed, options)
@@ -160,8 +163,10 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
 
         Raises:
             TrimtabError: if the environment returns something else, such as a reward that is no
-                finite number.
+                finite number, or is closed.
         """
+        if self._closed:
+            raise self._is_closed()
         # A copy: what an environment writes into it must not reach who chose the action.
         result: Any = self.raw.step(np.array(action))
         if not self._step_seen:
@@ -225,4 +230,8 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
 
     def close(self) -> None:
         """Close the simulator."""
+        self._closed = True
         self.raw.close()
+
+    def _is_closed(self) -> TrimtabError:
+        return TrimtabError(f"{self.id}: it is closed; make another one")

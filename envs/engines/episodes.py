@@ -178,7 +178,12 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
 
         Returns:
             Observations [N, O] and an empty dictionary.
+
+        Raises:
+            TrimtabError: on options, a wrong seed, or after ``close``.
         """
+        if self.closed:
+            raise TrimtabError(f"{self.id}: it is closed; make another one")
         if options:
             raise TrimtabError(f"{self.id}: reset takes no options, got {sorted(options)}")
         if seed is not None:
@@ -214,7 +219,8 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
             terminated [N], truncated [N] and infos as the class describes them.
 
         Raises:
-            TrimtabError: if the actions have another shape or are not finite, or before ``reset``.
+            TrimtabError: if the actions have another shape or are not finite, before ``reset``, or
+                after ``close``.
         """
         actions = np.asarray(actions, np.float32)
         if actions.shape != self._action_shape:
@@ -228,6 +234,8 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
                 f"{self.id}: the action for environment {bad} is not finite; look at what chose "
                 "it: a policy whose weights or normaliser are no finite numbers"
             )
+        if self.closed:
+            raise TrimtabError(f"{self.id}: it is closed; make another one")
         if self._episode[0] < 0:
             raise TrimtabError(f"{self.id}: call reset() before step()")
         played = self._advance(self.active, actions)

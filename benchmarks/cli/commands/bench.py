@@ -83,6 +83,7 @@ def bench(
     command = command_line("bench", *(f"{key}={word}" for key, word in chosen_by.items() if word))
     console = Console(stderr=True, markup=False)
     _check_place(folder, loaded)
+    _ = loaded.composed  # a wrong word of the last run is told before the first run begins
     if detach == "true":
         given = {
             "suite": suite, "runs": runs, "out": out, "workers": workers, "launcher": launcher,

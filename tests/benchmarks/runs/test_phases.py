@@ -227,6 +227,20 @@ def test_a_phase_that_updates_nothing_is_refused_in_one_line(
     assert not (tmp_path / "runs").exists()
 
 
+def test_steps_that_no_phase_takes_are_refused_in_one_line(
+    words: list[str], tmp_path: Path
+) -> None:
+    text = METHOD.replace('Phase("gather", 96,', 'Phase("gather", 0,').replace(
+        'Phase("replay", 12,', 'Phase("replay", 0,'
+    )
+    text = text.replace('"online", budget.online_steps,', '"online", 0,')
+    (tmp_path / "still.py").write_text(text)
+    words = [word.replace("staged.Staged", "still.Staged") for word in words]
+    with pytest.raises(TrimtabError, match="does not learn from interaction; set online_steps=0"):
+        train(compose_run([*words, "online_steps=10"]))
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_phase_that_would_learn_from_rollouts_again_is_refused_in_one_line(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,7 +174,7 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
         ("tasks", ["hip"], "grid.methods.ppo is run on hip; did you mean hop"),
         ("tasks", "hop", "grid.methods.ppo.tasks must be a list"),
         ("budget", False, "grid.methods.ppo has seconds, tasks, words, no budget"),
-        ("words", "x", "grid.methods.ppo must be a list of words, or have words"),
+        ("words", "x", "grid.methods.ppo.words must be a list of words"),
     ):
         wrong: Any = copy.deepcopy(document)
         wrong["grid"]["methods"]["ppo"][key] = value
@@ -239,6 +239,20 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
         (("grid", "methods", "frozen"), ["online_steps=1"], "frozen must name one algorithm=, no"),
         (("grid", "methods", "sac", "base"), "flow", "sac.base must be true, false or a list"),
         (("grid", "methods", "sac", "base"), ["flo"], "sac starts from flo; did you mean flow"),
+        (("grid", "methods", "sac", "seconds"), "long", "sac.seconds=long: must be a number above"),
+        (("grid", "methods", "sac", "seconds"), [1], "sac.seconds=.1.: must be a number above 0"),
+        (("grid", "seconds"), -5, "grid.seconds=-5: must be a number above 0"),
+        (("grid", "seeds"), "x", "grid.seeds=x: must be whole numbers"),
+        (("grid", "tasks", "hop", "words"), [1], "hop.words has 1, which is no word; quote it"),
+        (("grid", "tasks", "hop", "bugdet"), [], "no grid.tasks.hop.bugdet; did you mean budget"),
+        (("grid", "bases", "flow"), [None], "grid.bases.flow has None, which is no word"),
+        (("grid", "bases", 1), [], "grid.bases has the name 1; quote it"),
+        (("grid", "variants"), "foo", "grid.variants must have entries by name"),
+        (("grid", "variants", "sack"), {}, "variants names the method sack; did you mean sac"),
+        (("grid", "methods", "sac", "budget"), "perhaps", "sac.budget must be true or false"),
+        (("grid", "methods", "sac", "data"), [1], "sac.data must be true or false"),
+        (("scale", 1), [], "the name of the scale 1 must be text; quote it"),
+        (("controls",), ["nope"], "controls: there is no method 'nope'"),
     ],
 )
 def test_a_wrong_grid_is_one_line(

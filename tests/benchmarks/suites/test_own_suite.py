@@ -171,6 +171,29 @@ def test_wrong_words_begin_no_run(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("algorithm=frozn", "suite mine: last: algorithm=frozn: did you mean frozen?"),
+        ("stop_at_success=1.5", "suite mine: last: stop_at_success=1.5: must be a number from 0"),
+        ("env=robotics/Nope", "suite mine: last: "),
+    ],
+)
+def test_a_wrong_word_of_the_last_run_begins_no_run(
+    word: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["env=robotics/PointMaze-TwoRoutes-v0", "policy=gaussian", "algorithm=bc"]
+    words += ["dataset=two_routes", "offline_steps=1"]
+    runs = {"first": {"overrides": words}, "last": {"overrides": [*words, word]}}
+    file = tmp_path / "mine.yaml"
+    file.write_text(yaml.safe_dump({"title": "Mine", "seeds": [0], "runs": runs}))
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", f"suite={file}", f"runs={tmp_path / 'runs'}"])
+    shown = capsys.readouterr().err
+    assert ended.value.code == 2 and said in shown and shown.count("\n") == 1, shown
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_the_page_of_suites_names_every_key_and_its_example_can_be_run(root: Path) -> None:
     page = (root / "docs" / "suites.md").read_text()
     keys = document._KEYS.keys() | grid._KEYS | grid._OF_SCALE | grid._OF_METHOD
