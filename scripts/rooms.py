@@ -186,7 +186,14 @@ def _inside(edges: Graph) -> Graph:
 
 
 def _needed(between: Graph) -> Graph:
-    """Return the imports that do not follow from others (a transitive reduction)."""
+    """Return the imports that do not follow from others (a transitive reduction).
+
+    Of rooms that reach one another none makes another's import needless: each would do so in turn.
+    """
+    together = {room: group[0] for group in circles(between) for room in group}
+
+    def one_circle(*some: str) -> bool:
+        return len({together.get(room, room) for room in some}) == 1
 
     def reached(room: str, seen: set[str]) -> set[str]:
         for other in between[room] - seen:
@@ -198,7 +205,11 @@ def _needed(between: Graph) -> Graph:
         room: {
             other
             for other in imported
-            if not any(other in reached(third, set()) for third in imported - {other})
+            if not any(
+                other in reached(third, set())
+                for third in imported - {other}
+                if not one_circle(third, room) and not one_circle(third, other)
+            )
         }
         for room, imported in between.items()
     }

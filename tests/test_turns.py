@@ -20,7 +20,7 @@ from trimtab.envs.core.quiet import quiet
 from trimtab.envs.engines.mujoco_kept import models_kept
 from trimtab.envs.registry import make
 from trimtab.policies.bundle import exporter
-from trimtab.turns import as_global_generator, in_turn, replaced
+from trimtab.turns import as_global_generator, in_turn, replaced, without_warnings
 
 # Python 3.12 warns of a fork where there are threads, and so does JAX.
 pytestmark = [
@@ -144,6 +144,38 @@ def test_changes_are_put_back_the_last_first_also_after_an_error() -> None:
             raise KeyError
     assert order == [2, 1, 0]
     assert vars(user)["mujoco"] is mujoco
+
+
+def test_what_cannot_be_put_back_keeps_nothing_else_from_it() -> None:
+    user = library()
+
+    def fails() -> None:
+        raise RuntimeError("not so")
+
+    with (
+        pytest.raises(RuntimeError, match="not so"),
+        replaced(user, "mujoco", 1),
+        in_turn() as note,
+    ):
+        note(fails)
+    assert vars(user)["mujoco"] is mujoco
+
+
+def test_warnings_are_told_after_a_block_that_hid_them() -> None:
+    """Also those that the block told of itself, by filters of its own."""
+
+    def warn() -> None:
+        warnings.warn_explicit("old", UserWarning, "file.py", 1, registry=registry)
+
+    registry: dict[str, object] = {}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        with without_warnings():
+            warn()
+            warnings.simplefilter("default")
+            warn()
+        warn()
+    assert [str(one.message) for one in told] == ["old", "old"]
 
 
 @pytest.mark.parametrize("one_of", ["replaced", "as_global_generator", "exporter"])

@@ -126,7 +126,7 @@ def without_data(config: RunConfig) -> Components | None:
 def _task_and_base(config: RunConfig) -> tuple[EnvSpec, Bundle | None]:
     """Return a run's task and base; all that it names is of use to its method."""
     env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
-    _check_uses(config, method_of(config))
+    check_uses(config, method_of(config))
     if config["dataset"] is None:
         _check_nothing_is_of_data(config)
     return env, None if config["base"] is None else load_base(config["base"])
@@ -250,7 +250,7 @@ def method_of(config: RunConfig) -> type[Algorithm]:
     return method
 
 
-def _check_uses(config: RunConfig, method: type[Algorithm]) -> None:
+def check_uses(config: RunConfig, method: type[Algorithm]) -> None:
     """Check that a method has what it uses, and is given nothing else."""
     from_data = config["offline_steps"] or config["offline_share"]
     needed = method.uses - {"start"} | (_start_of(config) if "start" in method.uses else set())

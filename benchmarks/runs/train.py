@@ -186,7 +186,10 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
             f"online_steps={config['online_steps']}, offline_steps={config['offline_steps']}: "
             f"{config.algorithm} would learn nothing; give it more of one of them"
         )
-    acts = any(phase.length and phase.unit == "steps" for phase in phases)
+    acts = any(
+        phase.length and (phase.unit == "steps" or isinstance(phase.feed, Trials))
+        for phase in phases
+    )
     if algorithm.learns and config["online_steps"] and not acts:
         raise _no_interaction(config)
     for phase in phases:

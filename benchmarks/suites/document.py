@@ -14,7 +14,7 @@ from trimtab.benchmarks.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 
-__all__ = ["check_document", "read_document"]
+__all__ = ["OF_SCALE", "check_document", "read_document"]
 
 _MOST_BYTES = 1 << 20  # of a suite's file; a larger one is read for minutes
 _KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
@@ -32,6 +32,13 @@ _KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "figure": (dict, "a figure of its own"),
 }
 """What a suite's file may have, and of what type each is."""
+OF_SCALE = frozenset(
+    {
+        "words", "seeds", "tasks", "bases", "methods", "variants", "published", "clone", "budget",
+        "data", "where_known", "leave_out", "seeds_of",
+    }
+)  # fmt: skip
+"""What a scale may have that is a mapping; all but the seeds are lists of words."""
 _OF_TASK = ("words", "clone", "budget", "data", "where_known")
 _OF_RUN = ("overrides", "with", "base", "seconds", "seeds")
 
@@ -91,9 +98,15 @@ def check_document(name: str, document: Any) -> None:
         _check_words(name, f"shared.{key}", words)
     for key, scale in document.get("scale", {}).items():
         says = scale if isinstance(scale, dict) else {"words": scale}
-        _check_words(name, f"scale.{key}", says.get("words", []))
         if not isinstance(key, str):
             raise TrimtabError(f"suite={name}: the name of the scale {key} must be text; quote it")
+        for part, value in says.items():
+            if part not in OF_SCALE:
+                known = nearest(str(part), OF_SCALE)
+                raise TrimtabError(f"suite={name}: there is no scale.{key}.{part}; {known}")
+            if part not in {"seeds", "seeds_of"}:
+                where = f"scale.{key}" + (f".{part}" if isinstance(scale, dict) else "")
+                _check_words(name, where, value)
         if "seeds" in says:
             _check_seeds(name, f"scale.{key}.seeds", says["seeds"])
         of_runs = says.get("seeds_of", {})
@@ -107,6 +120,8 @@ def check_document(name: str, document: Any) -> None:
     for label, against in document.get("baselines", {}).items():
         if not isinstance(label, str) or not isinstance(against, str | None):
             raise TrimtabError(f"suite={name}: baselines.{label} must name a method")
+    if "figure" in document:
+        _check_figure(name, document["figure"])
     _check_seeds(name, "seeds", document["seeds"])
     if not (document.get("runs") or "grid" in document):
         raise TrimtabError(f"suite={name}: it has neither runs nor a grid")
@@ -193,6 +208,25 @@ def _check_words(name: str, where: str, value: Any) -> None:
     for word in value:
         if not isinstance(word, str):
             raise TrimtabError(f"suite={name}: {where} has {word!r}, which is no word; quote it")
+
+
+def _check_figure(name: str, figure: Mapping[str, Any]) -> None:
+    """Check a figure of a suite's own."""
+    panels = figure.get("panels")
+    if not isinstance(panels, list) or not panels:
+        raise TrimtabError(f"suite={name}: figure.panels must be a list of what is drawn")
+    for number, panel in enumerate(panels):
+        for key in ("title", "run", "env"):
+            if not isinstance(panel, dict) or not isinstance(panel.get(key), str):
+                raise TrimtabError(f"suite={name}: figure.panels[{number}].{key} must be text")
+    if not isinstance(figure.get("open"), str):
+        raise TrimtabError(f"suite={name}: figure.open must be the id of a maze")
+    for key in ("seed", "episodes", "eval_seed"):
+        if type(figure.get(key)) is not int or figure[key] < (key == "episodes"):
+            least = int(key == "episodes")
+            raise TrimtabError(
+                f"suite={name}: figure.{key} must be a whole number, {least} or more"
+            )
 
 
 def _check_seconds(name: str, where: str, seconds: Any) -> None:

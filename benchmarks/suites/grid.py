@@ -23,6 +23,7 @@ from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.benchmarks.settings.groups import constructed_section, group_options
 from trimtab.benchmarks.settings.overrides import check_name
 from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.suites.document import OF_SCALE
 from trimtab.benchmarks.suites.naming import runs_once
 from trimtab.errors import TrimtabError
 
@@ -38,12 +39,6 @@ _KEYS = frozenset(
     {
         "methods", "tasks", "bases", "variants", "published", "clone", "budget", "where_known",
         "seconds", "seeds",
-    }
-)  # fmt: skip
-_OF_SCALE = frozenset(
-    {
-        "words", "seeds", "tasks", "bases", "methods", "variants", "published", "clone", "budget",
-        "data", "where_known", "leave_out", "seeds_of",
     }
 )  # fmt: skip
 _OF_METHOD = frozenset({"words", "base", "budget", "data", "seconds"})
@@ -73,8 +68,8 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
             f"suite {suite}: grid.published is for grids without bases; write its words as variants"
         )
     for key, value in narrowing.items():
-        if key not in _OF_SCALE:
-            raise TrimtabError(f"suite {suite}: its scale has {key}; {nearest(key, _OF_SCALE)}")
+        if key not in OF_SCALE:
+            raise TrimtabError(f"suite {suite}: its scale has {key}; {nearest(key, OF_SCALE)}")
         if key != "seeds_of":
             _check_words(suite, f"its scale's {key}", value)
     for key in ("bases", "tasks", "variants", "published"):

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.data.recipes import is_recipe_section, recipe_identity
+from trimtab.benchmarks.runs.build import check_uses
+from trimtab.benchmarks.runs.build import method_of as build_method_of
 from trimtab.benchmarks.runs.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
@@ -106,6 +108,7 @@ class Suite:
                 words = [*job.overrides, *(["base=x"] if job.base else [])]
                 try:
                     found[job.name] = config = compose_run(words)
+                    check_uses(config, build_method_of(config))
                     declared(config["env"], checked_names(config["env_options"] or {}))
                 except TrimtabError as error:
                     raise TrimtabError(f"suite {self.name}: {job.name}: {error}") from error
@@ -204,11 +207,23 @@ def load_suite(
         export=None if only else export,
         controls=tuple(document.get("controls", ())),
         tables=tuple(document.get("tables", ())),
-        figure=None if only else document.get("figure"),
+        figure=None if only else _figure(name, document, described),
         settings={"suite": document, "seeds": given}
         | chosen_scale
         | ({"only": only} if only else {}),
     )
+
+
+def _figure(
+    suite: str, document: Mapping[str, Any], runs: Collection[str]
+) -> Mapping[str, Any] | None:
+    """Return a suite's own figure, which draws runs of it."""
+    figure: Mapping[str, Any] | None = document.get("figure")
+    for panel in figure["panels"] if figure else ():
+        if panel["run"] not in runs:
+            near = nearest(panel["run"], runs)
+            raise TrimtabError(f"suite {suite}: figure draws the run {panel['run']}; {near}")
+    return figure
 
 
 def _methods(jobs: Sequence[Job]) -> set[str | None]:

@@ -211,22 +211,26 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
 
         Raises:
             TrimtabError: if the environment was not made with ``render=True``, if another thread
-                has drawn it, or if nothing can be drawn on this machine.
+                has drawn it, if it is closed, or if nothing can be drawn on this machine.
         """
+        if self._closed:
+            raise self._is_closed()
         if self.render_mode is None:
             raise TrimtabError("make the environment with render=True to see it")
         # What a simulator draws with belongs to one thread; in another, MuJoCo's picture is black.
-        self._drawn_in = self._drawn_in or threading.current_thread()
-        if self._drawn_in is not threading.current_thread():
+        here = threading.current_thread()
+        if self._drawn_in not in (None, here):
             raise TrimtabError(
                 f"{self.id}: it was drawn in the thread {self._drawn_in.name}, and is drawn "
                 "there alone; make an environment for each thread that draws"
             )
         try:
-            return np.asarray(cast(Any, self.raw.render()), np.uint8)
+            picture = np.asarray(cast(Any, self.raw.render()), np.uint8)
         except Exception as error:  # simulators and drivers raise anything
             line = " ".join(str(error).split())[:200]
             raise TrimtabError(f"it cannot be drawn ({line}); trimtab doctor says how") from error
+        self._drawn_in = here
+        return picture
 
     def close(self) -> None:
         """Close the simulator."""

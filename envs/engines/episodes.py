@@ -222,6 +222,8 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
             TrimtabError: if the actions have another shape or are not finite, before ``reset``, or
                 after ``close``.
         """
+        if self.closed:
+            raise TrimtabError(f"{self.id}: it is closed; make another one")
         actions = np.asarray(actions, np.float32)
         if actions.shape != self._action_shape:
             raise TrimtabError(
@@ -234,8 +236,6 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
                 f"{self.id}: the action for environment {bad} is not finite; look at what chose "
                 "it: a policy whose weights or normaliser are no finite numbers"
             )
-        if self.closed:
-            raise TrimtabError(f"{self.id}: it is closed; make another one")
         if self._episode[0] < 0:
             raise TrimtabError(f"{self.id}: call reset() before step()")
         played = self._advance(self.active, actions)

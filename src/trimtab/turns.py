@@ -12,7 +12,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -38,14 +38,29 @@ def in_turn() -> Iterator[Callable[[PutBack], None]]:
         try:
             yield _noted.append
         finally:
-            while len(_noted) > before:
-                _noted[-1]()
-                _noted.pop()
+            _put_back_after(before)
+
+
+def _put_back_after(count: int) -> None:
+    """Put back all that was noted after the first ``count``, the last first.
+
+    A change that cannot be put back keeps none of the others from it.
+    """
+    try:
+        with ExitStack() as stack:
+            for put_back in _noted[count:]:
+                stack.callback(put_back)
+    finally:
+        del _noted[count:]
 
 
 @contextmanager
 def replaced(owner: object, name: str, value: object) -> Iterator[None]:
-    """Let ``value`` be the attribute ``name`` of a module or a class, in turn."""
+    """Let ``value`` be the attribute ``name`` of a module or a class, in turn.
+
+    Raises:
+        KeyError: if it has no such attribute of its own.
+    """
     with in_turn() as note:
         note(functools.partial(setattr, owner, name, vars(owner)[name]))
         setattr(owner, name, value)
@@ -55,7 +70,10 @@ def replaced(owner: object, name: str, value: object) -> Iterator[None]:
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """Hide the warnings of the block, in turn, and those of other threads meanwhile."""
-    with replaced(warnings, "filters", []):
+    caught = warnings.catch_warnings()
+    with in_turn() as note:
+        caught.__enter__()  # changes nothing yet
+        note(functools.partial(caught.__exit__, None, None, None))
         warnings.simplefilter("ignore")
         yield
 
@@ -89,8 +107,7 @@ def _after_a_fork() -> None:
         _lock.release()
         return
     _lock = threading.RLock()
-    while _noted:
-        _noted.pop()()
+    _put_back_after(0)
 
 
 os.register_at_fork(after_in_child=_after_a_fork)

@@ -9,6 +9,7 @@ import pytest
 
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.registry import get_spec, make
+from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 
 ID = "pusht/PushT-v0"
@@ -118,3 +119,15 @@ def test_another_thread_cannot_draw_what_one_has_drawn() -> None:
         with pytest.raises(TrimtabError, match="it was drawn in the thread ThreadPool.*make an"):
             env.render()
         assert not np.array_equal(pool.submit(env.render).result(), first)
+
+
+def test_a_closed_environment_is_refused() -> None:
+    env, vector = make(ID, render=True), make_vec(ID, num_envs=2, seed=0)
+    for one in (env, vector):
+        one.reset(seed=0)
+        one.close()
+        for call in (one.reset, lambda one=one: one.step(one.action_space.sample())):
+            with pytest.raises(TrimtabError, match="PushT-v0: it is closed; make another one"):
+                call()
+    with pytest.raises(TrimtabError, match="it is closed"):
+        env.render()

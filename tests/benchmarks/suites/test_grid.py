@@ -133,7 +133,6 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
             "none": {"leave_out": ["hip-*"]},
             "nothing": {"leave_out": ["*"]},
             "twice": {"leave_out": ["*-ppo", "walk-ppo"]},
-            "misspelt": {"leaveout": ["hop-*"]},
             "more": {"seeds": [3], "seeds_of": {"walk-*": [4, 5], "*-ppo": [6]}},
             "strange": {"seeds_of": {"hip-*": [1]}},
         },
@@ -164,8 +163,9 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
         TrimtabError, match="only=hop-sax: no run is called that; there are: walk-s"
     ):
         load_suite(file, "runs", scale="small", only=["hop-sax"])
-    with pytest.raises(TrimtabError, match="its scale has leaveout; did you mean leave_out"):
-        suite_of(document, tmp_path, "misspelt")
+    misspelt = {**document, "scale": {"misspelt": {"leaveout": ["hop-*"]}}}
+    with pytest.raises(TrimtabError, match="no scale.misspelt.leaveout; did you mean leave_out"):
+        suite_of(misspelt, tmp_path)
     with pytest.raises(TrimtabError, match=r"its scale's leave_out names no run by hip-\*"):
         suite_of(document, tmp_path, "none")
     with pytest.raises(TrimtabError, match="has no run that its scale does not leave out"):
@@ -233,7 +233,7 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
         (("grid", "tasks", "hop", "words"), None, "grid.tasks.hop.words must be a list"),
         (("grid", "bases", "flow"), "policy=flow", "grid.bases.flow must be a list"),
         (("grid", "variants", "dsrl_sac", "wide"), None, "variants.dsrl_sac.wide must be a list"),
-        (("scale", "small", "tasks"), "hop", "its scale's tasks must be a list"),
+        (("scale", "small", "tasks"), "hop", "scale.small.tasks must be a list of words"),
         (("scale", "small", "seeds"), 3, "scale.small.seeds=3: must be whole numbers"),
         (("grid", "methods", "frozen"), {"budget": True}, "frozen must be a list of words, or ha"),
         (("grid", "methods", "frozen"), ["online_steps=1"], "frozen must name one algorithm=, no"),
@@ -252,6 +252,11 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
         (("grid", "methods", "sac", "budget"), "perhaps", "sac.budget must be true or false"),
         (("grid", "methods", "sac", "data"), [1], "sac.data must be true or false"),
         (("scale", 1), [], "the name of the scale 1 must be text; quote it"),
+        (("scale", "small", "tasks"), [["hop"]], "scale.small.tasks has .'hop'., which is no word"),
+        (("scale", "small", "budget"), [3], "scale.small.budget has 3, which is no word"),
+        (("scale", "whole", "wrds"), [], "there is no scale.whole.wrds; did you mean words"),
+        (("figure",), {}, "figure.panels must be a list"),
+        (("figure",), {"panels": [{"title": "a"}]}, r"figure.panels.0..run must be text"),
         (("controls",), ["nope"], "controls: there is no method 'nope'"),
     ],
 )

@@ -176,7 +176,8 @@ def test_wrong_words_begin_no_run(
     [
         ("algorithm=frozn", "suite mine: last: algorithm=frozn: did you mean frozen?"),
         ("stop_at_success=1.5", "suite mine: last: stop_at_success=1.5: must be a number from 0"),
-        ("env=robotics/Nope", "suite mine: last: "),
+        ("env=robotics/Nope", "suite mine: last: unknown environment 'robotics/Nope'"),
+        ("algorithm=dsrl_sac", "suite mine: last: "),
     ],
 )
 def test_a_wrong_word_of_the_last_run_begins_no_run(
@@ -196,7 +197,7 @@ def test_a_wrong_word_of_the_last_run_begins_no_run(
 
 def test_the_page_of_suites_names_every_key_and_its_example_can_be_run(root: Path) -> None:
     page = (root / "docs" / "suites.md").read_text()
-    keys = document._KEYS.keys() | grid._KEYS | grid._OF_SCALE | grid._OF_METHOD
+    keys = document._KEYS.keys() | document.OF_SCALE | grid._KEYS | grid._OF_METHOD
     assert {key for key in keys - {"figure"} if f"`{key}`" not in page} == set()
     example = str(root / "docs" / "examples" / "clones_grid.yaml")
     whole, short = (load_suite(example, "runs", scale=scale) for scale in ("whole", "short"))

@@ -237,7 +237,7 @@ def test_paths_with_awkward_letters_survive_as_overrides() -> None:
         ("runs: {3: {}}", "the name of the run 3 must be text; quote it"),
         ("export: b\nruns: {a: {}}", "export=b: there are: a"),
         ("baselines: {a: 3}\nruns: {a: {}}", "baselines.a must name a method"),
-        ("scale: {ci: {words: 3}}\nruns: {a: {}}", "scale.ci must be a list"),
+        ("scale: {ci: {words: 3}}\nruns: {a: {}}", "scale.ci.words must be a list"),
         ("scale: {ci: {seeds: 3}}\nruns: {a: {}}", "scale.ci.seeds=3: must be whole numbers"),
     ],
 )
