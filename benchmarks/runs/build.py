@@ -45,7 +45,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash
 from trimtab.types import Batch, BatchSpec, PolicySpec, Statistics
 
-__all__ = ["Components", "components", "without_data"]
+__all__ = ["Components", "check_uses", "components", "without_data"]
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def without_data(config: RunConfig) -> Components | None:
 def _task_and_base(config: RunConfig) -> tuple[EnvSpec, Bundle | None]:
     """Return a run's task and base; all that it names is of use to its method."""
     env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
-    check_uses(config, method_of(config))
+    check_uses(config)
     if config["dataset"] is None:
         _check_nothing_is_of_data(config)
     return env, None if config["base"] is None else load_base(config["base"])
@@ -250,8 +250,13 @@ def method_of(config: RunConfig) -> type[Algorithm]:
     return method
 
 
-def check_uses(config: RunConfig, method: type[Algorithm]) -> None:
-    """Check that a method has what it uses, and is given nothing else."""
+def check_uses(config: RunConfig) -> None:
+    """Check that a run's method has what it uses, and is given nothing else.
+
+    Raises:
+        TrimtabError: naming the setting that it lacks, or makes no use of.
+    """
+    method = method_of(config)
     from_data = config["offline_steps"] or config["offline_share"]
     needed = method.uses - {"start"} | (_start_of(config) if "start" in method.uses else set())
     used = needed | method.takes | ({"dataset"} if from_data else set())

@@ -1,4 +1,4 @@
-"""What a suite's file says: read, and checked where it is a user's own."""
+"""What a suite's file says: read, and its shapes checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trimtab.benchmarks.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 
-__all__ = ["OF_SCALE", "check_document", "read_document"]
+__all__ = ["check_document", "read_document"]
 
 _MOST_BYTES = 1 << 20  # of a suite's file; a larger one is read for minutes
 _KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
@@ -32,7 +32,7 @@ _KEYS: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "figure": (dict, "a figure of its own"),
 }
 """What a suite's file may have, and of what type each is."""
-OF_SCALE = frozenset(
+_OF_SCALE = frozenset(
     {
         "words", "seeds", "tasks", "bases", "methods", "variants", "published", "clone", "budget",
         "data", "where_known", "leave_out", "seeds_of",
@@ -57,7 +57,9 @@ def read_document(name: str) -> tuple[str, dict[str, Any]]:
     if path.suffix not in {".yaml", ".yml"}:
         if len(path.parts) > 1 or name.startswith("."):
             raise TrimtabError(f"suite={name}: must be a name, or a file that ends in .yaml")
-        return name, load_group("suite", name)
+        packaged = load_group("suite", name)
+        check_document(name, packaged)
+        return name, packaged
     try:
         text = read_bytes(path, _MOST_BYTES)
     except TrimtabError as error:
@@ -101,8 +103,8 @@ def check_document(name: str, document: Any) -> None:
         if not isinstance(key, str):
             raise TrimtabError(f"suite={name}: the name of the scale {key} must be text; quote it")
         for part, value in says.items():
-            if part not in OF_SCALE:
-                known = nearest(str(part), OF_SCALE)
+            if part not in _OF_SCALE:
+                known = nearest(str(part), _OF_SCALE)
                 raise TrimtabError(f"suite={name}: there is no scale.{key}.{part}; {known}")
             if part not in {"seeds", "seeds_of"}:
                 where = f"scale.{key}" + (f".{part}" if isinstance(scale, dict) else "")

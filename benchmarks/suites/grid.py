@@ -23,7 +23,6 @@ from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.benchmarks.settings.groups import constructed_section, group_options
 from trimtab.benchmarks.settings.overrides import check_name
 from trimtab.benchmarks.settings.words import nearest
-from trimtab.benchmarks.suites.document import OF_SCALE
 from trimtab.benchmarks.suites.naming import runs_once
 from trimtab.errors import TrimtabError
 
@@ -50,7 +49,7 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
 
     Args:
         suite: its name, for messages.
-        grid: what its file says.
+        grid: what its file says, whose shapes are checked (``document.check_document``).
         narrowing: what the chosen scale says of it.
 
     Raises:
@@ -61,21 +60,10 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
         raise TrimtabError(f"suite {suite}: its grid must have methods and tasks, by their names")
     for key in grid.keys() - _KEYS:
         raise TrimtabError(f"suite {suite}: its grid has {', '.join(sorted(_KEYS))}, no {key}")
-    for key in ("clone", "budget", "where_known"):
-        _check_words(suite, f"grid.{key}", grid.get(key, []))
     if "published" in grid and "bases" in grid:
         raise TrimtabError(
             f"suite {suite}: grid.published is for grids without bases; write its words as variants"
         )
-    for key, value in narrowing.items():
-        if key not in OF_SCALE:
-            raise TrimtabError(f"suite {suite}: its scale has {key}; {nearest(key, OF_SCALE)}")
-        if key != "seeds_of":
-            _check_words(suite, f"its scale's {key}", value)
-    for key in ("bases", "tasks", "variants", "published"):
-        for name, value in (grid.get(key) or {}).items():
-            for inner, words in (value if isinstance(value, Mapping) else {"": value}).items():
-                _check_words(suite, f"grid.{key}.{name}" + (f".{inner}" if inner else ""), words)
     rest = {key: grid[key] for key in ("seconds", "seeds") if key in grid}
     chosen = _Grid(suite, grid, narrowing)
     runs = chosen.from_bases() if "bases" in grid else chosen.without_bases()
@@ -104,11 +92,6 @@ def matching(suite: str, key: str, pattern: object, runs: Collection[str]) -> li
     if not found:
         raise TrimtabError(f"suite {suite}: its scale's {key} names no run by {pattern}")
     return found
-
-
-def _check_words(suite: str, where: str, value: Any) -> None:
-    if not isinstance(value, list):
-        raise TrimtabError(f"suite {suite}: {where} must be a list")
 
 
 class _Grid:
@@ -167,7 +150,6 @@ class _Grid:
             return described, {}, self.grid["tasks"]
         self._check_method(method, described, _WITHOUT_BASES)
         tasks = described.get("tasks", list(self.grid["tasks"]))
-        _check_words(self.suite, f"grid.methods.{method}.tasks", tasks)
         for task in tasks:
             if task not in self.grid["tasks"]:
                 raise TrimtabError(

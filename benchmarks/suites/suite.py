@@ -17,7 +17,6 @@ from typing import Any
 
 from trimtab.benchmarks.data.recipes import is_recipe_section, recipe_identity
 from trimtab.benchmarks.runs.build import check_uses
-from trimtab.benchmarks.runs.build import method_of as build_method_of
 from trimtab.benchmarks.runs.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
@@ -108,7 +107,7 @@ class Suite:
                 words = [*job.overrides, *(["base=x"] if job.base else [])]
                 try:
                     found[job.name] = config = compose_run(words)
-                    check_uses(config, build_method_of(config))
+                    check_uses(config)
                     declared(config["env"], checked_names(config["env_options"] or {}))
                 except TrimtabError as error:
                     raise TrimtabError(f"suite {self.name}: {job.name}: {error}") from error

@@ -128,7 +128,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
             TrimtabError: if the environment returns something else, or is closed.
         """
         if self._closed:
-            raise self._is_closed()
+            raise self._closed_error()
         if seed is not None:
             super().reset(seed=seed)
         result: Any = self._reset_raw(seed, options)
@@ -166,7 +166,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
                 finite number, or is closed.
         """
         if self._closed:
-            raise self._is_closed()
+            raise self._closed_error()
         # A copy: what an environment writes into it must not reach who chose the action.
         result: Any = self.raw.step(np.array(action))
         if not self._step_seen:
@@ -214,7 +214,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
                 has drawn it, if it is closed, or if nothing can be drawn on this machine.
         """
         if self._closed:
-            raise self._is_closed()
+            raise self._closed_error()
         if self.render_mode is None:
             raise TrimtabError("make the environment with render=True to see it")
         # What a simulator draws with belongs to one thread; in another, MuJoCo's picture is black.
@@ -237,5 +237,5 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         self._closed = True
         self.raw.close()
 
-    def _is_closed(self) -> TrimtabError:
+    def _closed_error(self) -> TrimtabError:
         return TrimtabError(f"{self.id}: it is closed; make another one")

@@ -57,7 +57,7 @@ def unrepeated() -> Iterator[None]:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence the exporter's remarks, which concern nobody who exports a policy."""
-    with in_turn() as note, without_warnings():
+    with without_warnings(), in_turn() as note:
         for logger in map(logging.getLogger, _CHATTY):
             note(functools.partial(logger.setLevel, logger.level))
             logger.setLevel(logging.ERROR)

@@ -197,7 +197,7 @@ def test_a_wrong_word_of_the_last_run_begins_no_run(
 
 def test_the_page_of_suites_names_every_key_and_its_example_can_be_run(root: Path) -> None:
     page = (root / "docs" / "suites.md").read_text()
-    keys = document._KEYS.keys() | document.OF_SCALE | grid._KEYS | grid._OF_METHOD
+    keys = document._KEYS.keys() | document._OF_SCALE | grid._KEYS | grid._OF_METHOD
     assert {key for key in keys - {"figure"} if f"`{key}`" not in page} == set()
     example = str(root / "docs" / "examples" / "clones_grid.yaml")
     whole, short = (load_suite(example, "runs", scale=scale) for scale in ("whole", "short"))
