@@ -109,6 +109,24 @@ def test_a_fork_has_none_of_the_changes_of_other_threads() -> None:
     assert np.random.random() == draw
 
 
+def test_a_change_is_noted_before_it_is_made() -> None:
+    kept: list[bool] = []
+
+    class Watched(types.ModuleType):
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if value == "changed":  # another thread forks at this very moment
+                with ThreadPoolExecutor(1) as pool:
+                    as_before = pool.submit(in_a_fork, lambda: vars(self)["name"] == "before")
+                    kept.append(as_before.result())
+
+    library = Watched("library")
+    vars(library)["name"] = "before"
+    with replaced(library, "name", "changed"):
+        pass
+    assert kept == [True] and vars(library)["name"] == "before"
+
+
 def test_forks_at_any_moment_have_no_changes() -> None:
     """A fork between the change of a stream and the note of what it was would keep the change."""
     before = sys.stdout, sys.stderr, warnings.filters
