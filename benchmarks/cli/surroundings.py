@@ -23,7 +23,7 @@ def check_streams() -> None:
     """Open what of the standard streams is closed, so that no file gets the number of one.
 
     A library that writes to standard error by its number would write into that file. What standard
-    output has no letter for, as in a C locale, is written as ``\\u2013``.
+    output has no letter for, as in a C locale, is written as Python's escape of it.
 
     Raises:
         TrimtabError: if standard output is closed: no result could be shown.

@@ -75,7 +75,7 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
 def atomic_write_text(path: str | Path, text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8, whole or not at all.
 
-    Bytes of a file's name that are no UTF-8 stand in it as ``\\udcf6``, as Python shows them.
+    Bytes of a file's name that are no UTF-8 stand in it as Python's escapes of them.
     """
     atomic_write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
