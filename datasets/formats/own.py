@@ -20,8 +20,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "LAST_OBSERVED", "Own", "check_replaceable", "common_infos", "ends_of", "flag_ends",
-    "flags_of", "missing_ends", "need", "no_reward", "parse", "text_of",
+    "DOUBTS", "LAST_OBSERVED", "Own", "check_ends", "check_replaceable", "common_infos", "ends_of",
+    "flag_ends", "flags_of", "is_picture", "missing_ends", "need", "no_reward", "parse", "text_of",
     "uneven_infos", "with_common_infos",
 ]  # fmt: skip
 
@@ -31,6 +31,12 @@ Infos = dict[str, tuple[str, tuple[int, ...]]]
 
 LAST_OBSERVED = "last_observed"
 """Key of which episodes' last observations were recorded; it lacks where all of them were."""
+
+DOUBTS = "doubts"
+"""Key of a recipe: what a reader doubts of the data, as the fields of a ``lint.Finding`` each.
+
+A line tells of each when the data is read, and ``lint.check`` reports it.
+"""
 
 _DIGEST = "sha256"
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -184,3 +190,29 @@ def flag_ends(
     """Return the terminations and truncations of an episode that ends at its last step."""
     last = np.arange(steps) == steps - 1
     return last & terminated, last & (not terminated)
+
+
+def check_ends(flags: npt.NDArray[Any], place: str) -> None:
+    """Check that nothing but an episode's last step ends it.
+
+    Args:
+        flags: ``[T]`` which steps end the episode.
+        place: opens the message.
+
+    Raises:
+        TrimtabError: if another step does.
+    """
+    inside = np.flatnonzero(flags[:-1])
+    if len(inside):
+        raise TrimtabError(
+            f"{place}: step {inside[0]} of {len(flags)} already ends the episode; split it there, "
+            "or correct the flag"
+        )
+
+
+def is_picture(dimensions: int, *, floats: bool) -> bool:
+    """Tell pictures from points, by the dimensions of an array of rows.
+
+    Only floats can be a table of coordinates.
+    """
+    return dimensions > 3 or (dimensions == 3 and not floats)
