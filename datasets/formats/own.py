@@ -20,9 +20,9 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "DOUBTS", "LAST_OBSERVED", "Own", "check_ends", "check_replaceable", "common_infos", "ends_of",
-    "flag_ends", "flags_of", "is_picture", "missing_ends", "need", "no_reward", "parse", "text_of",
-    "uneven_infos", "with_common_infos",
+    "DOUBTS", "LAST_OBSERVED", "Own", "check_continuous", "check_ends", "check_replaceable",
+    "common_infos", "ends_of", "flag_ends", "flags_of", "is_picture", "missing_ends", "need",
+    "no_reward", "parse", "text_of", "uneven_infos", "with_common_infos",
 ]  # fmt: skip
 
 Own = dict[str, Any]
@@ -190,6 +190,24 @@ def flag_ends(
     """Return the terminations and truncations of an episode that ends at its last step."""
     last = np.arange(steps) == steps - 1
     return last & terminated, last & (not terminated)
+
+
+def check_continuous(actions: npt.NDArray[Any], place: str, *, discrete: bool = False) -> None:
+    """Check that the actions of a file are continuous.
+
+    Args:
+        actions: as they are stored.
+        place: opens the message.
+        discrete: whether the file says that they are discrete.
+
+    Raises:
+        TrimtabError: if they are discrete: whole numbers, or one number a row without a width.
+    """
+    if discrete or actions.dtype.kind != "f" or actions.ndim == 1:
+        raise TrimtabError(
+            f"{place}: discrete actions (type {actions.dtype}, shape {actions.shape}); only "
+            "continuous ones are supported: floats of shape (N, A)"
+        )
 
 
 def check_ends(flags: npt.NDArray[Any], place: str) -> None:

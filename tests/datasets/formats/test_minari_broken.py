@@ -107,7 +107,11 @@ BROKEN_FILES: list[tuple[str, Callable[[h5py.File], None], str]] = [
     ("shape", replace_array("actions", np.zeros((1, 5))), r"'actions': shape \(1, 5\)"),
     ("length", replace_array("observations", np.zeros((1, 3))), r"shape \(1, 3\), expected \(2, 3"),
     ("nan", replace_array("observations", np.full((2, 3), np.nan)), "'observations': NaN"),
-    ("overflow", replace_array("rewards", [1e300]), "its rewards_sum is .*, but the rewards' sum is 1e\\+300"),
+    (
+        "overflow",
+        replace_array("rewards", [1e300]),
+        "its rewards_sum is .*, but the rewards' sum is 1e\\+300",
+    ),
     ("flags", replace_array("terminations", [7]), "'terminations': not one flag of 0 or 1 a row"),
     ("total_steps", set_steps, "episode 1: its total_steps is 9, expected 1"),
     ("claim", claim_too_much, "needs 8796093022208 bytes, 0 are stored"),
