@@ -15,8 +15,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +45,8 @@ _CONSOLIDATED = ".zmetadata"
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-class Missing(NamedTuple):
+@dataclass(frozen=True)
+class Missing:
     """The chunks of an array that are not stored; its fill value stands for their numbers.
 
     Attributes:
