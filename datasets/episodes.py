@@ -75,14 +75,12 @@ class Episode:
     roundings: Mapping[str, Rounding] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        roundings = {}
-        for name in ("observations", "actions", "rewards"):
-            given = getattr(self, name)
-            array = _frozen(given, np.float32, name)
-            if name != "rewards" and (found := rounding_of(given, array)) is not None:
-                roundings[name] = found
-            object.__setattr__(self, name, array)
-        object.__setattr__(self, "roundings", roundings)
+        given = {name: getattr(self, name) for name in ("observations", "actions", "rewards")}
+        for name, array in given.items():
+            object.__setattr__(self, name, _frozen(array, np.float32, name))
+        roundings = {name: rounding_of(array, getattr(self, name)) for name, array in given.items()}
+        found = {name: rounding for name, rounding in roundings.items() if rounding is not None}
+        object.__setattr__(self, "roundings", found)
         for name in ("terminations", "truncations"):
             object.__setattr__(self, name, _frozen(getattr(self, name), np.bool_, name))
         infos = {name: _frozen(self.infos[name], None, name) for name in sorted(self.infos)}

@@ -95,9 +95,22 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     )
 
 
-def _is_vector(name: str, shape: tuple[int, ...], kind: str) -> bool:
+def _is_vector(name: str, shape: tuple[int, ...], letter: str) -> bool:
     """Return whether an array is read: a group below, a text or a picture is not."""
-    return not ("/" in name or kind in _NO_NUMBERS or is_picture(len(shape), floats=kind == "f"))
+    if name.count("/") or letter in _NO_NUMBERS:
+        return False
+    return not is_picture(len(shape), floats=letter == "f")
+
+
+def _lost(store: Store, name: str) -> str:
+    """Return what is lost of an array some of whose chunks are not stored, or nothing."""
+    missing = store.missing(name)
+    if not 0 < missing.count < missing.whole:
+        return ""
+    return (
+        f"{missing.count} of its {missing.whole} chunks are not stored, the first that of rows "
+        f"{missing.rows[0]} to {missing.rows[1]}"
+    )
 
 
 def _missing_chunks(store: Store, names: Iterable[str], where: str) -> Iterator[list[str]]:
@@ -106,17 +119,12 @@ def _missing_chunks(store: Store, names: Iterable[str], where: str) -> Iterator[
     Raises:
         TrimtabError: if it is the ends of the episodes.
     """
-    for name in [_ENDS, *(f"data/{name}" for name in names)]:
-        missing = store.missing(name)
-        if 0 < missing.count < missing.whole:
-            what = (
-                f"{missing.count} of its {missing.whole} chunks are not stored, the first that of "
-                f"rows {missing.rows[0]} to {missing.rows[1]}"
-            )
-            if name == _ENDS:
-                raise TrimtabError(f"{where}, key '{name}': {what}; {_ADVICE}")
+    if what := _lost(store, _ENDS):
+        raise TrimtabError(f"{where}, key '{_ENDS}': {what}; {_ADVICE}")
+    for name in names:
+        if what := _lost(store, f"data/{name}"):
             yield [
-                "error", "missing-chunk", f"key '{name}'",
+                "error", "missing-chunk", f"key 'data/{name}'",
                 f"{what}: the fill value is read there; if the writer did not leave them out, "
                 "fetch a fresh copy",
             ]  # fmt: skip

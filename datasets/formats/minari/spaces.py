@@ -75,7 +75,7 @@ def parts_of(space: Mapping[str, Any], where: str, path: str = "", depth: int = 
     """
     try:
         if space["type"] not in ("Dict", "Tuple"):
-            return [_part(space, path)]
+            return [_KINDS.get(space["type"], _other)(space, path)]
         below = space["subspaces"]
         named = (
             below.items()
@@ -96,19 +96,31 @@ def parts_of(space: Mapping[str, Any], where: str, path: str = "", depth: int = 
     return [part for parts in inside for part in parts]
 
 
-def _part(space: Mapping[str, Any], path: str) -> Part:
-    kind = space["type"]
-    if kind == "Box":
-        shape = tuple(int(size) for size in space["shape"])
-        picture = is_picture(len(shape) + 1, floats=str(space["dtype"]).startswith("float"))
-        return Part(path, shape, vector=not picture and 0 < math.prod(shape) <= _MOST_NUMBERS)
-    if kind == "MultiBinary":
-        shape = tuple(np.atleast_1d(np.array(space["n"], dtype=np.int64)).tolist())
-        return Part(path, shape, vector=0 < math.prod(shape) <= _MOST_NUMBERS)
-    if kind in ("Discrete", "MultiDiscrete"):
-        counts = np.array(space["n" if kind == "Discrete" else "nvec"], dtype=np.int64)
-        starts = np.broadcast_to(np.array(space.get("start", 0), np.int64), counts.shape)
-        choices = tuple(zip(starts.ravel().tolist(), counts.ravel().tolist(), strict=True))
-        fits = min(counts.ravel()) > 0 and counts.sum(dtype=np.float64) <= _MOST_NUMBERS
-        return Part(path, counts.shape, choices, vector=bool(fits))
+def _box(space: Mapping[str, Any], path: str) -> Part:
+    shape = tuple(int(size) for size in space["shape"])
+    picture = is_picture(len(shape) + 1, floats=str(space["dtype"]).startswith("float"))
+    return Part(path, shape, vector=not picture and _fits(math.prod(shape)))
+
+
+def _switches(space: Mapping[str, Any], path: str) -> Part:
+    shape = tuple(np.atleast_1d(np.array(space["n"], dtype=np.int64)).tolist())
+    return Part(path, shape, vector=_fits(math.prod(shape)))
+
+
+def _choices(space: Mapping[str, Any], path: str) -> Part:
+    counts = np.array(space["nvec"] if "nvec" in space else space["n"], dtype=np.int64)
+    starts = np.broadcast_to(np.array(space.get("start", 0), np.int64), counts.shape)
+    choices = tuple(zip(starts.ravel().tolist(), counts.ravel().tolist(), strict=True))
+    fits = counts.size and counts.min() > 0 and _fits(counts.sum(dtype=np.float64))
+    return Part(path, counts.shape, choices, vector=bool(fits))
+
+
+def _other(space: Mapping[str, Any], path: str) -> Part:
     return Part(path, (), vector=False)  # such as a text
+
+
+def _fits(numbers: float) -> bool:
+    return 0 < numbers <= _MOST_NUMBERS
+
+
+_KINDS = {"Box": _box, "MultiBinary": _switches, "Discrete": _choices, "MultiDiscrete": _choices}
