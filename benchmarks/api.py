@@ -110,8 +110,8 @@ def train(
         more: further settings, such as ``seed=1``.
 
     Raises:
-        Stopped: if the process is told to end, or a callback asks for it: the run's state is saved,
-            and the same call goes on.
+        Stopped: if the process is told to end: the run's state is saved, and the same call goes
+            on.
         TrimtabError: on wrong settings, as one line.
 
     Example:
