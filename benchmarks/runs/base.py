@@ -15,7 +15,7 @@ from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Reading
-from trimtab.policies.bundle.bundle import Bundle, bundle_hash, load_bundle
+from trimtab.policies.bundle.bundle import Bundle, bundle_hash, open_bundle
 from trimtab.types import PolicySpec
 
 __all__ = [
@@ -38,7 +38,7 @@ def load_base(path: str) -> Bundle:
     """
     folder = policy_folder(path)
     try:
-        return load_bundle(folder)
+        return open_bundle(folder)
     except TrimtabError as error:
         if is_run(folder.parent):
             what = str(error).split("; ")[0]  # its advice is for a bundle that stands alone

@@ -80,7 +80,8 @@ class SavedWhole:
             check_same(_shared(self.algorithm), self._shared, self.config.algorithm)
             if self.generated is not None and self.parts.make_generator is not None:
                 generator = self.parts.make_generator(again)
-                generator.begin(self.generated.learned_from)
+                generator.begin(self.generated.learned_from)  # which may draw from it
+                self.generated.learned_from.load_state_dict(state["dataset"]["learned_from"])
                 take_on(generator, state["dataset"]["generator"], f"source={self.config.source}")
                 check_same(self.generated.generator, generator, f"source={self.config.source}")
         finally:
@@ -135,10 +136,10 @@ def _shared(algorithm: Algorithm) -> dict[str, Any]:
     """Return the data of a user's own classes: their objects share it, and two processes do not."""
     kinds = (type(one).__mro__ for one in [algorithm, *algorithm.policy.modules()])
     return {
-        f"{kind.__qualname__}.{name}": value
+        f"{kind.__qualname__}.{attribute}": value
         for kind in dict.fromkeys(chain.from_iterable(kinds))
         if kind.__module__.partition(".")[0] not in _NOT_OWN
-        for name, value in vars(kind).items()
-        if isinstance(value, _DATA) and not name.startswith("__")
-        if name not in getattr(kind, "unsaved", ())
+        for attribute, value in vars(kind).items()
+        if isinstance(value, _DATA) and not attribute.startswith("__")
+        if attribute not in getattr(kind, "unsaved", ())
     }
