@@ -50,6 +50,7 @@ from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.episodes import Dataset
 from trimtab.errors import TrimtabError
+from trimtab.policies.registry import check_is_kind
 
 __all__ = ["check", "is_done", "train"]
 
@@ -126,6 +127,7 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
         raise TrimtabError(f"out={config['out']}: is the folder of a run; name one that holds runs")
     chosen_trackers(config["tracker"])
     algorithm = parts.make_algorithm()
+    check_is_kind(algorithm.policy)
     _check_phases(config, parts, algorithm)
     if parts.make_generator is not None:
         phases = algorithm.phases(budget_of(config))
