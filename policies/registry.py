@@ -42,9 +42,9 @@ def check_is_kind(policy: Policy) -> None:
     made_by = type(policy)
     if policy_kinds().get(policy.kind) is not made_by:
         raise TrimtabError(
-            f"policy: {made_by.__module__}.{made_by.__qualname__} is no kind of policy that a bundle "
-            f"could name; put its module, with this class alone, into policies/kinds/ of a plug-in "
-            "(trimtab --with ./mine, docs/plug-ins.md)"
+            f"policy: {made_by.__module__}.{made_by.__qualname__} is no kind of policy that a "
+            "bundle could name; put its module, with this class alone, into policies/kinds/ of a "
+            "plug-in (trimtab --with ./mine, docs/plug-ins.md)"
         )
 
 
