@@ -22,6 +22,7 @@ from trimtab.benchmarks.core.differences import differences
 from trimtab.benchmarks.runs.unsaved import check_same, take_on
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
+from trimtab.policies.features import observations
 from trimtab.policies.registry import build_policy, check_is_kind
 from trimtab.types import Batch, PolicySpec, Rollout
 
@@ -246,8 +247,8 @@ def rebuilt(policy: Policy, task: PolicySpec) -> Policy:
     again = build_policy(json.loads(json.dumps(policy.config())))
     again.load_state_dict(policy.state_dict())
     with torch.no_grad():
-        obs = torch.rand(4, *_row(policy), generator=torch.Generator().manual_seed(0))
-        given: Any = obs if not spec.parts else _by_parts(policy, 4)
+        flat = torch.rand(4, spec.obs_dim, generator=torch.Generator().manual_seed(0))
+        given = observations(flat, spec)
         noise = policy.sample_noise(4)
         action = policy(given, noise)
         require(
@@ -258,14 +259,6 @@ def rebuilt(policy: Policy, task: PolicySpec) -> Policy:
     shape = (4, spec.horizon, spec.action_dim)
     require(action.shape == shape, f"the policy gives shape {tuple(action.shape)} for {shape}")
     return policy
-
-
-def _row(policy: Policy) -> tuple[int, ...]:
-    return next(iter(policy.spec.layout.values())).shape
-
-
-def _by_parts(policy: Policy, rows: int) -> dict[str, Tensor]:
-    return {name: torch.rand(rows, *part.shape) for name, part in policy.spec.layout.items()}
 
 
 def written(policy: Policy) -> str:

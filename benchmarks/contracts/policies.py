@@ -15,6 +15,7 @@ from trimtab.benchmarks.contracts.made_up import SPEC
 from trimtab.benchmarks.contracts.methods import rebuilt, written
 from trimtab.benchmarks.core.differences import differences
 from trimtab.policies.base import Policy
+from trimtab.policies.features import observations
 from trimtab.policies.registry import build_policy, check_is_kind
 from trimtab.types import Batch, PolicySpec
 
@@ -37,10 +38,16 @@ class Subject:
     spec: PolicySpec = SPEC
 
     def drawn(self, policy: Policy, rows: int = _ROWS) -> tuple[Tensor, Tensor]:
-        """Return observations ``[rows, O]`` and noise."""
-        generator = torch.Generator().manual_seed(7)
+        """Return observations as vectors ``[rows, O]``, and noise."""
+        generator = torch.Generator().manual_seed(1)
         obs = torch.randn(rows, policy.spec.obs_dim, generator=generator)
         return obs, torch.randn(rows, *policy.noise_shape, generator=generator)
+
+
+def _act(policy: Policy, obs: Tensor, noise: Tensor) -> Tensor:
+    """Return the chunks of observations that are given as one vector a row."""
+    action: Tensor = policy(observations(obs, policy.spec), noise)
+    return action
 
 
 def clonable(policy: Policy) -> bool:
@@ -59,7 +66,7 @@ def check_shapes(subject: Subject) -> str:
     """It maps observations and noise to finite chunks of the task's shapes, float32."""
     policy = subject.make()
     obs, noise = subject.drawn(policy)
-    action = policy(obs, noise)
+    action = _act(policy, obs, noise)
     shape = (_ROWS, policy.spec.horizon, policy.spec.action_dim)
     require(action.shape == shape, f"forward() gives shape {tuple(action.shape)} for {shape}")
     require(action.dtype == torch.float32, f"forward() gives {action.dtype}; give float32")
@@ -74,22 +81,24 @@ def check_function(subject: Subject) -> str:
     policy = subject.make()
     obs, noise = subject.drawn(policy)
     with torch.no_grad():
-        action = policy(obs, noise)
-        again = policy(obs, noise)
+        action = _act(policy, obs, noise)
+        again = _act(policy, obs, noise)
         require(
             torch.equal(action, again),
             "the same observation and noise give another action; all chance comes from the noise",
         )
         for row in range(_ROWS):
-            alone = policy(obs[row : row + 1], noise[row : row + 1])
+            alone = _act(policy, obs[row : row + 1], noise[row : row + 1])
             same = torch.allclose(alone, action[row : row + 1], atol=1e-5, rtol=1e-5)
             require(same, "a row's action depends on the other rows of its batch")
         none = policy.noise_shape == (0,)
-        moved = torch.equal(action, policy(obs, noise + 0.5))
+        moved = torch.equal(action, _act(policy, obs, noise + 0.5))
         require(moved == none, "the noise has no effect; say noise_shape=(0,) where there is none")
-        require(not torch.equal(action, policy(obs + 0.5, noise)), "the observation has no effect")
-        calm = policy.act(obs, deterministic=True)
-        zero = torch.equal(calm, policy(obs, torch.zeros_like(noise)))
+        require(
+            not torch.equal(action, _act(policy, obs + 0.5, noise)), "the observation has no effect"
+        )
+        calm = policy.act(observations(obs, policy.spec), deterministic=True)
+        zero = torch.equal(calm, _act(policy, obs, torch.zeros_like(noise)))
         require(zero and not calm.requires_grad, "act(deterministic=True) is not that of noise 0")
     return "of each row's observation and noise alone"
 
@@ -100,7 +109,7 @@ def check_limits(subject: Subject) -> str:
     obs, noise = subject.drawn(policy, 200)
     low, high = torch.tensor(policy.spec.action_low), torch.tensor(policy.spec.action_high)
     with torch.no_grad():
-        action = policy(100 * obs, 30 * noise)
+        action = _act(policy, 100 * obs, 30 * noise)
     outside = (action < low) | (action > high)
     require(
         not bool(outside.any()),
@@ -149,9 +158,10 @@ def check_state(subject: Subject) -> str:
             optimizer.step()
     obs, _ = subject.drawn(policy)
     for _ in range(3):
-        policy.act(obs)
+        policy.act(observations(obs, policy.spec))
     again = build_policy(json.loads(json.dumps(policy.config())))
     again.load_state_dict(policy.state_dict())
+    again.train(policy.training)
     for name, now, then in differences(policy, again):
         raise Broken(
             f"{name} ({_short(now)}, {_short(then)} once loaded) is in no file of it: make it a "
@@ -167,7 +177,7 @@ def check_device(subject: Subject) -> str:
     try:
         moved = policy.to("meta")
         obs, noise = (part.to("meta") for part in subject.drawn(policy))
-        placed = {moved(obs, noise).device.type, moved.sample_noise(4).device.type}
+        placed = {_act(moved, obs, noise).device.type, moved.sample_noise(4).device.type}
     except (NotImplementedError, RuntimeError) as error:
         raise Broken(
             f"on torch's meta device it fails ({' '.join(str(error).split())[:200]}): forward() "
@@ -187,7 +197,7 @@ def cloned(policy: Policy, rows: int) -> Batch:
     spec, generator = policy.spec, torch.Generator().manual_seed(3)
     low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
     uniform = torch.rand(rows, spec.horizon, spec.action_dim, generator=generator)
-    obs = torch.randn(rows, spec.obs_dim, generator=generator)
+    obs = observations(torch.randn(rows, spec.obs_dim, generator=generator), spec)
     return Batch(
         obs=obs,
         action=low + (high - low) * uniform,

@@ -11,6 +11,7 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.contracts import made_up
 from trimtab.types import Batch, Statistics
 
+
 @pytest.fixture(scope="session")
 def statistics() -> Statistics:
     return made_up.statistics()

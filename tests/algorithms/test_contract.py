@@ -123,9 +123,7 @@ def test_state_is_plain(file: Path, setup_of: SetupOf) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=[file.stem for file in FILES])
-def test_one_that_cannot_explore_says_so(
-    file: Path, setup_of: SetupOf, batch_of: BatchOf
-) -> None:
+def test_one_that_cannot_explore_says_so(file: Path, setup_of: SetupOf, batch_of: BatchOf) -> None:
     algorithm = subject_of(file, setup_of).make(0, "cpu")
     if not explores(algorithm):
         with pytest.raises(TrimtabError, match="online_steps=0"):
