@@ -161,8 +161,7 @@ def check_state(subject: Subject) -> str:
         policy.act(observations(obs, policy.spec))
     again = build_policy(json.loads(json.dumps(policy.config())))
     again.load_state_dict(policy.state_dict())
-    again.train(policy.training)
-    for name, now, then in differences(policy, again):
+    for name, now, then in differences(policy.eval(), again.eval()):
         raise Broken(
             f"{name} ({_short(now)}, {_short(then)} once loaded) is in no file of it: make it a "
             "parameter or a buffer (register_buffer), give it to super().__init__() as a keyword, "
