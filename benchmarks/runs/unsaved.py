@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from itertools import chain, islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.core.checkpoint import as_read_back
-from trimtab.benchmarks.core.differences import PLAIN, differences
+from trimtab.benchmarks.core.differences import MISSING, PLAIN, differences
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.generated import GeneratedData
@@ -124,18 +125,19 @@ def check_same(learner: Any, again: Any, name: str) -> None:
 
 def _how(now: Any, then: Any) -> str:
     """Return the values of an attribute, where they are short."""
-    shown = [repr(value) for value in (now, then) if isinstance(value, PLAIN)]
-    return (
-        f" ({shown[0]}, {shown[1]} once loaded)"
-        if len("".join(shown)) < 40 > len(shown) > 1
-        else ""
-    )
+    shown = [
+        value if value is MISSING else repr(value)
+        for value in (now, then)
+        if isinstance(value, PLAIN)
+    ]
+    short = len(shown) == 2 and len("".join(shown)) < 40
+    return f" ({shown[0]}, {shown[1]} once loaded)" if short else ""
 
 
-def _shared(algorithm: Algorithm) -> dict[str, Any]:
+def _shared(algorithm: Algorithm) -> SimpleNamespace:
     """Return the data of a user's own classes: their objects share it, and two processes do not."""
     kinds = (type(one).__mro__ for one in [algorithm, *algorithm.policy.modules()])
-    return {
+    found = {
         f"{kind.__qualname__}.{attribute}": value
         for kind in dict.fromkeys(chain.from_iterable(kinds))
         if kind.__module__.partition(".")[0] not in _NOT_OWN
@@ -143,3 +145,4 @@ def _shared(algorithm: Algorithm) -> dict[str, Any]:
         if isinstance(value, _DATA) and not attribute.startswith("__")
         if attribute not in getattr(kind, "unsaved", ())
     }
+    return SimpleNamespace(**found)

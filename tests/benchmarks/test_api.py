@@ -126,6 +126,37 @@ def test_a_run_that_a_callback_ends_has_a_marked_result(
     assert not any("ended sac" in n for n in trimtab.leaderboard(tmp_path).notes)
 
 
+@pytest.mark.parametrize("given", [str, Path, lambda run: TrainedRun(run, {}, True)])
+def test_a_run_is_exported_and_opened(
+    from_words: Path, given: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    bundle = trimtab.export(given(from_words), tmp_path / "bundle")
+    assert bundle == tmp_path / "bundle" and (bundle / "policy.onnx").is_file()
+    obs = np.linspace(-1, 1, 11)
+    runners = [trimtab.load_policy(one, deterministic=True) for one in (given(from_words), bundle)]
+    assert np.allclose(runners[0].step(obs), runners[1].step(obs), atol=1e-6)
+    assert not (from_words / "policy" / "policy.onnx").exists()
+
+
+def test_a_black_box_is_exported_and_opened(from_words: Path, tmp_path: Path) -> None:
+    box = trimtab.export(from_words, str(tmp_path / "box"), weights=False)
+    assert not (box / "model.safetensors").exists()
+    assert trimtab.load_policy(box).step(np.zeros(11)).shape == (3,)
+
+
+@pytest.mark.parametrize("function", ["load_policy", "export"])
+def test_what_has_no_policy_is_one_line(function: str, from_words: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "seed0"
+    begun.mkdir()
+    (begun / "provenance.json").write_text("{}")
+    more = [tmp_path / "out"] if function == "export" else []
+    for wrong in (tmp_path / "absent", tmp_path, begun, 3, from_words / "result.json"):
+        with pytest.raises(TrimtabError) as told:
+            getattr(trimtab, function)(wrong, *more)
+        assert "\n" not in str(told.value)
+    assert not (tmp_path / "out").exists()
+
+
 def test_scores_and_tables_are_those_of_the_commands(
     from_words: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
