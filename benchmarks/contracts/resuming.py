@@ -123,7 +123,7 @@ def carry_out(words: Sequence[str], kill_at: float | None) -> dict[str, Any] | N
 
 
 def _timeless(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "seconds"}
+    return {column: value for column, value in row.items() if column != "seconds"}
 
 
 def check_resuming(words: Sequence[str]) -> str:
