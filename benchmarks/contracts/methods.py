@@ -155,7 +155,7 @@ def check_exploring(subject: Subject) -> str:
     algorithm, spec = subject.make(0, "cpu"), subject.spec
     if not explores(algorithm):
         return "none: it learns from a dataset only"
-    obs = made_batch(algorithm, spec=spec).obs[:7]
+    obs = made_batch(algorithm, count=7, spec=spec).obs
     low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
     for warmup in (True, False):
         action, aux = algorithm.explore(obs, warmup=warmup)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -34,6 +34,8 @@ def outcomes(words: Sequence[str], skip: Collection[str] = ()) -> Iterator[Outco
         TrimtabError: if a word is wrong, nothing is named, or no check has a name in ``skip``.
     """
     given = {word.partition("=")[0] for word in words}
+    subject: methods.Subject | policies.Subject | data.Subject
+    whole: Callable[[], str] | None = None
     if "algorithm" in given:
         checks, subject = methods.CHECKS, _method(words)
         whole = functools.partial(check_resuming, words)
@@ -45,7 +47,7 @@ def outcomes(words: Sequence[str], skip: Collection[str] = ()) -> Iterator[Outco
             return
         whole = functools.partial(check_resuming, [*words, "algorithm=bc"])
     elif "dataset" in given:
-        checks, subject, whole = data.CHECKS, data.Subject(words), None
+        checks, subject = data.CHECKS, data.Subject(words)
     else:
         raise TrimtabError("check: give env=…, algorithm=…, policy=… or dataset=…")
     known = [*checks, *({} if whole is None else {"resume"})]

@@ -78,9 +78,8 @@ def small_run(words: Sequence[str], out: str) -> list[str]:
 
 def _online(config: RunConfig, made: Algorithm) -> int:
     """Return environment steps that hold a warm-up and some updates, or two rollouts."""
-    act_steps = config["act_steps"] or 1
-    rollouts = 3 * made.rollout_steps * config["num_envs"] * act_steps
-    return rollouts or made.warmup_steps + _ONLINE * config["num_envs"] * act_steps
+    decision: int = config["num_envs"] * (config["act_steps"] or 1)
+    return 3 * made.rollout_steps * decision or made.warmup_steps + _ONLINE * decision
 
 
 def _random_data(config: RunConfig) -> list[str]:

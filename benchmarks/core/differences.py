@@ -61,7 +61,12 @@ class _Comparison:
 
 def _kind(value: Any) -> type:
     """Return a type; types that a checkpoint does not keep apart count as one."""
-    kinds = {Number: (Number, np.generic), Tensor: Tensor, Mapping: Mapping, list: tuple}
+    kinds: dict[type, Any] = {
+        Number: (Number, np.generic),
+        Tensor: Tensor,
+        Mapping: Mapping,
+        list: tuple,
+    }
     return next((one for one, several in kinds.items() if isinstance(value, several)), type(value))
 
 
