@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.phases import Budget, Trials
 from trimtab.benchmarks.contracts.base import Broken, require
+from trimtab.benchmarks.contracts.made_up import learns_from_trials
 from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.benchmarks.runs.build import components, method_of
 from trimtab.benchmarks.runs.callbacks import Callback, Moment
@@ -77,7 +79,12 @@ def small_run(words: Sequence[str], out: str) -> list[str]:
 
 
 def _online(config: RunConfig, made: Algorithm) -> int:
-    """Return environment steps that hold a warm-up and some updates, or two rollouts."""
+    """Return environment steps that hold a warm-up and updates, or a few rollouts or trials."""
+    if learns_from_trials(made):
+        phases = made.phases(Budget(offline_steps=0, online_steps=1))
+        trials = [one.feed.propose() for one in phases if isinstance(one.feed, Trials)]
+        horizon = get_spec(config["env"], **(config["env_options"] or {})).horizon
+        return 3 * horizon * max(trial.episodes for trial in trials if trial is not None)
     decision: int = config["num_envs"] * (config["act_steps"] or 1)
     return 3 * made.rollout_steps * decision or made.warmup_steps + _ONLINE * decision
 
