@@ -61,12 +61,14 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
         print_json(summary)
     else:
         apart = ("obs_min", "obs_max", "action_min", "action_max", "action_low", "action_high")
-        hidden = (*apart, "left_out")
+        hidden = (*apart, "left_out", "only_reward")
+        if summary["only_reward"] is not None:
+            summary["return"] = f"none: every reward is {summary['only_reward']:g}"
         rows = [{"what": k, "value": v} for k, v in summary.items() if k not in hidden]
         print_rows(loaded.id, rows)
         print_rows("observations", _per_dimension(summary, "obs_min", "obs_max"))
         print_rows("actions", _per_dimension(summary, *apart[2:]))
-        _print_lines(_left_out_lines(loaded))
+        _print_lines([catalog.success_sentence(loaded), *_left_out_lines(loaded)])
     return 0
 
 
