@@ -6,9 +6,10 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from trimtab.benchmarks.board.groups import Group
+from trimtab.benchmarks.board.stats import Array
 from trimtab.errors import TrimtabError
 
-__all__ = ["Baselines", "baseline_of", "check_names", "known_among"]
+__all__ = ["Baselines", "baseline_of", "check_names", "known_among", "last_scores"]
 
 Baselines = Mapping[str, str | None] | str | None
 """One name for all methods, or one for each; None leaves every method with its frozen base."""
@@ -69,3 +70,16 @@ def baseline_of(
             f"{' or '.join(other.label for other in found)}."
         )
     return found[0] if len(found) == 1 else None
+
+
+def last_scores(one: Group, other: Group) -> tuple[dict[int, Array], dict[int, Array]]:
+    """Return the last scores of two configurations, of the seeds that both have, if there are two.
+
+    A seed is a base, and what else both start from. One that only one side has says nothing of
+    their difference. Every gain that is shown anywhere is that of these scores.
+    """
+    ours, theirs = one.last(), other.last()
+    both = sorted(ours.keys() & theirs.keys())
+    if len(both) < 2:
+        return ours, theirs
+    return {seed: ours[seed] for seed in both}, {seed: theirs[seed] for seed in both}

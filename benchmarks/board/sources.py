@@ -6,6 +6,7 @@ they differ, and runs that are not in a table whole.
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from trimtab.benchmarks.runs.folder import (
     named_runs,
     read_provenance,
 )
-from trimtab.benchmarks.runs.rows import SUITE_NOTE, collect_episodes, episode_files
+from trimtab.benchmarks.runs.rows import PROGRESS, SUITE_NOTE, collect_episodes, episode_files
 from trimtab.benchmarks.runs.settings_of import identity_words
 from trimtab.benchmarks.runs.shards import check_shards, check_whole
 from trimtab.errors import TrimtabError
@@ -45,12 +46,14 @@ class Sources:
             command line.
         notes: on runs that are unfinished or broken.
         baselines: where the rows are a suite's own, what it compares its methods with.
+        results: what ``result.json`` of each finished run says, by hash and seed.
     """
 
     folders: Mapping[tuple[str, int], Path] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     baselines: Mapping[str, str | None] = field(default_factory=dict)
+    results: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
 
     def newest(self, runs: Iterable[tuple[str, int]]) -> float:
         """Return when the newest of some runs was evaluated, as seconds; 0 where none is known."""
@@ -72,7 +75,8 @@ def collect(place: Path) -> tuple[pa.Table, Sources]:
     else:
         check_whole(place)
     runs = find_runs(place) if place.is_dir() else []
-    known = sources_of(runs)
+    suite = _noted(place if place.is_dir() else place.parent)
+    known = sources_of(runs or [run for run in suite.values() if run.is_dir()])
     if runs and not episode_files(place):
         one = known.notes[0].removesuffix(".")  # without rows no run is done
         raise TrimtabError(
@@ -80,8 +84,10 @@ def collect(place: Path) -> tuple[pa.Table, Sources]:
         )
     table = collect_episodes(place)
     published = _published(place)
-    settings = {**published, **known.settings}
-    return table, Sources(known.folders, settings, known.notes, _baselines_of(place))
+    notes = (*known.notes, *_missing(place, table))
+    return table, dataclasses.replace(
+        known, settings={**published, **known.settings}, notes=notes, baselines=_baselines_of(place)
+    )
 
 
 def _without_pattern(place: Path) -> str:
@@ -96,6 +102,7 @@ def sources_of(runs: Iterable[Path]) -> Sources:
     """Return what is known of the runs in some folders."""
     folders: dict[tuple[str, int], Path] = {}
     settings: dict[str, Mapping[str, Any]] = {}
+    results: dict[tuple[str, int], Mapping[str, Any]] = {}
     notes = []
     for folder in runs:
         try:
@@ -108,8 +115,63 @@ def sources_of(runs: Iterable[Path]) -> Sources:
             folders[digest, int(seed)] = folder
         if words := identity_words(found.get("identity", {})):
             settings[digest] = words
-        notes += _unfinished(look(folder))
-    return Sources(folders, settings, tuple(notes))
+        whole = look(folder)
+        if whole.state == "done" and str(seed).isdigit():
+            results[digest, int(seed)] = whole.result
+        notes += _unfinished(whole)
+    return Sources(folders, settings, tuple(notes), results=results)
+
+
+def _noted(folder: Path) -> dict[str, Path]:
+    """Return the folders of the runs of a suite whose tables lie in a folder, by run and seed.
+
+    They are named ``<run>/<seed>``. There are none where no table was made or its note is damaged.
+    """
+    try:
+        found = read_json(folder / SUITE_NOTE, "suite")
+    except TrimtabError:
+        return {}
+    runs = found.get("folders") if isinstance(found, dict) else None
+    named = runs.items() if isinstance(runs, dict) else ()
+    return {run: Path(path) for run, path in named if isinstance(path, str)}
+
+
+def _missing(place: Path, table: pa.Table) -> list[str]:
+    """Return a note on each suite of whose runs some have no rows here, with their seeds."""
+    there = {(row["config_hash"], row["seed"]) for row in
+             table.group_by(["config_hash", "seed"]).aggregate([]).to_pylist()}  # fmt: skip
+    notes = []
+    files = [*place.rglob(SUITE_NOTE), *place.rglob(PROGRESS)] if place.is_dir() else ()
+    for folder in sorted({file.parent for file in files} or {place.parent}):
+        lacking: dict[str, list[str]] = {}
+        for run, path in _noted(folder).items():
+            name, _, seed = run.rpartition("/")
+            if seed.isdigit() and (path.parent.name, int(seed)) not in there:
+                lacking.setdefault(name, []).append(seed)
+        for label in _waiting(folder):
+            name, _, seed = label.rpartition(" seed ")
+            lacking.setdefault(name, []).append(seed)
+        if lacking:
+            said = "; ".join(
+                f"{name} seed{'s' * (len(seeds) > 1)} {', '.join(dict.fromkeys(seeds))}"
+                for name, seeds in lacking.items()
+            )
+            notes.append(f"Missing of the suite {folder.name}: {said}.")
+    return notes
+
+
+def _waiting(folder: Path) -> list[str]:
+    """Return the runs of a suite that have not come to their end, as it calls them."""
+    try:
+        found = read_json(folder / PROGRESS, "progress")
+    except TrimtabError:
+        return []
+    runs = found.get("runs") if isinstance(found, dict) else None
+    return [
+        label
+        for label, run in (runs.items() if isinstance(runs, dict) else ())
+        if isinstance(run, dict) and run.get("state") != "done"
+    ]
 
 
 def _baselines_of(place: Path) -> dict[str, str | None]:

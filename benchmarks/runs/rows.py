@@ -33,6 +33,9 @@ FILE_NAME = "episodes.parquet"
 SUITE_NOTE = "suite.json"
 """The file beside a suite's tables: which runs they are of, and what is compared with what."""
 
+PROGRESS = "progress.json"
+"""The file beside a suite's tables that says how far its runs are."""
+
 VERSION = 2
 """Version of the schema."""
 _VERSION_KEY = b"trimtab_rows"

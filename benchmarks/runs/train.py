@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -42,6 +43,7 @@ from trimtab.benchmarks.runs.provenance import (
 )
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.run import Run
+from trimtab.benchmarks.runs.spending import planned
 from trimtab.benchmarks.runs.tracking import chosen_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
@@ -49,6 +51,8 @@ from trimtab.datasets.episodes import Dataset
 from trimtab.errors import TrimtabError
 
 __all__ = ["check", "is_done", "train"]
+
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -289,6 +293,8 @@ def _go_on(
         run = Run(config, parts, folder, progress, stop, callbacks, held)
         try:
             _write_start(folder, config, parts)
+            for line in planned(config, run.algorithm, run.trials):
+                logger.warning("%s: %s", config.algorithm, line)
             return run.carry_out()
         except Exception as error:
             where = f"at update {run.updates + 1}, after {run.env_steps} environment steps"
