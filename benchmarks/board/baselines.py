@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from trimtab.benchmarks.board.groups import Group
 from trimtab.benchmarks.board.stats import Array
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.errors import TrimtabError
 
 __all__ = ["Baselines", "baseline_of", "check_names", "known_among", "last_scores"]
@@ -38,11 +38,7 @@ def check_names(baselines: Baselines, groups: Sequence[Group]) -> None:
     known = sorted({name for group in groups for name in (group.label, group.algorithm)})
     for name in named:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise TrimtabError(
-                f"leaderboard: no method is called {name!r}, did you mean {near!r}? "
-                f"There are: {', '.join(known)}"
-            )
+            raise TrimtabError(f"leaderboard: no method is called {name!r}; {nearest(name, known)}")
 
 
 def baseline_of(

@@ -93,8 +93,8 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
             f"it did not reach the success of {summary['stop_at_success']} where it was to stop; "
             "no run can start from it"
         )
-    for line in summary.get("spending", []):
-        console.print(line)
+    elif summary.get("all_tried") is False:
+        console.print(summary["spending"][-1])
 
 
 def print_json(value: Any) -> None:

@@ -49,6 +49,7 @@ from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.episodes import Dataset
 from trimtab.errors import TrimtabError
+from trimtab.files import limit_reached
 
 __all__ = ["check", "is_done", "train"]
 
@@ -89,9 +90,11 @@ def train(
         if fault_of_own_code(error) is not None:
             raise
         where = error.filename or "a file"
+        cure = limit_reached(error) or (
+            "free the disk or choose writable folders with out= and TMPDIR"
+        )
         raise TrimtabError(
-            f"cannot write or read {where}: {error.strerror or error}; free the disk or choose "
-            "writable folders with out= and TMPDIR"
+            f"cannot write or read {where}: {error.strerror or error}; {cure}"
         ) from error
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
-from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.data.dataset_figure import check_place, draw
 from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed, with_task_limits
 from trimtab.benchmarks.data.offline_data import is_large, memory_bytes, open_dataset, summary_of
 from trimtab.benchmarks.data.published import EQUAL, compare, published_name
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_folder
 from trimtab.benchmarks.settings import config, groups
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.base import Format
@@ -193,7 +193,7 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
         return path, catalog.load_external(name), recognise(path).name
     recipes = _recipes()
     if name not in recipes:
-        raise TrimtabError(f"dataset={name}: there is no such recipe; {near(name, recipes)}")
+        raise TrimtabError(f"dataset={name}: there is no such recipe; {nearest(name, recipes)}")
     recipe = config.recipe_with(name, words["overrides"])
     with progress_bar(name) as tell:
         loaded = make_dataset(recipe, Path(out), lambda share: tell(share, ""))
