@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +25,14 @@ from trimtab.benchmarks.runs.folder import (
     named_runs,
     read_provenance,
 )
-from trimtab.benchmarks.runs.rows import PROGRESS, SUITE_NOTE, collect_episodes, episode_files
+from trimtab.benchmarks.runs.rows import PROGRESS, SUITE_NOTE, collect_files, episode_files
 from trimtab.benchmarks.runs.settings_of import identity_words
 from trimtab.benchmarks.runs.shards import check_shards, check_whole
+from trimtab.benchmarks.settings.words import listed
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 
-__all__ = ["CONFIGURATIONS", "Sources", "collect", "sources_of"]
+__all__ = ["CONFIGURATIONS", "Sources", "collect", "named_places", "sources_of"]
 
 CONFIGURATIONS = "configurations.json"
 """Beside published rows: the identity document of each hash."""
@@ -61,33 +63,68 @@ class Sources:
         return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
 
 
-def collect(place: Path) -> tuple[pa.Table, Sources]:
-    """Return all rows in a file or below a folder, and where they come from.
+def named_places(runs: str) -> list[str]:
+    """Return the places that ``runs=`` names: one, or several with commas between them."""
+    if "," not in runs or os.path.lexists(runs):
+        return [runs]
+    return listed(runs)
+
+
+def collect(*places: Path) -> tuple[pa.Table, Sources]:
+    """Return all rows in files or below folders, and where they come from.
+
+    Rows of one run that are in several places count once; what a suite compares is only known
+    where a single place is given.
 
     Raises:
-        TrimtabError: if there is no row, a file of rows is damaged, or a part of an evaluation is
-            there twice or is missing.
+        TrimtabError: if a place has no row, a file of rows is damaged, two places contradict each
+            other, or a part of an evaluation is there twice or is missing.
     """
-    if place.is_dir():
-        check_shards(place)
-    elif not place.exists() and glob.has_magic(str(place)):
+    known = [_known_of(place) for place in places]
+    files = [file for place in places for file in _files_of(place)]
+    table = collect_files(files, Path(" and ".join(map(str, places))))
+    notes = [note for one in known for note in one.notes]
+    notes += [note for place in places for note in _missing(place, table)]
+    return table, Sources(
+        folders={run: folder for one in known for run, folder in one.folders.items()},
+        settings={digest: words for one in known for digest, words in one.settings.items()},
+        notes=tuple(notes),
+        baselines=_baselines_of(places[0]) if len(places) == 1 else {},
+        results={run: result for one in known for run, result in one.results.items()},
+    )
+
+
+def _files_of(place: Path) -> list[Path]:
+    """Return the files of rows in a place.
+
+    Raises:
+        TrimtabError: if there is none, or they are not whole.
+    """
+    if not place.exists() and glob.has_magic(str(place)):
         raise TrimtabError(f"leaderboard: {place} does not exist; {_without_pattern(place)}")
-    else:
+    if not place.is_dir():
         check_whole(place)
-    runs = find_runs(place) if place.is_dir() else []
-    suite = _noted(place if place.is_dir() else place.parent)
-    known = sources_of(runs or [run for run in suite.values() if run.is_dir()])
-    if runs and not episode_files(place):
-        one = known.notes[0].removesuffix(".")  # without rows no run is done
+        return [place]
+    check_shards(place)
+    files, runs = episode_files(place), find_runs(place)
+    if runs and not files:
+        one = sources_of(runs).notes[0].removesuffix(".")  # without rows no run is done
         raise TrimtabError(
             f"leaderboard: no {EPISODES} below {place}; of its {len(runs)} run(s), {one}"
         )
-    table = collect_episodes(place)
-    published = _published(place)
-    notes = (*known.notes, *_missing(place, table))
-    return table, dataclasses.replace(
-        known, settings={**published, **known.settings}, notes=notes, baselines=_baselines_of(place)
-    )
+    if not files:
+        raise TrimtabError(
+            f"episodes: no {EPISODES} below {place}; name a folder of runs, or train first"
+        )
+    return files
+
+
+def _known_of(place: Path) -> Sources:
+    """Return what is known of the runs in a place, or of those of a suite whose tables it has."""
+    runs = find_runs(place) if place.is_dir() else []
+    suite = _noted(place if place.is_dir() else place.parent)
+    known = sources_of(runs or [run for run in suite.values() if run.is_dir()])
+    return dataclasses.replace(known, settings={**_published(place), **known.settings})
 
 
 def _without_pattern(place: Path) -> str:

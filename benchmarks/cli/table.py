@@ -165,10 +165,17 @@ COMMANDS: dict[str, Command] = {
     "leaderboard": Command(
         "trimtab.benchmarks.cli.commands.leaderboard:leaderboard",
         "recompute tables, statistics, figures and an HTML page from raw rows",
-        ("trimtab leaderboard runs=runs out=board", "trimtab leaderboard runs=episodes.parquet"),
+        (
+            "trimtab leaderboard runs=runs out=board",
+            "trimtab leaderboard runs=episodes.parquet",
+            "trimtab leaderboard runs=anna,bert,carl format=latex",
+        ),
         {
             "runs": Setting(
-                "runs", "a folder of runs, or its address, or one episodes.parquet", address=True
+                "runs",
+                "a folder of runs, or its address, or one episodes.parquet; or several of these, "
+                "separated by commas",
+                address=True,
             ),
             "out": Setting("", "folder to write to; default: only print"),
             "physics": Setting(
@@ -181,7 +188,11 @@ COMMANDS: dict[str, Command] = {
                 "student_t: made for few seeds; bootstrap: common, but too narrow with few seeds",
                 ("student_t", "bootstrap"),
             ),
-            "format": FORMAT,
+            "format": Setting(
+                "table",
+                "table, or only JSON, CSV or LaTeX's booktabs tables on standard output",
+                ("table", "json", "csv", "latex"),
+            ),
         },
     ),
     "export": Command(
