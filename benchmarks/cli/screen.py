@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.core.progress import Pace, telling
 
 _LONGEST_NAME = 48
@@ -85,8 +86,8 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
     success = summary["success"]
     rate = f", success {success:.2f}" if success is not None else ""
     console.print(
-        f"return {summary['return']:.2f}{rate} over {summary['episodes']} episodes after "
-        f"{summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
+        f"return {lone_number(summary['return'])}{rate} over {summary['episodes']} episodes "
+        f"after {summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
     )
     if summary.get("reached") is False:
         console.print(

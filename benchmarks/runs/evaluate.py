@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trimtab.benchmarks.core.numerals import lone_number, score_words
 from trimtab.benchmarks.runs.shapes import read_by, spec_of, way_of
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
@@ -72,10 +73,8 @@ class Scores:
     @property
     def words(self) -> str:
         """What a line about a run says of them."""
-        cost = "" if self.mean_cost is None else f", cost {self.mean_cost:.2f}"
-        if self.success_rate is None:
-            return f"return {self.mean_return:.2f}{cost}"
-        return f"success {self.success_rate:.2f}{cost}"
+        cost = "" if self.mean_cost is None else f", cost {lone_number(self.mean_cost)}"
+        return score_words(self.mean_return, self.success_rate) + cost
 
 
 class Evaluator:
