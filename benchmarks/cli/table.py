@@ -195,6 +195,28 @@ COMMANDS: dict[str, Command] = {
             ),
         },
     ),
+    "compare": Command(
+        "trimtab.benchmarks.cli.commands.compare:compare_two",
+        "say in one sentence whether one method beats another, paired by seeds",
+        (
+            "trimtab compare a=dsrl_sac b=frozen",
+            "trimtab compare a=sac/gym/Hopper-v5 b=td3/gym/Hopper-v5 runs=results",
+            "trimtab compare a=<a run or a folder of runs> b=<another>",
+        ),
+        {
+            "a": Setting(
+                ..., "a run, a folder of runs, or a method of those in runs=, as <method>[/<task>]"
+            ),
+            "b": Setting(..., "what it is compared with, named in the same way"),
+            "runs": Setting("runs", "folder of the runs among which methods are looked for"),
+            "metric": Setting("", "default: success where a task has it", ("success", "return")),
+            "intervals": Setting(
+                "student_t", "as of trimtab leaderboard", ("student_t", "bootstrap")
+            ),
+            "format": FORMAT,
+        },
+        bare=("a", "b"),
+    ),
     "export": Command(
         "trimtab.benchmarks.cli.commands.export:export",
         "write a bundle for a robot, with ONNX, and check that it gives the same actions",
