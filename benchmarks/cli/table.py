@@ -43,6 +43,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab bench suite=quickstart workers=1",
             "trimtab bench suite=arena launcher=slurm launcher.partition=cpu detach=true",
             "trimtab bench suite=arena status",
+            "trimtab bench suite=./mine.yaml plan",
         ),
         {
             "suite": Setting(
@@ -64,7 +65,11 @@ COMMANDS: dict[str, Command] = {
             "detach": Setting(
                 "false", "true: go on when the terminal is closed", ("true", "false")
             ),
-            "action": Setting("run", "status: show how far it is", ("run", "status")),
+            "action": Setting(
+                "run",
+                "status: show how far it is; plan: say what it will take, and run nothing",
+                ("run", "status", "plan"),
+            ),
             "scale": Setting("", "one of the suite's scales, such as ci; default: the first"),
             "seeds": Setting("", "seeds to use instead of the suite's own, such as 0,1,2"),
             "only": Setting(
@@ -239,6 +244,7 @@ COMMANDS: dict[str, Command] = {
         "offline data: list, make, check, info or convert",
         (
             "trimtab dataset make two_routes dataset.episodes=50",
+            "trimtab dataset make ./mine.yaml",
             "trimtab dataset check runs/datasets/…/trimtab/two-routes-v0",
             "trimtab dataset info lift.hdf5 figure=lift.png",
             "trimtab dataset convert lift.hdf5 my/lift-v0 as=minari env=robosuite/Lift "
@@ -247,7 +253,9 @@ COMMANDS: dict[str, Command] = {
         {
             "action": Setting("list", "what to do", ("list", "make", "check", "info", "convert")),
             "dataset": Setting(
-                "", "name of a recipe or of an external dataset, as action=list shows them"
+                "",
+                "name of a recipe or of an external dataset, as action=list shows them, or a "
+                "recipe's YAML file of your own",
             ),
             "path": Setting("", "file or folder of a dataset, in any format"),
             "from": Setting("", "convert: file or folder to read; its format is recognised"),

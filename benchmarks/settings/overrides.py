@@ -19,9 +19,10 @@ from trimtab.benchmarks.settings.groups import (
     conf_file,
     constructed_section,
     group_options,
+    name_in_group,
     top_level,
 )
-from trimtab.benchmarks.settings.outside import adopted, is_file_of_settings, outside_file
+from trimtab.benchmarks.settings.outside import is_file_of_settings, outside_file
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.benchmarks.settings.words import closest, nearest, quoted
 from trimtab.datasets.catalog import external_datasets
@@ -57,7 +58,7 @@ def spell_out(overrides: Sequence[str]) -> list[str]:
             value = inside[2].replace(f"\\{inside[1]}", inside[1])
             override = f"{key}={value}"
         if key in GROUPS and is_file_of_settings(value) and _is_one(value):
-            spelt.append(f"{key}={adopted(key, value, group_options(key))}")
+            spelt.append(f"{key}={name_in_group(key, value)}")
             continue
         is_folder = not value.startswith("[") and (
             "/" in value or "." in value or value == "~" or (value and Path(value).exists())

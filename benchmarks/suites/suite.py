@@ -20,7 +20,8 @@ from trimtab.benchmarks.runs.build import check_uses
 from trimtab.benchmarks.runs.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.groups import group_options
+from trimtab.benchmarks.settings.groups import GROUPS, group_options
+from trimtab.benchmarks.settings.outside import is_file_of_settings
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded, matching
@@ -46,7 +47,8 @@ class Job:
     seed: int
     overrides: tuple[str, ...]
     base: str | None
-    seconds: float
+    seconds: float | None
+    """What it takes, by the suite's file."""
     place: Mapping[str, str | None] = field(default_factory=dict)
     """Where it stands in the suite's grid: ``task``, ``base``, ``method`` and ``variant``."""
 
@@ -153,6 +155,7 @@ def load_suite(
             exist.
     """
     source, (name, document) = name, read_document(name)
+    beside = Path(source).parent if is_file_of_settings(source) else None
     given = None if seeds is None else list(seeds)
     chosen_scale, scaled = _scale(name, document, scale)
     grid = expanded(name, document["grid"], scaled) if "grid" in document else {}
@@ -162,6 +165,7 @@ def load_suite(
         for pattern, seeds in scaled.get("seeds_of", {}).items()
         for run in matching(name, "seeds_of", pattern, described)
     }
+    own_file = functools.partial(_own_file, beside)
     common = [*document.get("common", []), *scaled.get("words", [])]
     places = [f"suite_name={name}", f"out={quoted(runs)}"]
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
@@ -182,9 +186,9 @@ def load_suite(
             Job(
                 name=run,
                 seed=seed,
-                overrides=(*common, *places, *words, f"seed={seed}"),
+                overrides=(*map(own_file, [*common, *places, *words]), f"seed={seed}"),
                 base=base,
-                seconds=float(what.get("seconds", 60)),
+                seconds=float(what["seconds"]) if "seconds" in what else None,
                 place=what.get("place", {}),
             )
             for seed in chosen
@@ -211,6 +215,15 @@ def load_suite(
         | chosen_scale
         | ({"only": only} if only else {}),
     )
+
+
+def _own_file(beside: Path | None, word: str) -> str:
+    """Return a word that names a file of settings beside a suite's own file with its whole path."""
+    key, _, value = word.partition("=")
+    if beside is None or key not in GROUPS or not is_file_of_settings(value):
+        return word
+    file = (beside / value).absolute()
+    return f"{key}={file}" if file.is_file() else word
 
 
 def _figure(

@@ -191,7 +191,12 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
             )
         path = catalog.external_datasets()[name].path
         return path, catalog.load_external(name), recognise(path).name
+    given, name = name, groups.name_in_group("dataset", name)
     recipes = _recipes()
+    if name not in recipes and name != given:
+        raise TrimtabError(
+            f"dataset={given}: is no recipe; one has id, env and a controller, as in docs/suites.md"
+        )
     if name not in recipes:
         raise TrimtabError(f"dataset={name}: there is no such recipe; {nearest(name, recipes)}")
     recipe = config.recipe_with(name, words["overrides"])
