@@ -17,7 +17,7 @@ _LETTERS = {
     **{letter: f"\\{letter}" for letter in "&%$#_{}"},
 }  # fmt: skip
 """What LaTeX reads otherwise than it is written."""
-_SIGNED = re.compile(r"(?<![\w.)])[+-]\d[\d,]*(?:\.\d+)?(?![\w])")
+_SIGNED = re.compile(r"(?<![\w.)])[+-]\d+(?:,\d{3})*(?:\.\d+)?(?![\w])")
 
 
 def to_latex(board: Leaderboard) -> str:

@@ -155,7 +155,6 @@ def load_suite(
             exist.
     """
     source, (name, document) = name, read_document(name)
-    beside = Path(source).parent if is_file_of_settings(source) else None
     given = None if seeds is None else list(seeds)
     chosen_scale, scaled = _scale(name, document, scale)
     grid = expanded(name, document["grid"], scaled) if "grid" in document else {}
@@ -165,7 +164,6 @@ def load_suite(
         for pattern, seeds in scaled.get("seeds_of", {}).items()
         for run in matching(name, "seeds_of", pattern, described)
     }
-    own_file = functools.partial(_own_file, beside)
     common = [*document.get("common", []), *scaled.get("words", [])]
     places = [f"suite_name={name}", f"out={quoted(runs)}"]
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
@@ -186,7 +184,7 @@ def load_suite(
             Job(
                 name=run,
                 seed=seed,
-                overrides=(*map(own_file, [*common, *places, *words]), f"seed={seed}"),
+                overrides=(*_with_own_files(source, [*common, *places, *words]), f"seed={seed}"),
                 base=base,
                 seconds=float(what["seconds"]) if "seconds" in what else None,
                 place=what.get("place", {}),
@@ -217,13 +215,17 @@ def load_suite(
     )
 
 
-def _own_file(beside: Path | None, word: str) -> str:
-    """Return a word that names a file of settings beside a suite's own file with its whole path."""
-    key, _, value = word.partition("=")
-    if beside is None or key not in GROUPS or not is_file_of_settings(value):
-        return word
-    file = (beside / value).absolute()
-    return f"{key}={file}" if file.is_file() else word
+def _with_own_files(source: str, words: Sequence[str]) -> list[str]:
+    """Return words in which files of settings that lie beside a suite's own file have their path."""
+    if not is_file_of_settings(source):
+        return [*words]
+    found = []
+    for word in words:
+        key, _, value = word.partition("=")
+        file = Path(source).absolute().parent / value
+        own = key in GROUPS and is_file_of_settings(value) and file.is_file()
+        found.append(f"{key}={file}" if own else word)
+    return found
 
 
 def _figure(
