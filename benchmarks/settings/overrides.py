@@ -200,7 +200,7 @@ def _inner_settings(chosen: Mapping[str, Any]) -> list[str]:
             target = target or constructed_section(group, chosen[group])["_target_"]
             found += [f"{group}.{name}" for name in keywords(target, f"{group}._target_")]
         elif group in chosen:
-            found += [f"{group}.{name}" for name in conf_file(f"{group}/{chosen[group]}.yaml")]
+            found += [f"{group}.{name!s}" for name in conf_file(f"{group}/{chosen[group]}.yaml")]
     return found
 
 

@@ -117,7 +117,7 @@ def plan_of(suite: Suite, runs: Path, done: Collection[str] = ()) -> Plan:
 
 def _guessed_bytes(config: RunConfig, env: EnvSpec, steps: int) -> int:
     """Return roughly what a run leaves on disk: its replay buffer, where it acts, and the rest."""
-    rows = min(steps, config["buffer_size"])
+    rows: int = min(steps, config["buffer_size"])
     return _POLICY_BYTES + rows * _FLOAT * (2 * env.obs_dim + env.action_dim + 4)
 
 

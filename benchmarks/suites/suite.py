@@ -216,7 +216,7 @@ def load_suite(
 
 
 def _with_own_files(source: str, words: Sequence[str]) -> list[str]:
-    """Return words in which files of settings that lie beside a suite's own file have their path."""
+    """Return words with the whole paths of files of settings that lie beside a suite's file."""
     if not is_file_of_settings(source):
         return [*words]
     found = []
