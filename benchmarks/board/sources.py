@@ -21,6 +21,7 @@ from trimtab.benchmarks.runs.folder import (
     EPISODES,
     Look,
     find_runs,
+    is_run,
     look,
     named_runs,
     read_provenance,
@@ -121,8 +122,9 @@ def _files_of(place: Path) -> list[Path]:
 
 def _known_of(place: Path) -> Sources:
     """Return what is known of the runs in a place, or of those of a suite whose tables it has."""
-    runs = find_runs(place) if place.is_dir() else []
-    suite = _noted(place if place.is_dir() else place.parent)
+    folder = place if place.is_dir() else place.parent
+    runs = find_runs(place) if place.is_dir() else [folder] if is_run(folder) else []
+    suite = _noted(folder)
     known = sources_of(runs or [run for run in suite.values() if run.is_dir()])
     return dataclasses.replace(known, settings={**_published(place), **known.settings})
 

@@ -74,6 +74,8 @@ def test_an_edited_row_is_refused_by_run_and_evaluation(
     with pytest.raises(TrimtabError, match=f"and {at} updates its result recorded {said}") as told:
         board_of(runs)
     assert str(folder) in str(told.value) and "\n" not in str(told.value)
+    with pytest.raises(TrimtabError, match="its result recorded"):
+        board_of(folder / "episodes.parquet")  # also where the file is named alone
 
 
 def test_a_row_that_is_gone_or_a_result_of_another_run_is_refused(runs: Path) -> None:
