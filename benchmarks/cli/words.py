@@ -5,7 +5,6 @@ Nothing heavy is imported here, so that ``trimtab --help`` answers at once.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -13,9 +12,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from trimtab.benchmarks.settings.words import closest, nearest
 from trimtab.errors import TrimtabError
 
-__all__ = ["MOST", "Command", "Setting", "near", "parse"]
+__all__ = ["MOST", "Command", "Setting", "parse"]
 
 MOST = 2**32 - 1
 """The largest whole number of a setting: NumPy's older generators take no larger seed."""
@@ -58,14 +58,6 @@ class Command:
     within: str | tuple[str, ...] = ""
     bare: tuple[str, ...] = ()
     bare_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """Return a hint that names the nearest right word, or all right words if none is near."""
-    if not known:
-        return "there are none"
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
 
 
 def _without_exponent(text: str) -> str:
@@ -121,7 +113,7 @@ def _place_of(
     choices = settings[first].choices
     # The word is a wrong one in the first place, unless what it is for is given as key=value.
     free = first not in given and choices
-    if free and (not {*given} & {*bare} or difflib.get_close_matches(word, choices, cutoff=0.5)):
+    if free and (not {*given} & {*bare} or closest(word, choices)):
         return first
     raise TrimtabError(f"{command}: {word}: one word too many; see trimtab {command} --help")
 
@@ -162,7 +154,7 @@ def parse(
             key, text = _place_of(command, settings, word, places, bare, values.keys()), word
         key = key.lstrip("-+")
         if key not in settings:
-            hint = near(key, settings)
+            hint = nearest(key, settings)
             if not key.isidentifier():
                 hint += f"; a path with = in it is {_first(settings, bare)}"
             raise TrimtabError(f"{command}: no setting {key!r}; {hint}")
@@ -179,7 +171,7 @@ def parse(
             text = os.path.expanduser(text)
         if setting.choices and text not in setting.choices:
             few = len(setting.choices) <= _FEW
-            hint = near("" if few else text, setting.choices)
+            hint = nearest("" if few else text, setting.choices)
             raise TrimtabError(f"{command}: {key}={text}: {hint}")
         if _ADDRESS.match(text) and not setting.address:
             raise TrimtabError(

@@ -223,13 +223,11 @@ def check_rewards_tell(dataset: Dataset, method: str) -> None:
     Raises:
         TrimtabError: if they are not.
     """
-    first = float(dataset.episodes[0].rewards[0])
-    if any((episode.rewards != first).any() for episode in dataset.episodes):
-        return
-    if first and any(episode.terminations[-1] for episode in dataset.episodes):
+    only = dataset.only_reward
+    if only is None or only and any(episode.terminations[-1] for episode in dataset.episodes):
         return
     raise TrimtabError(
-        f"dataset {dataset.id}: every reward is {first:g}, which tells {method} nothing; choose "
+        f"dataset {dataset.id}: every reward is {only:g}, which tells {method} nothing; choose "
         "data with rewards, or clone it with algorithm=bc"
     )
 

@@ -309,6 +309,15 @@ def _result(folder: Path) -> dict[str, Any]:
     for key in ("env", "algorithm", "config_hash"):
         _check_type(value, key, (str,), folder / RESULT)
     _check_type(value, "success", (int, float, type(None)), folder / RESULT)
+    for name, kind in (("evaluations", dict), ("spending", str)):
+        many = value.get(name, [])
+        if not (isinstance(many, list) and all(isinstance(one, kind) for one in many)):
+            raise TrimtabError(f"{folder / RESULT} says {name}={json.dumps(many)[:40]}")
+    for one in value.get("evaluations", []):
+        for key in ("env_steps", "updates", *(("return",) if "return" in one else ())):
+            _check_type(one, key, (int, float), folder / RESULT)
+        if "success" in one:
+            _check_type(one, "success", (int, float, type(None)), folder / RESULT)
     return value
 
 

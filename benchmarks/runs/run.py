@@ -39,8 +39,9 @@ from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite, placed
 from trimtab.benchmarks.runs.record import Record, is_deterministic
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
+from trimtab.benchmarks.runs.spending import spent
 from trimtab.benchmarks.runs.tracking import start_trackers
-from trimtab.benchmarks.runs.trials import TrialJudge, make_evaluator, tried
+from trimtab.benchmarks.runs.trials import TrialJudge, make_evaluator
 from trimtab.benchmarks.runs.unsaved import SavedWhole
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import Stopped, TrimtabError
@@ -306,16 +307,15 @@ class Run:
         self.rows = [x for x in self.rows if {k: getattr(x, k) for k in here} != here]
         self.evaluations = [x for x in self.evaluations if {k: x[k] for k in here} != here]
         self.rows += self.record.rows(self.scores, self.algorithm, stopped=stopped, **here)
+        found = {"return": self.scores.mean_return, "success": self.scores.success_rate}
         gathered = self.collector.episodes if self.collector is not None else 0
         seconds = round(time.perf_counter() - self._started, 3)
-        self.evaluations.append(
-            {**here, "episodes": gathered + self.trials.episodes, "seconds": seconds}
-        )
+        by_now = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
+        self.evaluations.append({**here, **by_now, **found})
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
             ending = self.record.ending(self.reached)
             self._save_policy(self.folder / "policies" / str(self.position), ending)
-        found = {"return": self.scores.mean_return, "success": self.scores.success_rate}
         self.listeners.evaluated(self._now(), found)
         logger.info("%s: %s: %s", self.folder, here, found)
 
@@ -334,7 +334,7 @@ class Run:
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
             updates=self.updates, seconds=seconds, ending=ending,
-        ) | tried(self.phases)  # fmt: skip
+        ) | spent(self.config, self.algorithm, self.trials)  # fmt: skip
         self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")

@@ -9,13 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
-from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.data.dataset_figure import check_place, draw
 from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed, with_task_limits
 from trimtab.benchmarks.data.offline_data import is_large, memory_bytes, open_dataset, summary_of
 from trimtab.benchmarks.data.published import EQUAL, compare, published_name
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_folder
 from trimtab.benchmarks.settings import config, groups
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.base import Format
@@ -61,12 +61,14 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
         print_json(summary)
     else:
         apart = ("obs_min", "obs_max", "action_min", "action_max", "action_low", "action_high")
-        hidden = (*apart, "left_out")
+        hidden = (*apart, "left_out", "only_reward")
+        if summary["only_reward"] is not None:
+            summary["return"] = f"none: every reward is {summary['only_reward']:g}"
         rows = [{"what": k, "value": v} for k, v in summary.items() if k not in hidden]
         print_rows(loaded.id, rows)
         print_rows("observations", _per_dimension(summary, "obs_min", "obs_max"))
         print_rows("actions", _per_dimension(summary, *apart[2:]))
-        _print_lines(_left_out_lines(loaded))
+        _print_lines([catalog.success_sentence(loaded), *_left_out_lines(loaded)])
     return 0
 
 
@@ -189,9 +191,14 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
             )
         path = catalog.external_datasets()[name].path
         return path, catalog.load_external(name), recognise(path).name
+    given, name = name, groups.name_in_group("dataset", name)
     recipes = _recipes()
+    if name not in recipes and name != given:
+        raise TrimtabError(
+            f"dataset={given}: is no recipe; one has id, env and a controller, as in docs/suites.md"
+        )
     if name not in recipes:
-        raise TrimtabError(f"dataset={name}: there is no such recipe; {near(name, recipes)}")
+        raise TrimtabError(f"dataset={name}: there is no such recipe; {nearest(name, recipes)}")
     recipe = config.recipe_with(name, words["overrides"])
     with progress_bar(name) as tell:
         loaded = make_dataset(recipe, Path(out), lambda share: tell(share, ""))
