@@ -7,6 +7,7 @@ when they are asked for; ``streaming.py`` brings them to disk without holding mo
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from trimtab.datasets.episodes import (
     check_limits,
     validate,
 )
+from trimtab.datasets.findings import Finding, note
 from trimtab.datasets.formats.hints import Hints, Load
 from trimtab.datasets.formats.own import LAST_OBSERVED, Own
 from trimtab.errors import TrimtabError
@@ -33,6 +35,8 @@ __all__ = [
     "Contents", "LazyEpisodes", "Open", "Summary", "action_limits", "apply_hints", "assemble",
     "chosen", "contents_of", "loads", "scanned", "with_ends",
 ]  # fmt: skip
+
+logger = logging.getLogger(__name__)
 
 Limits = tuple[tuple[float, ...], tuple[float, ...]]
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -91,6 +95,7 @@ def contents_of(
     recipe: Mapping[str, Any] | None = None,
     control_rate: float | None = None,
     hints: Hints | None = None,
+    findings: Sequence[Finding] = (),
 ) -> Contents:
     """Return what was found in ``path``.
 
@@ -102,7 +107,9 @@ def contents_of(
         env: environment, where a stranger's file names it.
         recipe: where a stranger's data came from.
         control_rate: actions a second, where a stranger's file says it.
-        hints: what the user says, where the format takes ``keys`` or ``horizon``.
+        hints: what the user says, where the format takes ``keys``, ``horizon`` or
+            ``control_rate``.
+        findings: what was found in a stranger's file that does not hinder reading it.
 
     Raises:
         TrimtabError: if a hint says how a stranger's file is read, and this is one of ours.
@@ -110,15 +117,17 @@ def contents_of(
     before = (own["recipe"] if own is not None else recipe or {}).get("left_out", [])
     unread = {"left_out": sorted({*before, *left_out})} if left_out else {}
     if own is None:
+        for one in findings:
+            logger.warning("dataset %s: %s: %s", path, one.where, one.message)
         fields = {
             "id": f"imported/{re.sub(r'[^-_0-9A-Za-z]+', '-', path.stem) or 'data'}-v0",
             "env": env,
             "env_options": {},
-            "control_rate": control_rate,
-            "recipe": {**(recipe or {}), **unread},
+            "control_rate": (hints or {}).get("control_rate", control_rate),
+            "recipe": {**(recipe or {}), **unread, **note(findings)},
         }
         return Contents(path, episodes, fields)
-    for name in ("keys", "horizon"):
+    for name in ("keys", "horizon", "control_rate"):
         if name in (hints or {}):
             raise TrimtabError(
                 f"dataset {path}: {name}= says how others' data is read, and Trimtab wrote this; "

@@ -20,8 +20,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "LAST_OBSERVED", "Own", "check_replaceable", "common_infos", "ends_of", "flag_ends",
-    "flags_of", "missing_ends", "need", "no_reward", "parse", "text_of",
+    "LAST_OBSERVED", "Own", "check_no_end_inside", "check_replaceable", "common_infos", "ends_of",
+    "flag_ends", "flags_of", "missing_ends", "need", "no_reward", "parse", "text_of",
     "uneven_infos", "with_common_infos",
 ]  # fmt: skip
 
@@ -176,6 +176,20 @@ def flags_of(array: npt.NDArray[Any], place: str) -> npt.NDArray[np.bool_]:
     if array.ndim != 1 or not np.isin(array, (0, 1)).all():
         raise TrimtabError(f"{place}: not one flag of 0 or 1 a row; {_ADVICE}")
     return array.astype(np.bool_)
+
+
+def check_no_end_inside(flags: npt.NDArray[np.bool_], place: str) -> None:
+    """Check that an episode's stored flags ``[T]`` of its end are set nowhere before its last step.
+
+    Raises:
+        TrimtabError: if one is; the message names the step.
+    """
+    inside = np.flatnonzero(flags[:-1])
+    if len(inside):
+        raise TrimtabError(
+            f"{place}: set at step {inside[0]} of {len(flags)}, inside the episode; split it "
+            "there if two recordings were joined, or clear the flag"
+        )
 
 
 def flag_ends(
