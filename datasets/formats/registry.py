@@ -60,12 +60,13 @@ def recognise(path: str | Path) -> Format:
         raise TrimtabError(f"dataset {path}: there is no such file or folder; check the path")
     if not path.is_file() and not path.is_dir():  # a device may have no end
         raise TrimtabError(f"dataset {path}: neither a file nor a folder; check the path")
-    _check_permission(path)
+    for place in (path, *path.glob("*")):
+        _check_permission(place)
     for format in list_formats():
         if format.recognises(path):
             return format
-    for inside in path.rglob("*"):
-        _check_permission(inside)
+    for place in path.rglob("*"):
+        _check_permission(place)
     if path.is_file():
         check_opens(path)
     raise TrimtabError(
@@ -74,7 +75,8 @@ def recognise(path: str | Path) -> Format:
 
 
 def _check_permission(path: Path) -> None:
-    if not os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK):
+    needed = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
+    if os.path.exists(path) and not os.access(path, needed):  # a link may lead nowhere
         raise TrimtabError(
             f"dataset {path}: you may not read it; run chmod u+rX on it, or ask its owner"
         )

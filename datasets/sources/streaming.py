@@ -43,6 +43,7 @@ FLAGS = "flags"
 Progress = Callable[[float], None]
 
 _CORE = ("observations", "actions", "rewards", "terminations", "truncations")
+_READERS = 2  # raised when a reader makes something else of a file, or refuses it
 _EVERY = 50  # episodes between two reports of progress
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
@@ -180,7 +181,7 @@ def load(
             "raise stream_above"
         )
     digests = _digests(path, lambda share: progress(0.1 * share))
-    place = cache / sha256_json([format.name, path.name, digests, hints])[:16]
+    place = cache / sha256_json([_READERS, format.name, path.name, digests, hints])[:16]
     found = open_columns(place, lambda share: progress(0.1 + 0.9 * share))
     if found is None:
         with spilled_to(cache):
