@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.findings import Finding, noted
+from trimtab.datasets.formats.findings import Finding, noted
 from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF
 from trimtab.datasets.formats.own import missing_ends
 

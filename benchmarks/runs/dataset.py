@@ -22,7 +22,7 @@ from trimtab.benchmarks.data.recipes import (
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.findings import noted
+from trimtab.datasets.formats.findings import noted
 from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import get_spec

@@ -26,7 +26,7 @@ from trimtab.datasets.episodes import (
     check_limits,
     validate,
 )
-from trimtab.datasets.findings import Finding, note
+from trimtab.datasets.formats.findings import Finding, note
 from trimtab.datasets.formats.hints import Hints, Load
 from trimtab.datasets.formats.own import LAST_OBSERVED, Own
 from trimtab.errors import TrimtabError

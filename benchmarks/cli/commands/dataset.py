@@ -19,8 +19,8 @@ from trimtab.benchmarks.runs.dataset import check_no_errors
 from trimtab.benchmarks.settings import config, groups
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.findings import noted
 from trimtab.datasets.formats.base import Format
+from trimtab.datasets.formats.findings import noted
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.minari.metadata import read_metadata
 from trimtab.datasets.formats.minari.reader import load as load_minari

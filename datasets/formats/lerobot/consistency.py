@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.findings import Finding
+from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.lerobot.metadata import Arrays, episode_table, task_numbers
 from trimtab.datasets.formats.lerobot.writer import DONE, TERMINATED, TRUNCATED
 from trimtab.datasets.formats.own import check_no_end_inside
@@ -51,10 +51,11 @@ def check_columns(
             raise TrimtabError(
                 f"{where}, key '{name}': {stored}, but info.json says {stated}; correct its 'dtype'"
             )
-    for name in table.names:
-        if name not in info["features"] and not name.startswith("__"):  # pandas' own index
+    more = [column for column in table.names if column not in info["features"]]
+    for column in more:
+        if not column.startswith("__"):  # pandas' own index
             raise TrimtabError(
-                f"{where}, key '{name}': a column of the table of frames that info.json does not "
+                f"{where}, key '{column}': a column of the table of frames that info.json does not "
                 "have; add it to 'features', or drop the column"
             )
 
@@ -300,18 +301,15 @@ def time_findings(
         wrong = inside & ~(np.abs(gaps - steps / fps) <= allowed)
         if wrong.any():
             row = int(np.argmax(wrong))
+            first = int(np.argmax(numbers == numbers[row]))
             spans = gaps[inside] / steps[inside]
             yield Finding(
                 "error", "control-rate", f"episode {numbers[row]}, key 'timestamp'",
-                f"row {row - _begin(slices, row) + 1} comes {gaps[row]:.6g} s after the row before "
+                f"row {row + 1 - first} comes {gaps[row]:.6g} s after the row before "
                 f"({wrong.sum()} of {inside.sum()} steps are not 1/{fps:g} s; their median tells "
                 f"{1 / max(1e-9, float(np.median(spans))):.4g} a second, info.json {fps:g}); "
                 f"correct 'fps' or the times, {remedy}",
             )  # fmt: skip
-
-
-def _begin(slices: Sequence[slice], row: int) -> int:
-    return next(rows.start for rows in slices if row < rows.stop)
 
 
 def _rates(feature: Any) -> Iterator[float]:
@@ -320,4 +318,4 @@ def _rates(feature: Any) -> Iterator[float]:
         return
     videos = [feature.get(key) for key in ("info", "video_info")]
     stated = [feature.get("fps"), *(v.get("video.fps") for v in videos if isinstance(v, dict))]
-    yield from (rate for rate in stated if type(rate) in (int, float))
+    yield from (rate for rate in stated if isinstance(rate, int | float))

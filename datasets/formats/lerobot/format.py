@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode
-from trimtab.datasets.findings import Finding
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of
+from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.lerobot.cameras import advice, chosen_cameras
 from trimtab.datasets.formats.lerobot.consistency import (

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.findings import Finding
+from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.io.parquet import read_columns
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
@@ -99,7 +99,8 @@ def widths_of(info: Mapping[str, Any], where: str) -> tuple[dict[str, int], list
     for name, feature in info["features"].items():
         try:
             shape = [int(size) for size in feature["shape"]]
-            numbers = np.dtype(str(feature["dtype"])).kind in "biuf"
+            dtype = np.dtype(str(feature["dtype"]))
+            numbers = dtype.kind in "biuf"
         except (KeyError, TypeError, ValueError):
             numbers, shape = False, []
         width = math.prod(shape)

@@ -31,7 +31,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 STATES = "states"
 _KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floats"}
-_SAME = {"rtol": 1e-5, "atol": 1e-6}  # one value in single and in double precision
+_RELATIVE, _ABSOLUTE = 1e-5, 1e-6  # one value in single and in double precision
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -152,13 +152,12 @@ def _text(part: tuple[int, str] | None) -> str:
 
 def _check_lengths(demo: Arrays, steps: int, samples: int | None, place: str) -> None:
     rows = {name: demo[name] for name in ("actions", "rewards", "dones", STATES) if name in demo}
-    lengths = {name: _rows(array) for name, array in rows.items()}
-    lengths |= {"num_samples": samples} if samples is not None else {}
-    for name, length in lengths.items():
-        if length != steps:
-            what = f"says {length}" if name == "num_samples" else f"has {length} rows"
+    stated = {name: _rows(array) for name, array in rows.items()}
+    stated |= {"num_samples": samples} if samples is not None else {}
+    for name, count in stated.items():
+        if count != steps:
             raise TrimtabError(
-                f"{place}, key '{name}': {what}, the observations have {steps}; {_ADVICE}"
+                f"{place}, key '{name}': of {count} steps, the observations of {steps}; {_ADVICE}"
             )
 
 
@@ -182,7 +181,8 @@ def _check_following(demo: Arrays, keys: Sequence[str], place: str) -> None:
                 f"{place}, key 'next_obs/{key}': shape {then.shape}, but {now.shape} in 'obs'; "
                 f"{_ADVICE}"
             )
-        same = np.isclose(now[1:], then[:-1], **_SAME).reshape(len(now) - 1, now[0].size).all(1)
+        near = np.isclose(now[1:], then[:-1], _RELATIVE, _ABSOLUTE)
+        same = near.reshape(len(near), now[0].size).all(axis=1)
         if not same.all():
             raise TrimtabError(
                 f"{place}, key 'next_obs/{key}': row {int(np.argmin(same))} is not the next row of "

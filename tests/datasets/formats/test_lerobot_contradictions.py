@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from trimtab.datasets.findings import noted
+from trimtab.datasets.formats.findings import noted
 from trimtab.datasets.formats.registry import get_format, recognise
 from trimtab.datasets.lint import check
 from trimtab.datasets.sources import streaming

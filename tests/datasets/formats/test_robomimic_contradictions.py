@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from trimtab.datasets.findings import noted
+from trimtab.datasets.formats.findings import noted
 from trimtab.datasets.formats.registry import get_format, recognise
 from trimtab.datasets.lint import check
 from trimtab.types import TrimtabError
@@ -67,12 +67,12 @@ REFUSED: list[tuple[Callable[[h5py.File], None], str]] = [
         r"'next_obs/object': shape \(2, 1\), but \(3, 1\) in 'obs'",
     ),
     (put("data/demo_1/obs/object", np.zeros((3, 1))), "key 'obs': parts of shapes"),
-    (put("data/demo_0@num_samples", 7), "demo_0, key 'num_samples': says 7, the observations have"),
+    (put("data/demo_0@num_samples", 7), "demo_0, key 'num_samples': of 7 steps, the obs"),
     (put("data@total", 6), "'total' of 'data': 6 steps, but the 2 demonstrations have 5"),
     (put("data/demo_1", None), "'total' of 'data': 5 steps, but the 1 demonstrations have 3"),
-    (put("data/demo_0/states", np.zeros((2, 4))), "demo_0, key 'states': has 2 rows"),
-    (put("data/demo_0/dones", np.zeros(4)), "demo_0, key 'dones': has 4 rows"),
-    (put("data/demo_0/rewards", np.zeros(1)), "demo_0, key 'rewards': has 1 rows"),
+    (put("data/demo_0/states", np.zeros((2, 4))), "demo_0, key 'states': of 2 steps"),
+    (put("data/demo_0/dones", np.zeros(4)), "demo_0, key 'dones': of 4 steps"),
+    (put("data/demo_0/rewards", np.zeros(1)), "demo_0, key 'rewards': of 1 steps"),
     (put("data/demo_1/dones", [1, 1]), "demo_1, key 'dones' without a reward: set at step 0 of 2"),
     (
         put("data/demo_1/actions", None),
