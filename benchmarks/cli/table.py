@@ -265,6 +265,9 @@ COMMANDS: dict[str, Command] = {
             "id": Setting("", "id of the data, such as my/lift-v0, if its file has none"),
             "mask": Setting("", "only the episodes under this mask, such as train"),
             "horizon": Setting(0, "steps of a whole episode, for D4RL files without timeouts"),
+            "control_rate": Setting(
+                0.0, "LeRobot: actions a second, if its times and frame rate contradict each other"
+            ),
             "keys": Setting("", "observation keys to take, in this order, separated by commas"),
             "frames": Setting(
                 "", "LeRobot: cameras whose frames are decoded, separated by commas; or all"

@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that ``trimtab --help`` answers at once.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +31,7 @@ class Setting:
     """One ``key=value`` word of a command; ``default`` decides its type, ``...`` means required.
 
     With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path. A whole
-    number is at least ``least``.
+    number is at least ``least``, and a number with a fraction is greater than 0.
     """
 
     default: Any
@@ -186,6 +187,8 @@ def parse(
             if len(text.lstrip("0")) > len(str(MOST)) or int(text) > MOST:
                 raise TrimtabError(f"{command}: {key}={text}: must be at most {MOST}")
             values[key] = int(text)
+        elif isinstance(setting.default, float):
+            values[key] = _positive(command, key, text)
         else:
             values[key] = text
     for key, setting in settings.items():
@@ -194,3 +197,13 @@ def parse(
                 raise TrimtabError(f"{command}: {key} is not given: {setting.help}")
             values[key] = setting.default
     return values
+
+
+def _positive(command: str, key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise TrimtabError(f"{command}: {key}={text[:80]}: must be a number greater than 0")
+    return value

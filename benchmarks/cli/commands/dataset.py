@@ -14,11 +14,13 @@ from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed, w
 from trimtab.benchmarks.data.offline_data import is_large, memory_bytes, open_dataset, summary_of
 from trimtab.benchmarks.data.published import EQUAL, compare, published_name
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_folder
+from trimtab.benchmarks.runs.dataset import check_no_errors
 from trimtab.benchmarks.settings import config, groups
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.base import Format
+from trimtab.datasets.formats.findings import noted
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.minari.metadata import read_metadata
 from trimtab.datasets.formats.minari.reader import load as load_minari
@@ -31,7 +33,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import resolved
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
-_HINTS = ("env", "id", "mask", "horizon", "keys", "frames")
+_HINTS = ("env", "id", "mask", "horizon", "control_rate", "keys", "frames")
 _MADE_BELOW = "runs"  # the default of out=
 _STREAM_ABOVE = 1 << 28  # bytes of a file; a run, which reads it again and again, takes more
 
@@ -54,6 +56,7 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
     summary = {"path": str(place), "format": kind, **catalog.summary(loaded)}
     summary["published"] = _published(place, loaded)
     summary["left_out"] = _left_out(loaded)
+    summary["findings"] = [vars(finding) for finding in noted(loaded.recipe)]
     if words["figure"]:
         draw(loaded, Path(words["figure"]))
         summary["figure"] = words["figure"]
@@ -61,7 +64,7 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
         print_json(summary)
     else:
         apart = ("obs_min", "obs_max", "action_min", "action_max", "action_low", "action_high")
-        hidden = (*apart, "left_out", "only_reward")
+        hidden = (*apart, "left_out", "only_reward", "findings")
         if summary["only_reward"] is not None:
             summary["return"] = f"none: every reward is {summary['only_reward']:g}"
         rows = [{"what": k, "value": v} for k, v in summary.items() if k not in hidden]
@@ -274,6 +277,7 @@ def _convert(words: dict[str, Any], format: str) -> int:
     if target in halves:
         raise TrimtabError(f"dataset: to={target} and from={source} belong together; rename it")
     loaded = _load(reader, source, _hints(reader, words))
+    check_no_errors(loaded)
     assert writer.save is not None
     writer.save(loaded, target)
     before, lost = loaded.content_hash, [*missing_ends(loaded), *writer.loses(loaded)]
