@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.callbacks import Callback, Listeners, Moment
 from trimtab.benchmarks.runs.collector import Collector, training_envs
-from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.runs.evaluate import torch_act
 from trimtab.benchmarks.runs.experience import (
     Experience,
     ReplayedExperience,
@@ -41,7 +41,8 @@ from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.runs.spending import spent
 from trimtab.benchmarks.runs.tracking import start_trackers
-from trimtab.benchmarks.runs.trials import TrialJudge
+from trimtab.benchmarks.runs.trials import TrialJudge, make_evaluator
+from trimtab.benchmarks.runs.unsaved import SavedWhole
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json
@@ -88,10 +89,10 @@ class Run:
         np.random.seed(seed)  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
         self.record = Record(config, parts, parts.policy_label or self.algorithm.policy.label)
-        env, steps = parts.env, parts.act_steps
         self.dataset_source = make_dataset_source(
             config, parts, self.algorithm, lambda share: progress(share, "returns of the dataset")
         )
+        self.saved = SavedWhole(config, parts, self.algorithm, self.dataset_source)
         self.experience: Experience | None = None
         self.collector: Collector | None = None
         phases = self.algorithm.phases(budget_of(config))
@@ -106,14 +107,7 @@ class Run:
             self.experience = make_experience(config, parts, self.algorithm, data, gathered)
             ring = self.experience.buffer
             self.collector = Collector(envs, self.algorithm, ring, config["device"])
-        self.evaluator = Evaluator(
-            env.id,
-            episodes=config["eval_episodes"],
-            seed=config["eval_seed"],
-            act_steps=steps,
-            options=env.options,
-            observations=parts.observations,
-        )
+        self.evaluator = make_evaluator(parts, config["eval_episodes"], config["eval_seed"])
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
@@ -143,10 +137,11 @@ class Run:
         )
         if self.evaluation_due and self.position < self.end:
             self._evaluate()
+        stopped = self._asked_to_stop.is_set
         for index in range(len(self.phases)):
             if index and not self.done[index] and self.metrics.pending:
                 self._log()  # no line has metrics of two phases, which may have other names
-            while self.done[index] < self.lengths[index] and not self.reached:
+            while self.done[index] < self.lengths[index] and not (self.reached or stopped()):
                 self.advance(index)
         return self._finish()
 
@@ -276,7 +271,9 @@ class Run:
 
     def _save(self) -> None:
         self._settle()
-        self.checkpoints.save(self.position, self._state())
+        state = self._state()
+        self.saved.check(state, last=self.position >= self.end)
+        self.checkpoints.save(self.position, state)
         self.listeners.saved(self._now())
 
     def _now(self) -> Moment:
@@ -285,7 +282,7 @@ class Run:
 
     def _check_stop(self) -> None:
         """Save and stop if the process was told to end."""
-        if not (self.stop.is_set() or self._asked_to_stop.is_set()):
+        if not self.stop.is_set():
             return
         self._save()
         raise Stopped(
@@ -293,7 +290,7 @@ class Run:
             "its state is saved, run the same command to go on"
         )
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, *, stopped: bool = False) -> None:
         self.evaluation_due = True
         policy = self.algorithm.policy
         judged = is_deterministic(self.config, policy)
@@ -309,7 +306,7 @@ class Run:
         here = {"env_steps": self.env_steps, "updates": self.updates}
         self.rows = [x for x in self.rows if {k: getattr(x, k) for k in here} != here]
         self.evaluations = [x for x in self.evaluations if {k: x[k] for k in here} != here]
-        self.rows += self.record.rows(self.scores, self.algorithm, **here)
+        self.rows += self.record.rows(self.scores, self.algorithm, stopped=stopped, **here)
         found = {"return": self.scores.mean_return, "success": self.scores.success_rate}
         gathered = self.collector.episodes if self.collector is not None else 0
         seconds = round(time.perf_counter() - self._started, 3)
@@ -317,7 +314,8 @@ class Run:
         self.evaluations.append({**here, **by_now, **found})
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
-            self._save_policy(self.folder / "policies" / str(self.position))
+            ending = self.record.ending(self.reached)
+            self._save_policy(self.folder / "policies" / str(self.position), ending)
         self.listeners.evaluated(self._now(), found)
         logger.info("%s: %s: %s", self.folder, here, found)
 
@@ -327,24 +325,26 @@ class Run:
         self._settle()
         if self._resumed_at != self.position:
             self._save()
-        self._evaluate()
+        stopped = self.position < self.end and not self.reached
+        self._evaluate(stopped=stopped)
         self._log()
         self.listeners.trackers.arrived(self.position)
+        ending = self.record.ending(self.reached, (self.position, self.end) if stopped else None)
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
-            updates=self.updates, seconds=time.perf_counter() - self._started, reached=self.reached,
+            updates=self.updates, seconds=time.perf_counter() - self._started, ending=ending,
         ) | spent(self.config, self.algorithm, self.trials)  # fmt: skip
-        self._save_policy(self.folder / "policy")
+        self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")
         return Result(self.folder, summary, already_done=False)
 
-    def _save_policy(self, folder: Path) -> None:
+    def _save_policy(self, folder: Path, ending: Mapping[str, Any]) -> None:
         save_bundle(
             self.algorithm.policy,
             folder,
             contract=self.record.contract(
-                env_steps=self.env_steps, updates=self.updates, reached=self.reached
+                env_steps=self.env_steps, updates=self.updates, ending=ending
             ),
             results=self.record.results(self.scores),
             onnx=False,
