@@ -52,20 +52,6 @@ def remarks(tables: Sequence[EnvTable], sources: Sources) -> list[str]:
     return notes
 
 
-def early_ends(rows: pa.Table) -> list[str]:
-    """Return notes on runs that a callback ended early; they count with their last evaluation."""
-    early = pc.map_lookup(rows["metrics"], pa.scalar(STOPPED_EARLY), "first")
-    columns = [rows.filter(pc.is_valid(early))[name] for name in ("env", "algorithm", "seed")]
-    seeds: dict[tuple[str, str], set[int]] = defaultdict(set)
-    for env, algorithm, seed in zip(*(column.to_pylist() for column in columns), strict=True):
-        seeds[env, algorithm].add(seed)
-    return [
-        f"{env}: a callback ended {algorithm} before its settings say, with seed "
-        f"{', '.join(map(str, sorted(found)))}: it counts with its last evaluation."
-        for (env, algorithm), found in sorted(seeds.items())
-    ]
-
-
 def _seeds_apart(table: EnvTable) -> list[str]:
     """Return a remark on methods that lack seeds which others have."""
     every = {run.seed for entry in table.entries for run in entry.runs}
@@ -92,4 +78,18 @@ def _spending(table: EnvTable, sources: Sources) -> list[str]:
             for run in entry.runs
             for line in sources.results.get((entry.config_hash, run.seed), {}).get("spending", [])
         )
+    ]
+
+
+def early_ends(rows: pa.Table) -> list[str]:
+    """Return notes on runs that a callback ended early; they count with their last evaluation."""
+    early = pc.map_lookup(rows["metrics"], pa.scalar(STOPPED_EARLY), "first")
+    columns = [rows.filter(pc.is_valid(early))[name] for name in ("env", "algorithm", "seed")]
+    seeds: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for env, algorithm, seed in zip(*(column.to_pylist() for column in columns), strict=True):
+        seeds[env, algorithm].add(seed)
+    return [
+        f"{env}: a callback ended {algorithm} before its settings say, with seed "
+        f"{', '.join(map(str, sorted(found)))}: it counts with its last evaluation."
+        for (env, algorithm), found in sorted(seeds.items())
     ]

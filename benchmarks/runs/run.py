@@ -329,11 +329,10 @@ class Run:
         self._evaluate(stopped=stopped)
         self._log()
         self.listeners.trackers.arrived(self.position)
-        seconds = time.perf_counter() - self._started
         ending = self.record.ending(self.reached, (self.position, self.end) if stopped else None)
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
-            updates=self.updates, seconds=seconds, ending=ending,
+            updates=self.updates, seconds=time.perf_counter() - self._started, ending=ending,
         ) | spent(self.config, self.algorithm, self.trials)  # fmt: skip
         self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
