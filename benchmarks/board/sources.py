@@ -73,6 +73,8 @@ def collect(place: Path) -> tuple[pa.Table, Sources]:
         check_whole(place)
     runs = find_runs(place) if place.is_dir() else []
     known = sources_of(runs)
+    if runs and all(_played_nothing(look(folder)) for folder in runs):
+        raise TrimtabError(f"leaderboard: there is nothing to compare in {place}: {known.notes[0]}")
     if runs and not episode_files(place):
         one = known.notes[0].removesuffix(".")  # without rows no run is done
         raise TrimtabError(
@@ -96,7 +98,7 @@ def sources_of(runs: Iterable[Path]) -> Sources:
     """Return what is known of the runs in some folders."""
     folders: dict[tuple[str, int], Path] = {}
     settings: dict[str, Mapping[str, Any]] = {}
-    notes = []
+    notes, alone = [], []
     for folder in runs:
         try:
             found = read_provenance(folder)
@@ -109,6 +111,12 @@ def sources_of(runs: Iterable[Path]) -> Sources:
         if words := identity_words(found.get("identity", {})):
             settings[digest] = words
         notes += _unfinished(look(folder))
+        alone += [folder] if _played_nothing(look(folder)) else []
+    if alone:
+        notes.append(
+            f"{len(alone)} run(s) learned from data alone, without a task to play, and are in no "
+            f"table: {named_runs(alone)}; trimtab runs shows their held-out errors."
+        )
     return Sources(folders, settings, tuple(notes))
 
 
@@ -134,6 +142,11 @@ def _baselines_of(place: Path) -> dict[str, str | None]:
             "or remove it"
         )
     return noted or {}
+
+
+def _played_nothing(found: Look) -> bool:
+    """Return whether a run is at its end and had no task."""
+    return found.state == "done" and found.result["return"] is None
 
 
 def _unfinished(found: Look) -> list[str]:

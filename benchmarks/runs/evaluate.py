@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trimtab.benchmarks.runs.held_out import Fit
 from trimtab.benchmarks.runs.shapes import read_by, spec_of, way_of
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
@@ -48,20 +49,30 @@ class EpisodeScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """All the episodes of one evaluation, in their order."""
+    """All the episodes of one evaluation, in their order; none where a run has no task.
+
+    ``fit`` is how well the policy repeats held-out episodes, or None where none are held out.
+    """
 
     episodes: tuple[EpisodeScore, ...]
+    fit: Fit | None = None
 
     @property
-    def mean_return(self) -> float:
-        """Mean undiscounted return."""
-        return float(np.mean([episode.return_ for episode in self.episodes]))
+    def mean_return(self) -> float | None:
+        """Mean undiscounted return, or None where no episode was played."""
+        returns = [episode.return_ for episode in self.episodes]
+        return float(np.mean(returns)) if returns else None
 
     @property
     def success_rate(self) -> float | None:
         """Share of episodes that succeeded, or None where the task has no such notion."""
         flags = [episode.success for episode in self.episodes if episode.success is not None]
         return float(np.mean(flags)) if flags else None
+
+    @property
+    def curve(self) -> dict[str, float]:
+        """What a run notes of the fit at each evaluation; nothing where none are held out."""
+        return {} if self.fit is None else {"held_out_error": self.fit.error}
 
     @property
     def mean_cost(self) -> float | None:
@@ -73,9 +84,13 @@ class Scores:
     def words(self) -> str:
         """What a line about a run says of them."""
         cost = "" if self.mean_cost is None else f", cost {self.mean_cost:.2f}"
-        if self.success_rate is None:
-            return f"return {self.mean_return:.2f}{cost}"
-        return f"success {self.success_rate:.2f}{cost}"
+        fit = "" if self.fit is None else f"held-out error {self.fit.error:.3g}"
+        if self.mean_return is None:
+            return fit
+        played = f"return {self.mean_return:.2f}"
+        if self.success_rate is not None:
+            played = f"success {self.success_rate:.2f}"
+        return f"{played}{cost}{', ' if fit else ''}{fit}"
 
 
 class Evaluator:

@@ -304,11 +304,12 @@ def _object(folder: Path, name: str, what: str) -> dict[str, Any]:
 
 def _result(folder: Path) -> dict[str, Any]:
     value = _object(folder, RESULT, "result")
-    for key in (*_COUNTED, "return", "seconds"):
+    for key in (*_COUNTED, "seconds"):
         _check_type(value, key, (int, float), folder / RESULT)
     for key in ("env", "algorithm", "config_hash"):
         _check_type(value, key, (str,), folder / RESULT)
-    _check_type(value, "success", (int, float, type(None)), folder / RESULT)
+    for key in ("return", "success"):  # a run without a task has neither
+        _check_type(value, key, (int, float, type(None)), folder / RESULT)
     return value
 
 

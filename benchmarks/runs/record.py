@@ -17,7 +17,7 @@ from trimtab.benchmarks.runs.rows import EpisodeRow
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.policies.base import Policy
 
-__all__ = ["Record", "is_deterministic"]
+__all__ = ["Record", "is_deterministic", "results_of"]
 
 
 def is_deterministic(config: RunConfig, policy: Policy) -> bool:
@@ -138,21 +138,34 @@ class Record:
 
     def results(self, scores: Scores) -> dict[str, Any]:
         """Return what a bundle says of the scores of its policy."""
-        return {
-            "env": self.parts.env.id,
-            "episodes": len(scores.episodes),
-            "return": scores.mean_return,
-            "success": scores.success_rate,
-        }
+        return results_of(
+            {
+                "env": self.parts.env.id,
+                "episodes": len(scores.episodes),
+                "return": scores.mean_return,
+                "success": scores.success_rate,
+                "held_out": None if scores.fit is None else scores.fit.to_json(),
+            }
+        )
 
-    def contract(self, *, env_steps: int, updates: int, reached: bool) -> dict[str, Any]:
-        """Return what a bundle says of the task and of how its policy was trained."""
+    def contract(
+        self, *, env_steps: int, updates: int, reached: bool, more: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what a bundle says of the task and of how its policy was trained.
+
+        Args:
+            env_steps: environment steps of the run so far.
+            updates: updates of the run so far.
+            reached: whether it reached the success at which it was to stop.
+            more: what else there is to say of its training, by name.
+        """
         env, parts = self.parts.env, self.parts
         return {
+            **parts.described,
             "env": env.id,
             "env_options": dict(env.options),
             "env_horizon": env.horizon,
-            "fingerprint": env.fingerprint,
+            "fingerprint": env.fingerprint or None,
             "control_rate": env.control_rate,
             "act_steps": parts.act_steps,
             "training": {
@@ -166,8 +179,17 @@ class Record:
                 "updates": updates,
                 "config_hash": parts.config_hash,
                 **self._stopping(reached),
+                **more,
             },
         }
+
+
+def results_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rows of a model card's table of results, from what ``result.json`` says."""
+    played = ("env", "episodes", "return", "success") if summary["episodes"] else ()
+    held_out = summary.get("held_out")
+    fit = {"held-out action error": held_out["error"]} if held_out else {}
+    return {**{key: summary[key] for key in played}, **fit}
 
 
 def _trained_parameters(algorithm: Algorithm) -> int:

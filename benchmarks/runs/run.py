@@ -27,7 +27,6 @@ from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.callbacks import Callback, Listeners, Moment
 from trimtab.benchmarks.runs.collector import Collector, training_envs
-from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
 from trimtab.benchmarks.runs.experience import (
     Experience,
     ReplayedExperience,
@@ -36,9 +35,10 @@ from trimtab.benchmarks.runs.experience import (
 )
 from trimtab.benchmarks.runs.generated import with_generator
 from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite, placed
-from trimtab.benchmarks.runs.record import Record, is_deterministic
+from trimtab.benchmarks.runs.record import Record
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
+from trimtab.benchmarks.runs.run_judge import RunJudge
 from trimtab.benchmarks.runs.tracking import start_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge, tried
 from trimtab.benchmarks.settings.config import RunConfig
@@ -87,7 +87,6 @@ class Run:
         np.random.seed(seed)  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
         self.record = Record(config, parts, parts.policy_label or self.algorithm.policy.label)
-        env, steps = parts.env, parts.act_steps
         self.dataset_source = make_dataset_source(
             config, parts, self.algorithm, lambda share: progress(share, "returns of the dataset")
         )
@@ -105,14 +104,7 @@ class Run:
             self.experience = make_experience(config, parts, self.algorithm, data, gathered)
             ring = self.experience.buffer
             self.collector = Collector(envs, self.algorithm, ring, config["device"])
-        self.evaluator = Evaluator(
-            env.id,
-            episodes=config["eval_episodes"],
-            seed=config["eval_seed"],
-            act_steps=steps,
-            options=env.options,
-            observations=parts.observations,
-        )
+        self.judge = RunJudge(config, parts, self.algorithm.policy)
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
@@ -145,7 +137,7 @@ class Run:
         for index in range(len(self.phases)):
             if index and not self.done[index] and self.metrics.pending:
                 self._log()  # no line has metrics of two phases, which may have other names
-            while self.done[index] < self.lengths[index] and not self.reached:
+            while self.done[index] < self.lengths[index] and not self._ended_early:
                 self.advance(index)
         return self._finish()
 
@@ -153,6 +145,10 @@ class Run:
     def position(self) -> int:
         """How far the run is: units of all its phases, updates or environment steps."""
         return sum(self.done)
+
+    @property
+    def _ended_early(self) -> bool:
+        return self.reached or self.judge.exhausted
 
     @property
     def end(self) -> int:
@@ -246,10 +242,10 @@ class Run:
         saved = self.folder / "checkpoint"
         return f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
 
-    def _log(self) -> None:
+    def _log(self, **found: Any) -> None:
         self._settle()
         position = {"env_steps": self.env_steps, "updates": self.updates}
-        extra: dict[str, Any] = {"seconds": round(time.perf_counter() - self._started, 3)}
+        extra = {**found, "seconds": round(time.perf_counter() - self._started, 3)}
         if self.collector is not None:
             extra |= self.collector.books()
         self.listeners.metrics(self.metrics.write(position, extra))
@@ -270,7 +266,7 @@ class Run:
         if now // every > before // every and now < self.end:
             self._save()
         if now * 200 // self.end > before * 200 // self.end:
-            self.progress(now / self.end, f"{now:,} of {self.end:,} steps{self.evaluator.last}")
+            self.progress(now / self.end, f"{now:,} of {self.end:,} steps{self.judge.last}")
         self._check_stop()
 
     def _save(self) -> None:
@@ -295,11 +291,8 @@ class Run:
     def _evaluate(self) -> None:
         self.evaluation_due = True
         policy = self.algorithm.policy
-        judged = is_deterministic(self.config, policy)
         with placed(self._where, self.updates):
-            self.scores = self.evaluator.judge(
-                torch_act(policy), policy.reading, deterministic=judged, check=self._check_stop
-            )
+            self.scores = self.judge.judge(policy, self.updates, self._check_stop)
         self.held()
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate
@@ -311,14 +304,16 @@ class Run:
         self.rows += self.record.rows(self.scores, self.algorithm, **here)
         gathered = self.collector.episodes if self.collector is not None else 0
         seconds = round(time.perf_counter() - self._started, 3)
-        self.evaluations.append(
-            {**here, "episodes": gathered + self.trials.episodes, "seconds": seconds}
-        )
+        done = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
+        self.evaluations.append({**here, **done, **self.scores.curve})
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
             self._save_policy(self.folder / "policies" / str(self.position))
-        found = {"return": self.scores.mean_return, "success": self.scores.success_rate}
-        self.listeners.evaluated(self._now(), found)
+        found = {"return": self.scores.mean_return, "success": rate, **self.scores.curve}
+        if self.scores.fit is not None:
+            self._log(**self.scores.fit.curves)
+        if self.judge.judges:
+            self.listeners.evaluated(self._now(), found)
         logger.info("%s: %s: %s", self.folder, here, found)
 
     def _finish(self) -> Result:
@@ -327,6 +322,7 @@ class Run:
         self._settle()
         if self._resumed_at != self.position:
             self._save()
+        self.judge.choose(self.algorithm.policy, self.updates)
         self._evaluate()
         self._log()
         self.listeners.trackers.arrived(self.position)
@@ -334,7 +330,7 @@ class Run:
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
             updates=self.updates, seconds=seconds, reached=self.reached,
-        ) | tried(self.phases)  # fmt: skip
+        ) | tried(self.phases) | self.judge.summary(self.scores)  # fmt: skip
         self._save_policy(self.folder / "policy")
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")
@@ -345,11 +341,12 @@ class Run:
             self.algorithm.policy,
             folder,
             contract=self.record.contract(
-                env_steps=self.env_steps, updates=self.updates, reached=self.reached
+                env_steps=self.env_steps, updates=self.updates, reached=self.reached,
+                more=self.judge.told(self.scores),
             ),
             results=self.record.results(self.scores),
             onnx=False,
-        )
+        )  # fmt: skip
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -361,6 +358,7 @@ class Run:
             "rows": [row.to_row() for row in self.rows],
             "evaluations": self.evaluations,
             "trial_episodes": self.trials.episodes,
+            "judge": self.judge.state_dict(),
             **random_states(self.config["device"]),
             "start": self.parts.start,
             "phases": list(self.done),
@@ -379,6 +377,7 @@ class Run:
             self.experience.load_state_dict(state["experience"])
             self.collector.load_state_dict(state["collector"])
         self.metrics.load_state_dict(state["metrics"])
+        self.judge.load_state_dict(state.get("judge"))
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
         self.evaluations = list(state.get("evaluations", []))  # earlier versions kept none
         self.trials.episodes = int(state.get("trial_episodes", 0))
@@ -394,7 +393,7 @@ class Run:
     def close(self) -> None:
         """Close the trackers and the environments."""
         self.listeners.trackers.close()
-        self.evaluator.close()
+        self.judge.close()
         self.trials.close()
         if self.collector is not None:
             self.collector.envs.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from trimtab.benchmarks.core.rundir import is_set_aside
 from trimtab.benchmarks.runs.folder import read_provenance
 from trimtab.benchmarks.runs.overview import lines_of
+from trimtab.benchmarks.runs.without_task import NO_TASK
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.suites.launch import Done, Work
 from trimtab.errors import TrimtabError
@@ -89,7 +90,7 @@ def _folder(run: RunConfig) -> Path | None:
 
     What it is called by, its hash, is only known once its base and its data have been read.
     """
-    place: Path = Path(run["out"]) / run["env"] / run.algorithm
+    place: Path = Path(run["out"]) / (run["env"] or NO_TASK) / run.algorithm
     folders: list[Path] = sorted(place.glob(f"*/seed{run['seed']}"))
     for folder in folders:
         try:

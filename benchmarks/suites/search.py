@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -122,18 +123,28 @@ def _check_score(score: str, runs: Sequence[RunConfig]) -> None:
         TrimtabError: naming the task whose results have not.
     """
     for run in runs:
-        task = get_spec(run["env"], **checked_names(run["env_options"] or {}))
-        success = None if task.success_key is None else 0.0
-        if score_of(score, {"return": 0.0, "success": success}) is None:
+        summary = _summary_like(run)
+        if score_of(score, summary) is None:
             others = " or ".join(
                 f"hydra.sweeper.score={name}"
                 for name in SCORES
-                if score_of(name, {"return": 0.0, "success": success}) is not None
+                if score_of(name, summary) is not None
             )
             raise TrimtabError(
-                f"hydra.sweeper.score={score}: {task.id} has no {score}, so no trial would have a "
-                f"score; write {others}"
+                f"hydra.sweeper.score={score}: {run['env'] or 'a run without a task'} has no "
+                f"{score}, so no trial would have a score; write "
+                f"{others or 'hydra.sweeper.score=held_out_error, and holdout=0.1'}"
             )
+
+
+def _summary_like(run: RunConfig) -> dict[str, Any]:
+    """Return what a run's result has of each score, as far as it will have it."""
+    total = success = None
+    if run["env"] is not None:
+        task = get_spec(run["env"], **checked_names(run["env_options"] or {}))
+        total, success = 0.0, None if task.success_key is None else 0.0
+    held_out = {} if run["holdout"] is None else {"held_out": {"error": 0.0}}
+    return {"return": total, "success": success, **held_out}
 
 
 def _to_do(study: Study, how: Search) -> Iterator[Trial]:

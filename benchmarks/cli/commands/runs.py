@@ -66,6 +66,8 @@ def _row(line: Line, place: Path) -> dict[str, Any]:
     score = None if line.return_ is None else f"return {line.return_:.2f}"
     if line.success is not None:
         score = f"success {line.success:.2f}"
+    if line.held_out is not None:
+        score = f"{score + ', ' if score else ''}held-out error {line.held_out:.3g}"
     settings = " ".join(f"{name}={text_of(value)}" for name, value in line.settings.items())
     path = Path(line.run)
     return {

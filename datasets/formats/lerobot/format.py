@@ -10,7 +10,7 @@ import base64
 import logging
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -22,6 +22,7 @@ from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.lerobot.cameras import advice, chosen_cameras
+from trimtab.datasets.formats.lerobot.names import feature_names
 from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.lerobot.writer import (
     ACTION,
@@ -36,6 +37,7 @@ from trimtab.datasets.formats.lerobot.writer import (
     loses,
     save,
 )
+from trimtab.datasets.formats.naming import NAMES
 from trimtab.datasets.formats.own import Own, flag_ends, flags_of, need, no_reward, parse
 from trimtab.datasets.io.parquet import read_columns
 from trimtab.errors import TrimtabError
@@ -110,6 +112,7 @@ def _read(path: Path, wanted: str) -> tuple[Contents, Frames]:
     robot = info.get("robot_type")
     recipe: dict[str, Any] = {"imported": "lerobot"}
     recipe.update({"robot_type": robot} if isinstance(robot, str) else {})
+    recipe[NAMES] = feature_names(info["features"], _observed(widths), widths)
     numbers = [int(arrays["episode_index"][rows.start]) for rows in slices]
     rate = float(info["fps"])
     contents = contents_of(path, episodes, own, left_out=left_out, recipe=recipe, control_rate=rate)
@@ -178,13 +181,18 @@ def _slices(arrays: Arrays, info: Mapping[str, Any], where: str) -> list[slice]:
     return [slice(a, b) for a, b in zip(starts[:-1], starts[1:], strict=True)]
 
 
+def _observed(features: Iterable[str]) -> list[str]:
+    """Return those features that are observed, in the order in which they are joined."""
+    below = sorted(name for name in features if name.startswith(_OBSERVATION))
+    return [n for n in _FIRST if n in below] + [n for n in below if n not in _FIRST]
+
+
 def _matrix(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array[:, None] if array.ndim == 1 else array
 
 
 def _stranger_episodes(arrays: Arrays, slices: list[slice], where: str) -> LazyEpisodes:
-    below = sorted(name for name in arrays if name.startswith(_OBSERVATION))
-    names = [n for n in _FIRST if n in below] + [n for n in below if n not in _FIRST]
+    names = _observed(arrays)
     used = {*names, ACTION, REWARD, *INDICES, DONE, TERMINATED, TRUNCATED}
     infos = {name: array for name, array in arrays.items() if name not in used}
     if SUCCESS in infos:

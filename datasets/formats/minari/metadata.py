@@ -16,7 +16,8 @@ from trimtab.files import read_json, sha256_json
 
 __all__ = [
     "DATA_FILE", "DIGEST", "METADATA_FILE", "PREFIX", "action_limits", "algorithm_name",
-    "env_of_spec", "env_spec", "last_observed", "observation_keys", "read_metadata",
+    "env_of_spec", "env_spec", "last_observed", "observation_keys", "observation_widths",
+    "read_metadata",
 ]  # fmt: skip
 
 DATA_FILE = "main_data.hdf5"
@@ -122,6 +123,20 @@ def observation_keys(metadata: Mapping[str, Any]) -> tuple[str, ...]:
 
     found = paths(_space(metadata, "observation_space"), "", 0)
     return tuple(path.removeprefix("/") for path in found if path)
+
+
+def observation_widths(metadata: Mapping[str, Any]) -> dict[str, int]:
+    """Return the length of each of :func:`observation_keys`; none where a space does not say it."""
+    widths = {}
+    for path in observation_keys(metadata):
+        space: Any = _space(metadata, "observation_space")
+        for key in path.split("/"):
+            space = space["subspaces"][key]
+        shape = space.get("shape") if isinstance(space, dict) else None
+        if not isinstance(shape, list) or len(shape) != 1 or not isinstance(shape[0], int):
+            return {}
+        widths[path] = shape[0]
+    return widths
 
 
 def env_spec(dataset: Dataset) -> dict[str, str]:

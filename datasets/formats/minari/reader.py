@@ -21,8 +21,10 @@ from trimtab.datasets.formats.minari.metadata import (
     env_of_spec,
     last_observed,
     observation_keys,
+    observation_widths,
     read_metadata,
 )
+from trimtab.datasets.formats.naming import NAMES, numbered
 from trimtab.datasets.io.hdf5 import REOPEN, child, children, opened, read_array, read_file
 from trimtab.datasets.io.sandbox import Read, Received
 from trimtab.errors import TrimtabError
@@ -59,6 +61,9 @@ def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         "fingerprint": metadata.get("trimtab_fingerprint"),
     }
     order = _chosen_keys(observation_keys(metadata), hints.get("keys", ""), file_path)
+    if "trimtab_recipe" not in metadata and (widths := observation_widths(metadata)):
+        names = numbered([(key.replace("/", "."), widths[key]) for key in order])
+        fields["recipe"] = {NAMES: {"observation": names}}
     episodes: Sequence[Episode]
     if "trimtab_file_sha256" in metadata:
         _check_untouched(metadata, file_path)
