@@ -29,7 +29,7 @@ from trimtab.benchmarks.runs.dataset import (
     fitting_dataset,
     is_there,
 )
-from trimtab.benchmarks.runs.held_out import split_of
+from trimtab.benchmarks.runs.held_out import Split, split_of
 from trimtab.benchmarks.runs.identity import document_of, hash_of
 from trimtab.benchmarks.runs.shapes import made_up_statistics, spec_of, way_of
 from trimtab.benchmarks.runs.without_task import spec_of_data
@@ -53,8 +53,8 @@ class Components:
     """What a run is made of; ``identify`` knows all that decides its numbers, given its policy.
 
     ``env`` is the data in the place of a task where there is none; ``described`` has the names and
-    units of its observations and actions then. ``training`` and ``held_out`` are the episodes of
-    ``dataset`` that are learned from and those that are not.
+    units of its observations and actions then. ``split`` has the episodes of ``dataset`` that are
+    learned from, and those that are not.
     """
 
     env: EnvSpec
@@ -62,9 +62,7 @@ class Components:
     act_steps: int
     observations: str
     dataset: Dataset | None
-    training: Dataset | None
-    held_out: Dataset | None
-    held_out_numbers: list[int]
+    split: Split
     base: Bundle | None
     base_label: str | None
     policy_label: str | None
@@ -109,9 +107,9 @@ def components(
     """
     if config["env"] is None:
         check_uses(config)
-        dataset = data_without_task(config, progress)
-        env, described = spec_of_data(config, dataset)
-        return _assembled(config, env, _base_of(config), dataset, described)
+        data = data_without_task(config, progress)
+        env, described = spec_of_data(config, data)
+        return _assembled(config, env, _base_of(config), data, described)
     env, base = _task_and_base(config)
     if config["dataset"] is None or is_there(config, env):
         dataset = None if config["dataset"] is None else fitting_dataset(config, env, progress)
@@ -183,17 +181,11 @@ def _assembled(
     expert = expert_of(config, env)
     rows = None if expert is None else _decisions_of(expert, config, spec, env)
     policy = _policy_maker(config)
-    learned_from, held_out, numbers = split_of(config, dataset)
+    split = split_of(config, dataset)
 
     @functools.cache  # the method is made more than once: for its identity, and to learn
     def statistics() -> Statistics | None:
-        if config["dataset"] is None:
-            return None
-        if learned_from is None:
-            found = made_up_statistics(env)
-        else:
-            found = learned_from.statistics(transitions_only=method.statistics_of_transitions)
-        return found.of_parts(env.obs_parts) if spec.parts else found
+        return None if config["dataset"] is None else _statistics(split, method, spec, env)
 
     def setup() -> Setup:
         return Setup(
@@ -214,9 +206,7 @@ def _assembled(
         act_steps=act_steps,
         observations=observations,
         dataset=dataset,
-        training=learned_from,
-        held_out=held_out,
-        held_out_numbers=numbers,
+        split=split,
         base=base,
         base_label=base_label(base) if base is not None else None,
         policy_label=config.policy or (training(base).get("policy") if base else None),
@@ -236,6 +226,17 @@ def _assembled(
             described=described,
         ),
     )
+
+
+def _statistics(
+    split: Split, method: type[Algorithm], spec: PolicySpec, env: EnvSpec
+) -> Statistics:
+    """Return the statistics of what a method learns from; made up ones before that is there."""
+    if split.training is None:
+        found = made_up_statistics(env)
+    else:
+        found = split.training.statistics(transitions_only=method.statistics_of_transitions)
+    return found.of_parts(env.obs_parts) if spec.parts else found
 
 
 def _decisions_of(dataset: Dataset, config: RunConfig, spec: PolicySpec, env: EnvSpec) -> Batch:

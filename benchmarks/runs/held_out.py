@@ -27,7 +27,7 @@ from trimtab.observations import joined, tree_map
 from trimtab.policies.base import Policy
 from trimtab.types import BatchSpec
 
-__all__ = ["Fit", "HeldOut", "split_of"]
+__all__ = ["Fit", "HeldOut", "Split", "split_of"]
 
 Array = NDArray[Any]
 
@@ -65,10 +65,23 @@ class Fit:
         return dataclasses.asdict(self)
 
 
-def split_of(
-    config: RunConfig, dataset: Dataset | None
-) -> tuple[Dataset | None, Dataset | None, list[int]]:
-    """Return the episodes to learn from, those that are held out, and the numbers of the latter.
+@dataclass(frozen=True)
+class Split:
+    """A run's dataset in two.
+
+    Attributes:
+        training: the episodes that are learned from; None without a dataset.
+        held_out: those that are not; None where all are learned from.
+        numbers: which ones are held out.
+    """
+
+    training: Dataset | None
+    held_out: Dataset | None = None
+    numbers: tuple[int, ...] = ()
+
+
+def split_of(config: RunConfig, dataset: Dataset | None) -> Split:
+    """Return the episodes to learn from, and those that ``holdout`` keeps back.
 
     The share is rounded, to at least one episode. Which ones follows from the run's seed.
 
@@ -81,7 +94,7 @@ def split_of(
     """
     share = config["holdout"]
     if dataset is None or share is None:
-        return dataset, None, []
+        return Split(dataset)
     if isinstance(dataset, StreamedDataset):
         raise TrimtabError(
             f"holdout={share:g}: dataset {dataset.id} is streamed from disk and cannot be split; "
@@ -98,11 +111,11 @@ def split_of(
     drawn = np.random.default_rng(seeds).choice(count, held, replace=False)
     numbers = sorted(int(number) for number in drawn)
     rest = [number for number in range(count) if number not in set(numbers)]
-    parts = (
+    training, held_out = (
         dataclasses.replace(dataset, episodes=tuple(dataset.episodes[i] for i in chosen))
         for chosen in (rest, numbers)
     )
-    return next(parts), next(parts), numbers
+    return Split(training, held_out, tuple(numbers))
 
 
 class HeldOut:

@@ -76,8 +76,8 @@ def _line(folder: Path, settings: Mapping[str, Any]) -> Line:
     total, success, episodes = _score(found)
     held_out = found.result.get("held_out", {}).get("error")
     return Line(
-        str(folder), found.state, settings, total, success, episodes, held_out, env_steps, updates, seconds,
-        _note(found), command_of(folder),
+        str(folder), found.state, settings, total, success, episodes, held_out, env_steps, updates,
+        seconds, _note(found), command_of(folder),
     )  # fmt: skip
 
 

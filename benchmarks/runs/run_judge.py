@@ -44,11 +44,11 @@ class RunJudge:
         self.last = ""
         self.evaluator: Evaluator | None = None
         self.held_out: HeldOut | None = None
-        if parts.held_out is not None:
-            assert parts.training is not None
+        if parts.split.held_out is not None:
+            assert parts.split.training is not None
             self.held_out = HeldOut(
-                parts.training,
-                parts.held_out,
+                parts.split.training,
+                parts.split.held_out,
                 window=parts.act_steps,
                 history=policy.spec.history,
                 parts=parts.env.obs_parts if parts.observations != "flat" else None,
@@ -133,7 +133,7 @@ class RunJudge:
         found: dict[str, Any] = {
             **scores.fit.to_json(),
             "controls": {name: fit.to_json() for name, fit in self.held_out.controls.items()},
-            "episodes": self._parts.held_out_numbers,
+            "episodes": list(self._parts.split.numbers),
             "steps": self.held_out.steps,
         }
         if self._best is not None:

@@ -136,8 +136,8 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
         )
     if algorithm.wants.goal is not None:
         goals_of(parts.env, config.algorithm, parts.act_steps)
-    if parts.training is not None:
-        _check_data(config, parts.training, algorithm, parts.act_steps)
+    if parts.split.training is not None:
+        _check_data(config, parts.split.training, algorithm, parts.act_steps)
     _check_holdout(config, algorithm)
     if config["stop_at_success"] is not None:
         if config["eval_every"] is None:

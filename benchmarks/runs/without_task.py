@@ -178,8 +178,8 @@ def _limits(
     if own.get("low") is not None or own.get("high") is not None:
         reached = [(e.actions.min(0), e.actions.max(0)) for e in dataset.episodes]
         # In the data's own precision: 0.1 in a file of float32 is more than 0.1.
-        under = np.min([lowest for lowest, _ in reached], axis=0) < np.float32(low)
-        over = np.max([highest for _, highest in reached], axis=0) > np.float32(high)
+        under = np.min([lowest for lowest, _ in reached], axis=0) < np.array(low, np.float32)
+        over = np.max([highest for _, highest in reached], axis=0) > np.array(high, np.float32)
         if (under | over).any():
             index = int(np.flatnonzero(under | over)[0])
             raise TrimtabError(

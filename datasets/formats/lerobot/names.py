@@ -40,5 +40,6 @@ def _names(feature: Mapping[str, Any], width: int) -> list[str]:
     names = feature.get("names")
     if isinstance(names, Mapping):  # such as {"motors": [...]}
         names = [name for axis in names.values() if isinstance(axis, list) for name in axis]
-    right = isinstance(names, list) and len(names) == width
-    return names if right and all(isinstance(name, str) for name in names) else []
+    if not isinstance(names, list) or len(names) != width:
+        return []
+    return names if all(isinstance(name, str) for name in names) else []
