@@ -1,14 +1,15 @@
 """Check and time on a CUDA GPU what a processor cannot show, in one call.
 
     python scripts/gpu.py out=benchmarks/results/gpu rounds=3 scale=1
-    python scripts/gpu.py out=benchmarks/results/gpu only=ppo_half_cheetah_1024 scale=0.5
+    python scripts/gpu.py out=benchmarks/results/gpu only=ppo_half_cheetah_4096 scale=0.3
 
-Three ways to update SAC (``gpu_updates.py``), MJX's environments (``gpu_simulation.py``) and a
-whole run of PPO (``gpu_training.py``). The first two are checked, and then timed in turns with a
-peer as ``trimtab speed`` does it. ``rows.json`` is written anew after each row. All other rows stay
-in the file, so a measurement may take several sittings; each row has the machine that it is from.
-A row that failed says why, but does not take the place of one that was measured. Without a GPU the
-script says so in one line and exits with code 2.
+Three ways to update SAC (``gpu_updates.py``), MJX's environments (``gpu_simulation.py``) and whole
+runs of PPO beside Brax's (``gpu_training.py``). The first two are checked, and then timed in turns
+with a peer as ``trimtab speed`` does it; a run and its peer's are made one after the other.
+``rows.json`` is written anew after each row. All other rows stay in the file, so a measurement may
+take several sittings; each row has the machine that it is from. A row that failed says why, but
+does not take the place of one that was measured. Without a GPU the script says so in one line and
+exits with code 2.
 """
 
 from __future__ import annotations
@@ -93,14 +94,15 @@ def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
     found = {
         part.pair.name: functools.partial(timed, part, asked.rounds, asked.scale) for part in parts
     }
-    return {**found, gpu_training.NAME: functools.partial(trained, asked)}
+    runs = {one.name: functools.partial(trained, asked, one) for one in gpu_training.RUNS}
+    return {**found, **runs}
 
 
-def trained(asked: Settings) -> Row:
-    """Carry the whole run out in a temporary folder, and keep its iterations."""
+def trained(asked: Settings, training: gpu_training.Training) -> Row:
+    """Carry a whole run out in a temporary folder, and keep its iterations."""
     with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
-        row, metrics = gpu_training.run(Path(folder), asked.scale)
-    atomic_write_text(asked.out / "ppo" / "metrics.jsonl", metrics)
+        row, metrics = gpu_training.run(training, Path(folder), asked.scale)
+    atomic_write_text(asked.out / training.name / "metrics.jsonl", metrics)
     return row
 
 

@@ -1,7 +1,7 @@
-"""A whole run on a CUDA GPU: PPO on an MJX task whose simulations never leave it.
+"""Whole runs on a CUDA GPU: PPO on an MJX task whose simulations never leave it, beside Brax's PPO.
 
-A part of ``scripts/gpu.py``. The run is that of ``trimtab train``, from its settings to its bundle.
-Its number of environments is one that ``scripts/gpu_simulation.py`` has compiled before.
+A part of ``scripts/gpu.py``. A run is that of ``trimtab train``, from its settings to its bundle.
+Its numbers of environments are those that ``scripts/gpu_simulation.py`` compiles.
 """
 
 from __future__ import annotations
@@ -9,57 +9,96 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gpu_brax
 import pyarrow.parquet as pq
 
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 
-__all__ = ["run"]
+__all__ = ["RUNS", "Training", "run"]
 
-NAME = "ppo_half_cheetah_1024"
-WORDS = ["env=playground/CheetahRun", "algorithm=ppo", "num_envs=1024", "device=cuda"]
-WORDS += ["algorithm.rollout_steps=32", "algorithm.batch_size=4096", "algorithm.epochs=5"]
-WORDS += ["eval_episodes=16"]
-STEPS, EVALUATIONS = 4_000_000, 4
+TASK, ROLLOUT, MINIBATCHES, EPOCHS, HIDDEN = "CheetahRun", 32, 8, 5, 64
+WORDS = [f"env=playground/{TASK}", "algorithm=ppo", "device=cuda", "eval_episodes=16"]
+WORDS += [f"algorithm.rollout_steps={ROLLOUT}", f"algorithm.epochs={EPOCHS}"]
+EVALUATIONS = 4
 
 
-def run(folder: Path, scale: float) -> tuple[dict[str, Any], str]:
+@dataclass(frozen=True)
+class Training:
+    """A run: its row's name, its environments side by side, and its steps with ``scale=1``."""
+
+    name: str
+    copies: int
+    steps: int
+
+
+RUNS = (
+    Training("ppo_half_cheetah_1024", 1024, 2_000_000),
+    Training("ppo_half_cheetah_4096", 4096, 8_000_000),
+)
+
+
+def run(training: Training, folder: Path, scale: float) -> tuple[dict[str, Any], str]:
     """Train, and return the row and the run's ``metrics.jsonl``.
 
-    ``steps_per_second`` is the median over the iterations (steps of the environments and learning);
-    ``seconds`` is the whole run, compiling and evaluations included.
+    ``ours`` is the median over the iterations (steps of the environments and learning), and
+    ``peer`` that of Brax's; ``seconds`` is our whole run, compiling and evaluations included.
 
     Args:
+        training: what is run.
         folder: of the run.
         scale: factor to its steps.
     """
-    steps = round(STEPS * scale)
-    words = [*WORDS, f"online_steps={steps}", f"eval_every={steps // EVALUATIONS}", f"out={folder}"]
+    steps, copies = round(training.steps * scale), training.copies
+    words = [*WORDS, f"num_envs={copies}", f"online_steps={steps}"]
+    words += [f"algorithm.batch_size={copies * ROLLOUT // MINIBATCHES}"]
+    words += [f"eval_every={steps // EVALUATIONS}"]
     started = time.perf_counter()
-    result = train(compose_run(words))
+    result = train(compose_run([*words, f"out={folder}"]))
     seconds = time.perf_counter() - started
     metrics = (result.folder / "metrics.jsonl").read_text(encoding="utf-8")
-    lines = map(json.loads, metrics.splitlines())
+    returns: dict[int, list[float]] = {}
+    for row in pq.read_table(result.folder / "episodes.parquet").to_pylist():
+        returns.setdefault(row["env_steps"], []).append(row["return"])
+    ours = median_rate([json.loads(line) for line in metrics.splitlines()])
+    row = {
+        "name": training.name, "group": "gpu", "unit": "steps/s", "words": words,
+        "ours": ours, **beside_brax(ours, copies, steps), "rounds": 1, "ours_threads": 1,
+        "peer_threads": 1, "seconds": seconds, "returns_by_steps": returns,
+    }  # fmt: skip
+    return row, metrics
+
+
+def median_rate(lines: list[dict[str, Any]]) -> float:
+    """Return the median of the rates between two lines of a run's ``metrics.jsonl``."""
     marks = [(line["env_steps"], line["seconds"]) for line in lines]
-    rates = [
+    return statistics.median(
         (steps - before) / (later - earlier)
         for (before, earlier), (steps, later) in zip(marks, marks[1:], strict=False)
         if steps > before and later > earlier
-    ]
-    returns: dict[int, list[float]] = {}
-    episodes = pq.read_table(result.folder / "episodes.parquet").to_pylist()
-    for row in episodes:
-        returns.setdefault(row["env_steps"], []).append(row["return"])
-    row = {
-        "name": NAME,
-        "group": "gpu",
-        "unit": "steps/s",
-        "words": [word for word in words if not word.startswith("out=")],
-        "steps_per_second": statistics.median(rates),
-        "seconds": seconds,
-        "returns_by_steps": returns,
+    )
+
+
+def beside_brax(ours: float, copies: int, steps: int) -> dict[str, Any]:
+    """Return what a row has of the peer; where it fails, why."""
+    found: dict[str, Any] = dict.fromkeys(
+        ("peer", "ratio_median", "ratio_min", "ratio_max"), None
+    ) | {"peer_name": "Brax, PPO"}
+    try:
+        peer = gpu_brax.steps_per_second(
+            TASK, copies=copies, steps=steps, rollout=ROLLOUT, minibatches=MINIBATCHES,
+            epochs=EPOCHS, hidden=HIDDEN,
+        )  # fmt: skip
+    except Exception as error:  # Brax and JAX raise anything, and our run stands
+        told = str(error).strip().splitlines() or [""]
+        return {**found, "peer_failed": f"{type(error).__name__}: {told[0]}"}
+    ratio = ours / peer
+    return {
+        **found,
+        "peer": peer,
+        **dict.fromkeys(("ratio_median", "ratio_min", "ratio_max"), ratio),
     }
-    return row, metrics

@@ -20,8 +20,8 @@ from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build
 from trimtab.benchmarks.board.data_contests import contests_of
-from trimtab.benchmarks.board.stats import number_text
 from trimtab.benchmarks.cli.records import RECORDS
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes
 from trimtab.benchmarks.settings.catalog import (
     FAMILIES,

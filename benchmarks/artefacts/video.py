@@ -134,6 +134,7 @@ class Film:
         self.rate = get_spec(env, **(options or {})).control_rate or WITHOUT_CLOCK
         self.pictures_per_second = min(FASTEST, max(SLOWEST, self.rate))
         self._chunks: dict[int, list[FloatArray]] = {}
+        self._size: tuple[int, ...] = ()  # of the first picture
         family = _family(env)
         batched = family is not None and family.probe is not None
         self._tolerance = _LOOSE if batched else _EXACT
@@ -225,7 +226,14 @@ class Film:
         try:
             with quiet():
                 picture: Picture = self._env.render()
-                return picture
+            self._size = self._size or picture.shape
+            if picture.shape != self._size:
+                sizes = " after ".join(f"{h}x{w}" for h, w, _ in (picture.shape, self._size))
+                raise TrimtabError(
+                    f"render() returned a picture of {sizes} pixels; return one size, or evaluate "
+                    "without video"
+                )
+            return picture
         except TrimtabError as error:
             raise TrimtabError(f"video: {self.id}: {error}") from error
 

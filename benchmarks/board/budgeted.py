@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 
 from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions, one_physics
 from trimtab.benchmarks.board.model import Metric
-from trimtab.benchmarks.board.stats import Array, Interval, checked_scores, number_text
+from trimtab.benchmarks.board.stats import Array, Interval, checked_scores
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trimtab.benchmarks.board.arena.table import area_under, worst_drop
 from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions, one_physics
 from trimtab.benchmarks.board.model import Metric
-from trimtab.benchmarks.board.stats import number_text
+from trimtab.benchmarks.core.numerals import number_text
 
 __all__ = ["DataContest", "DataScores", "contests_of"]
 

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from trimtab.benchmarks.board.across import LEFT_OUT, Aggregate, across, heading
-from trimtab.benchmarks.board.stats import Interval, number_text
+from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.benchmarks.board.wording import AGGREGATE_READING, METRIC_NAMES, READING
+from trimtab.benchmarks.core.numerals import number_text
 
 __all__ = ["EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run"]
 
@@ -106,7 +107,7 @@ class EnvTable:
 
     def cells(self, entry: Entry) -> dict[str, str]:
         """Return what a table shows of a row, by column heading."""
-        digits = self.digits
+        digits = entry.mean.decimals(self.digits)
         gain, chance, lowest = entry.difference, entry.improvement, entry.lowest_difference
         return {
             "Method": entry.label,

@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from trimtab.benchmarks.board.groups import grouped, metric_of, newest_revisions, one_physics
 from trimtab.benchmarks.board.intervals.means import mean_interval
-from trimtab.benchmarks.board.stats import Interval, number_text
+from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.envs.registry import list_tasks
 from trimtab.files import atomic_write_text
 

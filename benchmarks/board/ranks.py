@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.benchmarks.board.stats import Array, number_text
+from trimtab.benchmarks.board.stats import Array
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from trimtab.benchmarks.board import leaderboard
 from trimtab.benchmarks.board.model import Entry
+from trimtab.benchmarks.core.numerals import number_text
 
 __all__ = ["MEASURED", "Comparison", "compare_rows"]
 
@@ -101,4 +102,4 @@ def _scores(made: pa.Table, published: pa.Table) -> Iterator[tuple[str, str, str
         interval = known[method].mean if method in known else None
         shown = interval.text() if interval is not None else "not published"
         inside = interval is not None and interval.low <= entry.mean.value <= interval.high
-        yield f"{env} {algorithm} ({policy})", f"{entry.mean.value:.2f}", shown, inside
+        yield f"{env} {algorithm} ({policy})", number_text(entry.mean.value), shown, inside

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.benchmarks.core.numerals import decimals_for, number_text
 from trimtab.errors import TrimtabError
 
 Array = NDArray[np.float64]
@@ -42,16 +43,18 @@ class Interval(NamedTuple):
         """Whether the ends differ: scores that are all equal tell of no spread, so give none."""
         return self.low < self.high
 
+    def decimals(self, least: int = 2) -> int:
+        """Return the decimals that the estimate and its ends are shown with, ``least`` or more."""
+        return decimals_for(*self, least)
+
     def text(self, digits: int = 2, *, signed: bool = False) -> str:
-        """Return ``0.83 [0.76, 0.90]``, or the estimate alone where no interval can be given."""
+        """Return ``0.83 [0.76, 0.90]``, or the estimate alone where no interval can be given.
+
+        A narrow interval has as many more digits as tell its ends apart.
+        """
+        digits = self.decimals(digits)
         value, low, high = (number_text(x, digits, signed=signed) for x in self)
         return f"{value} [{low}, {high}]" if self.is_given else value
-
-
-def number_text(value: float, digits: int = 2, *, signed: bool = False) -> str:
-    """Return a number with fixed decimals, thousands apart, and no negative zero."""
-    value = round(value, digits) + 0.0
-    return f"{value:{'+' if signed else ''},.{digits}f}"
 
 
 def interquartile_mean(scores: Array, axis: int | None = None) -> Array:

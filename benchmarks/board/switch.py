@@ -18,8 +18,9 @@ from trimtab.benchmarks.board.arena.table import area_under, worst_drop
 from trimtab.benchmarks.board.groups import grouped, metric_of, newest_revisions, one_physics
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.model import Metric
-from trimtab.benchmarks.board.stats import Interval, number_text
+from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.files import atomic_write_text
 
 __all__ = ["FILES", "Switch", "build", "steps_to_recover", "to_markdown", "write"]

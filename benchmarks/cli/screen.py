@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.core.progress import Pace, telling
 
 _LONGEST_NAME = 48
@@ -88,8 +89,8 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
         console.print(f"{summary['updates']:,} updates on data alone, without a task to play")
     else:
         console.print(
-            f"return {summary['return']:.2f}{rate} over {summary['episodes']} episodes after "
-            f"{summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
+            f"return {lone_number(summary['return'])}{rate} over {summary['episodes']} episodes "
+            f"after {summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
         )
     if "held_out" in summary:
         console.print(_held_out(summary["held_out"]))
@@ -104,13 +105,13 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
 
 def _held_out(found: Mapping[str, Any]) -> str:
     """Return in one line how well a policy repeats held-out episodes, and what the controls do."""
-    controls = (f"{name} {fit['error']:.3g}" for name, fit in found["controls"].items())
+    controls = (f"{name} {lone_number(fit['error'])}" for name, fit in found["controls"].items())
     exported = ""
     if "best_at" in found:
         exported = f"; the policy of update {found['best_at']:,}, the best, is exported"
         exported += ", and the run ended early" if found["stopped_early"] else ""
     return (
-        f"held-out action error {found['error']:.3g} standard deviations over "
+        f"held-out action error {lone_number(found['error'])} standard deviations over "
         f"{len(found['episodes'])} episodes ({', '.join(controls)}){exported}"
     )
 

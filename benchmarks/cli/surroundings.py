@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -21,7 +22,8 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 def check_streams() -> None:
     """Open what of the standard streams is closed, so that no file gets the number of one.
 
-    A library that writes to standard error by its number would write into that file.
+    A library that writes to standard error by its number would write into that file. What standard
+    output has no letter for, as in a C locale, is written as Python's escape of it.
 
     Raises:
         TrimtabError: if standard output is closed: no result could be shown.
@@ -36,6 +38,8 @@ def check_streams() -> None:
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
         raise TrimtabError("standard output is closed; send it to a file, or to /dev/null")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def check_folder() -> None:

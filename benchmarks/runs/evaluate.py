@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from trimtab.benchmarks.core.numerals import lone_number, score_words
 from trimtab.benchmarks.runs.held_out import Fit
 from trimtab.benchmarks.runs.shapes import read_by, spec_of, way_of
 from trimtab.envs.engines.dict_vector import DictVectorEnv
@@ -83,14 +84,11 @@ class Scores:
     @property
     def words(self) -> str:
         """What a line about a run says of them."""
-        cost = "" if self.mean_cost is None else f", cost {self.mean_cost:.2f}"
-        fit = "" if self.fit is None else f"held-out error {self.fit.error:.3g}"
-        if self.mean_return is None:
-            return fit
-        played = f"return {self.mean_return:.2f}"
-        if self.success_rate is not None:
-            played = f"success {self.success_rate:.2f}"
-        return f"{played}{cost}{', ' if fit else ''}{fit}"
+        cost = "" if self.mean_cost is None else f", cost {lone_number(self.mean_cost)}"
+        fit = [] if self.fit is None else [f"held-out error {lone_number(self.fit.error)}"]
+        total = self.mean_return
+        played = [] if total is None else [score_words(total, self.success_rate) + cost]
+        return ", ".join([*played, *fit])
 
 
 class Evaluator:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,6 +70,8 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
         TrimtabError: on a misspelt setting or value, with the nearest right one.
     """
     words = tuple(overrides)
+    for word in words:
+        _check_is_text(word)
     overrides = spell_out(overrides)
     try:
         with initialize_config_module("trimtab.conf", version_base="1.3"):
@@ -80,6 +84,18 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
         raise TrimtabError(f"settings: {CIRCLE}") from error
     except (HydraException, OmegaConfBaseException) as error:
         raise TrimtabError(_fault_of(error)) from error
+
+
+def _check_is_text(word: str) -> None:
+    """Refuse the name of a file whose bytes are no text: what a run writes is UTF-8."""
+    try:
+        word.encode()
+    except UnicodeEncodeError as error:
+        name, coding = os.fsencode(word), sys.getfilesystemencoding()
+        raise TrimtabError(
+            f"{word.partition('=')[0]}: the bytes of {name!r} are no text in {coding}; rename "
+            "the file or folder, or give a link to it"
+        ) from error
 
 
 def _fault_of(error: Exception) -> str:

@@ -61,6 +61,11 @@ def check_placed(file: str, group: str, text: str) -> None:
     Raises:
         TrimtabError: if Hydra would put its settings below the group a second time.
     """
+    if text.startswith("\ufeff"):
+        raise TrimtabError(
+            f"{file}it begins with a byte order mark, behind which Hydra does not find its first "
+            "line; save it as UTF-8 without one"
+        )
     if not _PLACED.match(text):
         raise TrimtabError(
             f"{file}it has {group}: itself, so its first line must be '# @package _global_', as in "
@@ -89,15 +94,16 @@ def adopted(group: str, path: str, own: list[str]) -> str:
     found = plain_yaml(text, f"{group}={path}")
     if not isinstance(found, Mapping):
         raise TrimtabError(f"{group}={path}: must be a mapping, as the files of conf/{group}/ are")
+    plain = text.decode("utf-8-sig")  # Hydra looks for the first line behind no byte order mark
     if group in found:
-        check_placed(f"{group}={path}: ", group, text.decode())
+        check_placed(f"{group}={path}: ", group, plain)
     place = _adopting(make=True)[0] / group / f"{file.stem}.yaml"
     if file.stem in own and not place.is_file():
         raise TrimtabError(
             f"{group}={path}: the name {file.stem} is taken already; rename the file"
         )
     place.parent.mkdir(exist_ok=True)
-    place.write_bytes(text)
+    place.write_text(plain, encoding="utf-8")
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
     return file.stem

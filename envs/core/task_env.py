@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.envs.core.faults import OLD_RESET, faults_of_reset, faults_of_step, in_a_line
+from trimtab.envs.core.pictures import as_picture
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.errors import TrimtabError
@@ -210,8 +211,9 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         """Return a picture [H, W, 3] of the present state.
 
         Raises:
-            TrimtabError: if the environment was not made with ``render=True``, if another thread
-                has drawn it, if it is closed, or if nothing can be drawn on this machine.
+            TrimtabError: if the environment was not made with ``render=True`` or returns no
+                picture, if another thread has drawn it, if it is closed, or if nothing can be drawn
+                on this machine.
         """
         if self._closed:
             raise self._closed_error()
@@ -225,12 +227,12 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
                 "there alone; make an environment for each thread that draws"
             )
         try:
-            picture = np.asarray(cast(Any, self.raw.render()), np.uint8)
+            found = cast(Any, self.raw.render())
         except Exception as error:  # simulators and drivers raise anything
             line = " ".join(str(error).split())[:200]
             raise TrimtabError(f"it cannot be drawn ({line}); trimtab doctor says how") from error
         self._drawn_in = here
-        return picture
+        return as_picture(found)
 
     def close(self) -> None:
         """Close the simulator."""

@@ -73,8 +73,11 @@ def atomic_write_bytes(path: str | Path, data: bytes) -> None:
 
 
 def atomic_write_text(path: str | Path, text: str) -> None:
-    """Write ``text`` to ``path`` as UTF-8, whole or not at all."""
-    atomic_write_bytes(path, text.encode())
+    """Write ``text`` to ``path`` as UTF-8, whole or not at all.
+
+    Bytes of a file's name that are no UTF-8 stand in it as Python's escapes of them.
+    """
+    atomic_write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
 def atomic_write_json(path: str | Path, value: Any) -> None:
@@ -240,7 +243,7 @@ def read_json(path: str | Path, what: str) -> Any:
         TrimtabError: if the file is missing, unreadable, too large or not JSON.
     """
     try:
-        return json.loads(read_bytes(path, MOST_JSON).decode())
+        return json.loads(read_bytes(path, MOST_JSON).decode("utf-8-sig"))
     except TrimtabError as error:
         raise TrimtabError(f"{what}: {error}") from error
     except FileNotFoundError as error:

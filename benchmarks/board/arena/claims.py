@@ -20,7 +20,8 @@ from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
 from trimtab.benchmarks.board.data_contests import DataContest
 from trimtab.benchmarks.board.intervals.improvement import improvement_interval
 from trimtab.benchmarks.board.intervals.means import mean_interval
-from trimtab.benchmarks.board.stats import Array, Interval, number_text
+from trimtab.benchmarks.board.stats import Array, Interval
+from trimtab.benchmarks.core.numerals import number_text
 
 __all__ = ["Finding", "find", "to_markdown"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
-from trimtab.benchmarks.board.stats import number_text
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.files import atomic_write_text
 
 __all__ = ["FILES", "to_csv", "to_curves_csv", "to_markdown", "write"]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from trimtab.benchmarks.board.model import EnvTable
-from trimtab.benchmarks.board.stats import number_text
+from trimtab.benchmarks.core.numerals import number_text
 
 __all__ = ["count_text", "nice_ticks", "score_scale", "tick_text"]
 

@@ -14,10 +14,12 @@ from rich.table import Table
 from trimtab.benchmarks.artefacts import video as films
 from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
+from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.cli.commands.evaluate_offline import evaluate_offline
 from trimtab.benchmarks.cli.options import policy_inputs, task_options
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import BACKEND, DISCOUNT, EPISODES, FILMED, UPDATES
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.benchmarks.runs import base, shards
 from trimtab.benchmarks.runs.evaluate import Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
@@ -218,8 +220,13 @@ def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None
     for heading in ("score", "mean", "95% interval"):
         table.add_column(heading)
     if rate is not None:
-        low, high = answer["success_interval"]
-        table.add_row("success", f"{rate:.2f}", f"{low:.2f} to {high:.2f}")
-    shown = f"{interval.low:.2f} to {interval.high:.2f}" if interval.is_given else "–"
-    table.add_row("return", f"{interval.value:.2f}", shown)
+        table.add_row("success", *_cells(Interval(rate, *answer["success_interval"])))
+    table.add_row("return", *_cells(interval))
     Console(markup=False).print(table)
+
+
+def _cells(found: Interval) -> tuple[str, str]:
+    """Return what the table shows of an estimate: itself, and its interval if it has one."""
+    decimals = found.decimals()
+    value, low, high = (number_text(x, decimals, thousands="") for x in found)
+    return value, f"{low} to {high}" if found.is_given else "–"

@@ -12,6 +12,7 @@ from rich.console import Console
 from trimtab.benchmarks.board import ranks
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
 from trimtab.benchmarks.cli.words import near
+from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.dataset import (
     check_rewards_tell,
@@ -221,7 +222,7 @@ def _print(
         print_json({"dataset": judge.dataset.id, "discount": judge.discount, "estimates": rows})
         return
     title = f"discounted return ({judge.discount}) by {judge.dataset.id} alone"
-    print_rows(title, [{**row, "value": f"{row['value']:.2f}"} for row in rows])
+    print_rows(title, [{**row, "value": lone_number(row["value"])} for row in rows])
 
 
 def _judged(place: Path, folder: Path, estimates: list[Estimate]) -> ranks.Judged:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_result, print_rows, progress_bar
 from trimtab.benchmarks.cli.words import Setting, parse
+from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.runs.train import train as carry_out
 from trimtab.benchmarks.settings import config, groups
 from trimtab.benchmarks.settings.explained import keywords_help
@@ -135,9 +136,7 @@ def _print_outcomes(outcomes: Sequence[Outcome], called: str = "runs") -> None:
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
-    score = "" if outcome.return_ is None else f"return {outcome.return_:.2f}"
-    if outcome.success is not None:
-        score = f"success {outcome.success:.2f}"
+    score = "" if outcome.return_ is None else score_words(outcome.return_, outcome.success)
     return {
         "settings": outcome.label,
         "state": outcome.state,

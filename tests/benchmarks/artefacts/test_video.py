@@ -142,6 +142,23 @@ def test_every_family_can_be_drawn(drawing: str) -> None:
         assert spread > 5, id
 
 
+@pytest.mark.parametrize("later", [(66, 64), (64, 66), (32, 32)])
+def test_pictures_that_change_their_size_are_no_film(
+    later: tuple[int, int], maze_film: video.Film, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scores = judge(MAZE, maze_film)
+    pictures = iter(
+        [np.zeros((*maze_film._size[:2], 3), np.uint8), np.zeros((*later, 3), np.uint8)]
+    )
+    monkeypatch.setattr(maze_film._env, "render", lambda: next(pictures))
+    told = "x".join(map(str, later))
+    with pytest.raises(
+        TrimtabError, match=rf"video: {MAZE}: render\(\) returned a picture of {told} a"
+    ):
+        maze_film.write(tmp_path / "maze.mp4", scores)
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_actions_are_no_film_of_the_episode(maze_film: video.Film, tmp_path: Path) -> None:
     scores = judge(MAZE, maze_film)
     path = tmp_path / "maze.mp4"

@@ -16,6 +16,8 @@ from trimtab.benchmarks.cli import main as command_line
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 from trimtab.benchmarks.core.imports import imported
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.errors import TrimtabError
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
 ENDS = """
@@ -75,6 +77,41 @@ def test_another_word_is_one_line(
     assert ended.value.code == 2
     line = "trimtab: TRIMTAB_LOG=loud: there are: DEBUG, INFO, WARNING, ERROR, CRITICAL; or leave"
     assert capfd.readouterr().err.startswith(line)
+
+
+@pytest.mark.parametrize("place", ["out", "dataset", "base"])
+def test_a_path_that_is_no_text_is_one_line(place: str, tmp_path: Path) -> None:
+    words = {"env": "gymnasium:Pendulum-v1", "algorithm": "sac", place: os.fsdecode(b"./gr\xf6sse")}
+    with pytest.raises(
+        TrimtabError, match=rf"{place}: the bytes of b'{place}=\./gr\\xf6sse' are no t"
+    ):
+        compose_run([f"{key}={value}" for key, value in words.items()])
+
+
+def test_the_working_folder_and_results_may_have_any_bytes_in_their_names(tmp_path: Path) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/gr\xf6sse"))
+    folder.mkdir()
+    code = (
+        "import sys; from trimtab.benchmarks.cli.main import run\n"
+        "words = ['env=gymnasium:Pendulum-v1', 'algorithm=sac', 'algorithm.hidden=[8]']\n"
+        "words += ['algorithm.warmup_steps=20', 'online_steps=40', 'eval_episodes=1']\n"
+        "run(['train', *words]); run(['leaderboard', f'runs={sys.argv[1]}/runs', 'out=board'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, folder], cwd=folder, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert b"gr\\udcf6sse" in (folder / "board" / "index.html").read_bytes()
+
+
+def test_a_terminal_without_letters_for_all_is_written_to(tmp_path: Path) -> None:
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code = (
+        "from trimtab.benchmarks.cli.surroundings import check_streams; check_streams()\n"
+        "print('0.83 \\u2013 gr\\xf6\\xdfer')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **settings}, capture_output=True
+    )
+    assert (done.returncode, done.stdout) == (0, b"0.83 \\u2013 gr\\xf6\\xdfer\n")
 
 
 def test_a_renderer_that_mujoco_does_not_know_is_one_line(

@@ -13,9 +13,11 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium
+import pyarrow.parquet as pq
 import pytest
 from loading import load_module
 
+from trimtab.benchmarks.api import evaluate, train
 from trimtab.benchmarks.cli.commands import check as checks
 from trimtab.benchmarks.cli.main import run as carry_out
 from trimtab.envs.check import Episode
@@ -70,7 +72,6 @@ LATER = {
 }
 """What a run meets after some steps."""
 BY_PLAYING = {
-    "Truncates": "step() truncated the episode after 25 steps, inside the horizon of 30",
     "UnseededStart": "reset(seed=11) a second time gives another observation: take all that is",
     "UnseededStep": "reset(seed=11) a second time gives another observation after 1 steps",
     "ChangesTheAction": "step() changes the array of the action that it is given, which is the pol",
@@ -178,6 +179,19 @@ def test_a_task_that_waits_is_said_to(
 
 
 # ---- wrong families ------------------------------------------------------------------------------
+
+
+def test_a_task_that_truncates_inside_the_horizon_is_taken_by_all_alike(
+    toys: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capfd, "check", "env=toys/Truncates")[0] == 0
+    result = train({"env": "toys/Truncates", "algorithm": "sac", "algorithm.hidden": [8],
+                    "algorithm.warmup_steps": 40, "online_steps": 60, "eval_episodes": 2,
+                    "out": str(tmp_path)})  # fmt: skip
+    rows = pq.read_table(result.folder / "episodes.parquet").to_pylist()
+    assert [row["length"] for row in rows] == [25, 25]
+    scores = evaluate(result.folder, episodes=2)
+    assert [one.length for one in scores.episodes] == [25, 25]
 
 
 def test_gymnasiums_own_limit_inside_the_horizon(

@@ -21,7 +21,7 @@ from trimtab.benchmarks.settings.catalog import (
     is_faithful,
 )
 from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.groups import group_options
+from trimtab.benchmarks.settings.groups import conf_file, group_options
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.types import TrimtabError
 
@@ -117,6 +117,36 @@ def test_a_method_of_one_s_own_that_names_no_paper_adapts_none(
         outside.adopted("algorithm", str(tmp_path / f"{name}.yaml"), [])
     found = adaptations()
     assert "named" in found and "nameless" not in found and "mdpo_sac" in found
+
+
+@pytest.mark.parametrize("group", ["algorithm", "policy", "dataset"])
+def test_a_file_with_a_byte_order_mark_is_read_as_without(
+    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "_made", [])
+    texts = {
+        "algorithm": "# @package _global_\nalgorithm: {_target_: trimtab.algorithms.offline.bc.X}",
+        "policy": "_target_: trimtab.policies.kinds.gaussian.GaussianPolicy\n",
+        "dataset": "id: me/mine-v0\nepisodes: 3\n",
+    }
+    (tmp_path / "marked.yaml").write_text(texts[group], encoding="utf-8-sig")
+    (tmp_path / "plain.yaml").write_text(texts[group], encoding="utf-8")
+    for name in ("marked", "plain"):
+        outside.adopted(group, str(tmp_path / f"{name}.yaml"), [])
+    assert conf_file(f"{group}/marked.yaml") == conf_file(f"{group}/plain.yaml")
+    marked = outside._made[0] / group / "marked.yaml"
+    assert marked.read_text() == texts[group]  # Hydra reads this one
+
+
+def test_a_plug_in_s_file_with_a_byte_order_mark_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "_made", [tmp_path])
+    (tmp_path / "algorithm").mkdir()
+    text = "# @package _global_\nalgorithm: {_target_: trimtab.algorithms.off_policy.sac.SAC}"
+    (tmp_path / "algorithm" / "mine.yaml").write_text(text, encoding="utf-8-sig")
+    with pytest.raises(TrimtabError, match="begins with a byte order mark.*save it as UTF-8 with"):
+        conf_file("algorithm/mine.yaml")
 
 
 def test_a_renamed_method_is_there_under_its_new_name_only() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from loading import load_module
 
+from trimtab.benchmarks.settings.config import compose_run
 from trimtab.errors import TrimtabError
 
 
@@ -163,13 +164,31 @@ def test_a_run_for_a_gpu_comes_to_its_end(
 ) -> None:
     """The same run, small, on the processor."""
     small = ["env=gym/InvertedPendulum-v5", "algorithm=ppo", "algorithm.rollout_steps=32"]
-    small += ["num_envs=1", "algorithm.batch_size=32"]
     monkeypatch.setattr(gpu.gpu_training, "WORDS", [*small, "eval_episodes=2"])
-    monkeypatch.setattr(gpu.gpu_training, "STEPS", 512)
-    row = gpu.trained(gpu.settings([f"out={tmp_path}", "scale=0.5"]))
+    asked: list[dict[str, Any]] = []
+
+    def peer(task: str, **settings: Any) -> float:
+        asked.append({"task": task, **settings})
+        if len(asked) == 2:
+            raise AttributeError("jax has no pmap\nlong story")
+        return 200.0
+
+    monkeypatch.setattr(gpu.gpu_training.gpu_brax, "steps_per_second", peer)
+    training = gpu.gpu_training.Training("ppo", copies=1, steps=512)
+    row, again = (
+        gpu.trained(gpu.settings([f"out={tmp_path}", "scale=0.5"]), training) for _ in range(2)
+    )
+    assert row["peer"] == 200.0 and row["ratio_median"] == row["ours"] / 200.0
+    assert again["peer_failed"] == "AttributeError: jax has no pmap" and again["peer"] is None
+    # The peer gets what the run's words say.
+    assert asked[0] == {"task": "CheetahRun", "copies": 1, "steps": 256, "rollout": 32,
+                        "minibatches": 8, "epochs": 5, "hidden": 64}  # fmt: skip
+    config = compose_run(row["words"])
+    assert list(config["algorithm"]["hidden"]) == [64, 64]
+    assert config["algorithm"]["batch_size"] == 32 // 8
     metrics = (tmp_path / "ppo" / "metrics.jsonl").read_text()
     assert {steps: len(them) for steps, them in row["returns_by_steps"].items()} == dict.fromkeys(
         (64, 128, 192, 256), 2
     )
-    assert row["steps_per_second"] > 256 / row["seconds"]
+    assert row["ours"] > 256 / row["seconds"]
     assert json.loads(metrics.splitlines()[-1])["env_steps"] == 256

@@ -1,0 +1,59 @@
+"""Numbers as people read them: with the digits that tell them apart."""
+
+from __future__ import annotations
+
+import math
+
+__all__ = ["decimals_for", "lone_number", "number_text", "score_words"]
+
+_MOST_DECIMALS = 6  # from there on, powers of ten are easier to read than zeros
+
+
+def decimals_for(value: float, low: float, high: float, least: int = 2) -> int:
+    """Return the decimals that an estimate is shown with.
+
+    They are ``least``, unless the interval is narrower than one unit of its last decimal: then as
+    many as give the interval's width two digits. Without an interval, a value other than zero that
+    is smaller than such a unit is shown with three digits.
+
+    Args:
+        value: the estimate.
+        low: lower end of its interval; equal to ``high`` where it has none.
+        high: upper end.
+        least: decimals of an ordinary number.
+    """
+    width, digits = (high - low, 2) if low < high else (abs(value), 3)
+    if not math.isfinite(width) or width == 0 or width >= 10.0**-least:
+        return least
+    return digits - 1 - math.floor(math.log10(width))
+
+
+def lone_number(value: float) -> str:
+    """Return a number of a line that has no interval beside it: two decimals, or three digits."""
+    return number_text(value, decimals_for(value, value, value), thousands="")
+
+
+def score_words(return_: float, success: float | None) -> str:
+    """Return what a line about a run says of its score: the success rate where there is one."""
+    return f"return {lone_number(return_)}" if success is None else f"success {success:.2f}"
+
+
+def number_text(
+    value: float, decimals: int = 2, *, signed: bool = False, thousands: str = ","
+) -> str:
+    """Return a number with ``decimals`` decimals, and with no negative zero.
+
+    With more than six decimals it is written with a power of ten, to the same decimal.
+
+    Args:
+        value: the number.
+        decimals: how many; :func:`decimals_for` says how many tell estimates apart.
+        signed: whether a positive number has a sign.
+        thousands: what stands between thousands, ``","`` or nothing.
+    """
+    value, sign = round(value, decimals) + 0.0, "+" if signed else ""
+    if decimals <= _MOST_DECIMALS:
+        return f"{value:{sign}{thousands}.{decimals}f}"
+    if value == 0:
+        return f"{value:{sign}.0f}"
+    return f"{value:{sign}.{max(0, decimals + math.floor(math.log10(abs(value))))}e}"
