@@ -85,10 +85,8 @@ class Scores:
     def words(self) -> str:
         """What a line about a run says of them."""
         cost = "" if self.mean_cost is None else f", cost {lone_number(self.mean_cost)}"
-        fit = [] if self.fit is None else [f"held-out error {lone_number(self.fit.error)}"]
-        total = self.mean_return
-        played = [] if total is None else [score_words(total, self.success_rate) + cost]
-        return ", ".join([*played, *fit])
+        fit = None if self.fit is None else self.fit.error
+        return score_words(self.mean_return, self.success_rate, fit) + cost
 
 
 class Evaluator:

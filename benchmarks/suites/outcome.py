@@ -30,6 +30,7 @@ class Outcome:
         seconds: that it took; None if it was never started.
         folder: where it lies; empty if it was never started.
         note: why it failed, or that it was done already.
+        held_out: error of its exported policy on held-out episodes, where it has some.
     """
 
     label: str
@@ -40,6 +41,7 @@ class Outcome:
     seconds: float | None = None
     folder: str = ""
     note: str = ""
+    held_out: float | None = None
 
 
 def outcomes_of(
@@ -69,7 +71,7 @@ def _ended(label: str, done: Done) -> Outcome:
     note = "already done" if done.already_done else ""
     return Outcome(
         label, "done", found["return"], found["success"], found["episodes"], found.get("seconds"),
-        done.folder, note,
+        done.folder, note, found.get("held_out", {}).get("error"),
     )  # fmt: skip
 
 

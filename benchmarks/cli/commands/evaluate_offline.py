@@ -178,7 +178,7 @@ def _judge(
     else:
         config = compose_run(words)
         data = data_without_task(config)
-        check_rewards_tell(data, "offline=true")
+        check_rewards_tell(data, "an estimator")
         env, _ = spec_of_data(config, data)
         trained = bundle.policy.spec.action_low, bundle.policy.spec.action_high
         env = replace(env, action_low=trained[0], action_high=trained[1])

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.cli.words import near
-from trimtab.benchmarks.core.numerals import lone_number, score_words
+from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs.away import check_at_address, visible
@@ -64,9 +64,7 @@ def _list(where: str, other: str, format: str) -> int:
 
 def _row(line: Line, place: Path) -> dict[str, Any]:
     """Return a line of the table; the run by its path in the folder that was asked for."""
-    score = None if line.return_ is None else score_words(line.return_, line.success)
-    if line.held_out is not None:
-        score = f"{score + ', ' if score else ''}held-out error {lone_number(line.held_out)}"
+    score = score_words(line.return_, line.success, line.held_out)
     settings = " ".join(f"{name}={text_of(value)}" for name, value in line.settings.items())
     path = Path(line.run)
     return {
