@@ -213,11 +213,13 @@ def test_installed_wheel_lists_what_the_tree_lists(
     assert ended.value.code == 0 and capfd.readouterr().out == alone
 
 
-def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Path) -> None:
-    text = (root / "docs" / "first-hour.md").read_text(encoding="utf-8")
-    files = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(files) == 6
-    for name, body in files:
+def followed(page: Path, files: int, installed: Path, tmp_path: Path) -> str:
+    """Write the files of a page and run its commands in order; return what they print."""
+    text = page.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == files
+    for name, body in blocks:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(body)
     commands = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (tmp_path / "bin").mkdir()
@@ -226,7 +228,20 @@ def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Pa
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         script.chmod(0o755)
     search = f"export PATH={tmp_path}/bin:$PATH"
-    told = run("bash", "-ec", "\n".join([search, *commands]), cwd=tmp_path, path=installed)
+    return run("bash", "-ec", "\n".join([search, *commands]), cwd=tmp_path, path=installed)
+
+
+def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_path: Path) -> None:
+    told = followed(root / "docs" / "own-data.md", 3, installed, tmp_path)
+    errors = dict(re.findall(r"(error|nearest neighbour|mean action) ([\d.]+)", told))
+    assert float(errors["error"]) < 0.8 * float(errors["nearest neighbour"])
+    assert "observes ['shoulder', 'elbow', 'shoulder_mark', 'elbow_mark'] ['rad', 'rad'" in told
+    (distance,) = re.findall(r"the arm is ([\d.]+) rad from the mark", told)
+    assert float(distance) < 0.15  # it began 1.3 away
+
+
+def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Path) -> None:
+    told = followed(root / "docs" / "first-hour.md", 6, installed, tmp_path)
     assert "no fault found" in told and "smoothed_bc" in told
     (reached,) = re.findall(r"reached the mark in (\d+) of 10 episodes", told)
     assert int(reached) >= 8
