@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.settings.words import nearest, yaml_fault
@@ -103,11 +105,15 @@ def _read(place: Path) -> dict[str, Any]:
         TrimtabError: if it cannot be read, or has an entry that no contract has.
     """
     try:
-        value = yaml.safe_load(read_bytes(place).decode("utf-8-sig"))
-    except yaml.YAMLError as error:
+        # By the reader of settings, which knows 1e-3 for a number and refuses a key that is twice.
+        value: Any = OmegaConf.to_container(OmegaConf.create(read_bytes(place).decode("utf-8-sig")))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise TrimtabError(f"contract {place}: is no YAML ({yaml_fault(error)})") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise TrimtabError(f"contract {place}: cannot be read ({error}); check the path") from error
+        why = yaml_fault(error)
+        raise TrimtabError(f"contract {place}: cannot be read ({why}); check the path") from error
+    except AssertionError:  # what OmegaConf raises of a single value
+        value = None
     if not isinstance(value, dict):
         raise TrimtabError(f"contract {place}: must be a mapping, such as control_rate: 30")
     _check_names(value, {*_SIDES, "control_rate"}, f"contract {place}")
@@ -163,8 +169,10 @@ def _limits(
     sides = {"low": dataset.action_low, "high": dataset.action_high}
     for key in [key for key in sides if own.get(key) is not None]:
         value = own[key] if isinstance(own[key], list) else [own[key]] * width
-        if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in value):
-            raise TrimtabError(f"{where}: action.{key} must be {width} numbers, got {own[key]!r}")
+        if not all(_is_number(x) for x in value):
+            raise TrimtabError(
+                f"{where}: action.{key} must be {width} finite numbers, got {own[key]!r}"
+            )
         _check_width(value, f"action.{key}", width, "action", where)
         sides[key] = tuple(map(float, value))
     low, high = sides["low"], sides["high"]
@@ -189,11 +197,17 @@ def _limits(
     return low, high
 
 
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that float32 has, and finite."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= float(np.finfo(np.float32).max)
+
+
 def _rate(value: Any, dataset: Dataset, where: str) -> float | None:
     """Return the actions a second, by the contract or the data, which must not contradict it."""
     if value is None:
         return dataset.control_rate
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not _is_number(value) or value <= 0:
         raise TrimtabError(f"{where}: control_rate must be actions a second, got {value!r}")
     if dataset.control_rate is not None and not math.isclose(value, dataset.control_rate):
         raise TrimtabError(

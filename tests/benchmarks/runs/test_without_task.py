@@ -20,7 +20,7 @@ from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.settings_of import command_of
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
-from trimtab.datasets.catalog import load_dataset
+from trimtab.datasets.catalog import format_of
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.policies.runtime import load_policy
 from trimtab.types import TrimtabError
@@ -45,7 +45,7 @@ def test_a_file_of_every_format_becomes_a_bundle_that_acts(format: str, tmp_path
     name, write = foreign.WRITERS[format]
     write(tmp_path / name)
     done = train(compose_run(words(tmp_path / name, "act_steps=2", "holdout=0.5")))
-    data = load_dataset(tmp_path / name)
+    data = format_of(tmp_path / name).load(tmp_path / name)
     assert done.folder.relative_to(tmp_path / "runs").parts[:2] == ("data", "bc")
     assert (done.summary["return"], done.summary["episodes"]) == (None, 0)
     assert read_episodes(done.folder / "episodes.parquet").num_rows == 0
@@ -162,17 +162,19 @@ def test_a_contract_beside_the_data_reaches_the_bundle(tmp_path: Path) -> None:
         ("action: {names: [a, a]}", "action.names has 'a' twice"),
         ("action: {names: ab}", "action.names must be a list of 2 texts"),
         ("observation: {units: [rad, 3]}", "observation.units must be a list"),
-        ("action: {low: [-9, x]}", "action.low must be 2 numbers"),
+        ("action: {low: [-9, x]}", "action.low must be 2 finite numbers"),
         ("action: {low: [-9, -9, -9]}", "action.low has 3 entries"),
         ("action: {low: 2, high: 1}", "has limits 2 and 1"),
-        ("action: {high: .inf}", "needs finite ones"),
+        ("action: {high: .inf}", "action.high must be 2 finite numbers"),
         ("action: {low: -1e-9, high: 1e-9}", "and the data leaves that"),
         ("control_rate: fast", "control_rate must be actions a second, got 'fast'"),
         ("control_rate: 0", "control_rate must be actions a second, got 0"),
         ("control_rate: 25", "control_rate is 25, and the data has 10"),
+        (f"control_rate: 1{'0' * 400}", "control_rate must be actions a second"),
+        ("3", "must be a mapping"),
         ("- a", "must be a mapping, such as control_rate"),
         ("a: [", "is no YAML (line 1"),
-        ("", "must be a mapping"),
+        ("control_rate: 10\ncontrol_rate: 10", "is no YAML"),
     ],
 )
 def test_a_wrong_contract_is_one_line(text: str, told: str, tmp_path: Path) -> None:
