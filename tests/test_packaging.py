@@ -240,6 +240,35 @@ def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_p
     assert float(distance) < 0.15  # it began 1.3 away
 
 
+CLONED = """
+import sys
+from pathlib import Path
+import foreign
+import numpy as np
+from trimtab.benchmarks.cli.main import run
+from trimtab.policies.runtime import load_policy
+for name in sys.argv[1:]:
+    file, write = foreign.WRITERS[name]
+    write(Path(name) / file) if "." not in file else (Path(name).mkdir(), write(Path(name) / file))
+    words = ["algorithm=bc", "policy=flow", "policy.hidden=[8]", "act_steps=2", "offline_steps=5"]
+    assert run(["train", f"dataset={name}/{file}", *words, "holdout=0.5", f"out={name}/runs"]) == 0
+    (folder,) = Path(name).glob("runs/data/bc/*/seed0")
+    assert run(["export", f"run={folder}", f"out={name}/bundle"]) == 0
+    policy = load_policy(f"{name}/bundle")
+    policy.reset(seed=0)
+    print(name, "acts", policy.step(np.zeros(policy.contract.obs_dim, np.float32)).shape)
+"""
+"""Clones files of other projects, and plays the bundles."""
+
+
+def test_files_of_others_become_bundles(installed: Path, root: Path, tmp_path: Path) -> None:
+    shutil.copy(root / "tests" / "datasets" / "foreign.py", tmp_path)
+    path = Path(os.pathsep.join([str(installed), str(tmp_path)]))
+    told = run(sys.executable, "-P", "-c", CLONED, "minari", "robomimic", cwd=tmp_path, path=path)
+    assert told.count("held-out action error") == 2
+    assert "minari acts (2,)" in told and "robomimic acts (2,)" in told
+
+
 def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Path) -> None:
     told = followed(root / "docs" / "first-hour.md", 6, installed, tmp_path)
     assert "no fault found" in told and "smoothed_bc" in told

@@ -45,12 +45,14 @@ class Sources:
             command line.
         notes: on runs that are unfinished or broken.
         baselines: where the rows are a suite's own, what it compares its methods with.
+        unplayed: finished runs without a task, which have no rows.
     """
 
     folders: Mapping[tuple[str, int], Path] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     baselines: Mapping[str, str | None] = field(default_factory=dict)
+    unplayed: tuple[Path, ...] = ()
 
     def newest(self, runs: Iterable[tuple[str, int]]) -> float:
         """Return when the newest of some runs was evaluated, as seconds; 0 where none is known."""
@@ -73,7 +75,7 @@ def collect(place: Path) -> tuple[pa.Table, Sources]:
         check_whole(place)
     runs = find_runs(place) if place.is_dir() else []
     known = sources_of(runs)
-    if runs and all(_played_nothing(look(folder)) for folder in runs):
+    if runs and len(known.unplayed) == len(runs):
         raise TrimtabError(f"leaderboard: there is nothing to compare in {place}: {known.notes[0]}")
     if runs and not episode_files(place):
         one = known.notes[0].removesuffix(".")  # without rows no run is done
@@ -98,7 +100,8 @@ def sources_of(runs: Iterable[Path]) -> Sources:
     """Return what is known of the runs in some folders."""
     folders: dict[tuple[str, int], Path] = {}
     settings: dict[str, Mapping[str, Any]] = {}
-    notes, alone = [], []
+    notes: list[str] = []
+    unplayed: list[Path] = []
     for folder in runs:
         try:
             found = read_provenance(folder)
@@ -110,14 +113,15 @@ def sources_of(runs: Iterable[Path]) -> Sources:
             folders[digest, int(seed)] = folder
         if words := identity_words(found.get("identity", {})):
             settings[digest] = words
-        notes += _unfinished(look(folder))
-        alone += [folder] if _played_nothing(look(folder)) else []
-    if alone:
+        seen = look(folder)
+        notes += _unfinished(seen)
+        unplayed += [folder] if _played_nothing(seen) else []
+    if unplayed:
         notes.append(
-            f"{len(alone)} run(s) learned from data alone, without a task to play, and are in no "
-            f"table: {named_runs(alone)}; trimtab runs shows their held-out errors."
+            f"{len(unplayed)} run(s) learned from data alone, without a task to play, and are in "
+            f"no table: {named_runs(unplayed)}; trimtab runs shows their held-out errors."
         )
-    return Sources(folders, settings, tuple(notes))
+    return Sources(folders, settings, tuple(notes), unplayed=tuple(unplayed))
 
 
 def _baselines_of(place: Path) -> dict[str, str | None]:

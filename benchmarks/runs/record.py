@@ -188,7 +188,7 @@ def results_of(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Return the rows of a model card's table of results, from what ``result.json`` says."""
     played = ("env", "episodes", "return", "success") if summary["episodes"] else ()
     held_out = summary.get("held_out")
-    fit = {"held-out action error": held_out["error"]} if held_out else {}
+    fit = {"held-out action error, standard deviations": held_out["error"]} if held_out else {}
     return {**{key: summary[key] for key in played}, **fit}
 
 

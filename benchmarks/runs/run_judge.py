@@ -41,6 +41,7 @@ class RunJudge:
         self._patience = config["stop_after"]
         self._best: dict[str, Any] | None = None
         self._noted, self._since = -1, 0
+        self._latest: float | None = None
         self.last = ""
         self.evaluator: Evaluator | None = None
         self.held_out: HeldOut | None = None
@@ -97,7 +98,9 @@ class RunJudge:
         fit = held_out.judge(policy, deterministic=is_deterministic(self._config, policy))
         if self._patience is None or self._noted == updates:  # a repeated one counts once
             return fit
-        self._noted = updates
+        same, self._noted, self._latest = fit.error == self._latest, updates, fit.error
+        if same:  # the policy rests, while another part of the method learns
+            return fit
         if self._best is None or fit.error < self._best["error"]:
             weights = {k: v.detach().clone() for k, v in policy.state_dict().items()}
             self._best = {"error": fit.error, "updates": updates, "weights": weights}
@@ -151,13 +154,14 @@ class RunJudge:
         """Return the best policy so far, and how long ago it was; None where none is kept."""
         if self._patience is None:
             return None
-        return {"best": self._best, "noted": self._noted, "since": self._since}
+        return {"best": self._best, "noted": self._noted, "since": self._since,
+                "latest": self._latest}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
         """Go on where ``state`` was taken."""
         if state is not None:
             self._best, self._noted = state["best"], int(state["noted"])
-            self._since = int(state["since"])
+            self._since, self._latest = int(state["since"]), state["latest"]
 
     def close(self) -> None:
         """Close the environments."""

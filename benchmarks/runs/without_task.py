@@ -6,6 +6,7 @@ contract, a small file beside the data, says what the data does not.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 
 __all__ = ["CONTRACT_FILE", "NO_TASK", "has_task", "spec_of_data"]
+
+logger = logging.getLogger(__name__)
 
 NO_TASK = "data"
 """Stands where the family of a task stands: in ids, and in the folders of runs."""
@@ -95,7 +98,10 @@ def _contract_file(config: RunConfig) -> Path | None:
         return Path(config["contract"]).expanduser()
     data = Path(config["dataset"]["path"]).expanduser()
     beside = (data if data.is_dir() else data.parent) / CONTRACT_FILE
-    return beside if beside.exists() else None
+    if not beside.exists():
+        return None
+    logger.info("contract: %s", beside)
+    return beside
 
 
 def _read(place: Path) -> dict[str, Any]:

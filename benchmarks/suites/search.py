@@ -21,7 +21,16 @@ from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work
 from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
 from trimtab.benchmarks.suites.space import asked_for
-from trimtab.benchmarks.suites.study import SCORES, Study, Trial, check_optuna, score_of, study_name
+from trimtab.benchmarks.suites.study import (
+    DIRECTIONS,
+    HELD_OUT,
+    SCORES,
+    Study,
+    Trial,
+    check_optuna,
+    score_of,
+    study_name,
+)
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import command_line
@@ -81,6 +90,11 @@ def search(
     _check(how)
     words, space, runs = asked_for(overrides)
     _check_score(how.score, runs)
+    if how.score == HELD_OUT and how.direction == DIRECTIONS[0]:
+        raise TrimtabError(
+            f"hydra.sweeper.score={HELD_OUT}: the smaller it is the better; add "
+            f"hydra.sweeper.direction={DIRECTIONS[1]}"
+        )
     own = [word for word in words if not word.startswith("out=")]
     about = {
         "words": sorted(own), "space": space, "direction": how.direction, "score": how.score,
@@ -133,7 +147,7 @@ def _check_score(score: str, runs: Sequence[RunConfig]) -> None:
             raise TrimtabError(
                 f"hydra.sweeper.score={score}: {run['env'] or 'a run without a task'} has no "
                 f"{score}, so no trial would have a score; write "
-                f"{others or 'hydra.sweeper.score=held_out_error, and holdout=0.1'}"
+                f"{others or f'hydra.sweeper.score={HELD_OUT}, and holdout=0.1'}"
             )
 
 

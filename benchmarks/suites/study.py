@@ -19,6 +19,7 @@ from trimtab.files import atomic_write_json, read_json, sha256_json
 
 __all__ = [
     "DIRECTIONS",
+    "HELD_OUT",
     "SAMPLERS",
     "SCORES",
     "Study",
@@ -28,6 +29,8 @@ __all__ = [
     "study_name",
 ]
 
+HELD_OUT = "held_out_error"
+"""Name of the score that is better the smaller it is."""
 DIRECTIONS = ("maximize", "minimize")
 _FILE = "study.json"
 _STATES = ("running", "done", "failed")
@@ -58,7 +61,7 @@ SCORES: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "auto": _either,
     "success": _success,
     "return": _return,
-    "held_out_error": lambda summary: float(summary.get("held_out", {}).get("error", math.nan)),
+    HELD_OUT: lambda summary: float(summary.get("held_out", {}).get("error", math.nan)),
 }
 """What is searched for, of a run's last evaluation, by its name."""
 

@@ -15,6 +15,7 @@ from loading import load_module
 from trimtab.benchmarks.runs import held_out
 from trimtab.benchmarks.runs.build import components
 from trimtab.benchmarks.runs.held_out import HeldOut
+from trimtab.benchmarks.runs.run_judge import RunJudge
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.episodes import Dataset, Episode
@@ -173,3 +174,21 @@ def test_the_best_policy_is_exported_and_a_stopped_run_ends_in_the_same_bits(
         with stopped_at(position):
             train(compose_run(elsewhere))
     assert outcome(train(compose_run(elsewhere)).folder) == outcome(whole.folder)
+
+
+def test_a_policy_that_rests_while_others_learn_does_not_end_a_run(noise: Path) -> None:
+    config = compose_run(words(noise, "stop_after=2"))
+    judge = RunJudge(config, components(config), policy := gaussian())
+    for update in (1, 2, 3, 4):
+        judge.judge(policy, update, lambda: None)
+    assert not judge.exhausted
+    for update in (5, 6):
+        with torch.no_grad():
+            next(policy.parameters()).add_(3.0)
+        judge.judge(policy, update, lambda: None)
+    assert judge.exhausted
+
+
+def gaussian() -> GaussianPolicy:
+    torch.manual_seed(0)
+    return GaussianPolicy(PolicySpec(3, 1, 2, (-9.0, -9.0), (9.0, 9.0)), hidden=[8])
