@@ -179,6 +179,9 @@ class HeldOut:
         Args:
             policy: whose actions are compared.
             deterministic: zero noise instead of sampled noise.
+
+        Raises:
+            TrimtabError: if an action is not finite.
         """
         noise = np.zeros((self.steps, *policy.noise_shape), np.float32)
         if not deterministic:
@@ -200,7 +203,13 @@ class HeldOut:
             with torch.no_grad():
                 action = policy(obs, torch.as_tensor(noise[some], device=device))
             decided.append(action[:, : self._taken.shape[1]].cpu().numpy())
-        return self.fit(np.concatenate(decided))
+        found = np.concatenate(decided)
+        if not np.isfinite(found).all():
+            raise TrimtabError(
+                "the policy's actions on held-out episodes are not finite; lower the learning rate "
+                "or check the data"
+            )
+        return self.fit(found)
 
     def fit(self, actions: Array) -> Fit:
         """Return the errors of actions that can be broadcast to ``[steps, H, A]``, raw units."""

@@ -189,6 +189,14 @@ def test_a_policy_that_rests_while_others_learn_does_not_end_a_run(noise: Path) 
     assert judge.exhausted
 
 
+def test_actions_that_are_not_finite_are_one_line() -> None:
+    policy = gaussian()
+    with torch.no_grad():
+        next(policy.parameters()).fill_(float("nan"))
+    with pytest.raises(TrimtabError, match="on held-out episodes are not finite"):
+        HeldOut(random_data((4,)), random_data((4,)), window=1).judge(policy, deterministic=True)
+
+
 def gaussian() -> GaussianPolicy:
     torch.manual_seed(0)
     return GaussianPolicy(PolicySpec(3, 1, 2, (-9.0, -9.0), (9.0, 9.0)), hidden=[8])

@@ -260,3 +260,24 @@ def test_a_run_with_a_task_keeps_its_document(tiny: Any, tmp_path: Path) -> None
     assert "holdout" not in plain and set(plain["task"]) == {"id", "options", "physics"}
     held = dict(components(compose_run([*tiny.cloning(tmp_path), "holdout=0.25"])).identity)
     assert held.pop("holdout") == {"share": 0.25} and held == plain
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["holdout=0.5"], "without a task has no auto.* write hydra.sweeper.score=held_out_error"),
+        (["hydra.sweeper.score=held_out_error"], "no held_out_error.*=held_out_error, and holdout"),
+        (
+            ["holdout=0.5", "hydra.sweeper.score=held_out_error"],
+            "the smaller it is the better; add hydra.sweeper.direction=minimize",
+        ),
+    ],
+)
+def test_a_search_is_told_what_there_is_to_search_by(
+    more: list[str], told: str, tmp_path: Path
+) -> None:
+    foreign.lerobot(tmp_path / "x")
+    swept = words(tmp_path / "x", "algorithm.batch_size=4,8", "hydra/sweeper=optuna", *more)
+    with pytest.raises(TrimtabError, match=told):
+        command(["train", "-m", *swept])
+    assert not (tmp_path / "runs").exists()
