@@ -99,6 +99,9 @@ class Algorithm(ABC):
             ``expert``.
         starts_from: the one kind of policy that it can start from; empty: any kind.
         without: settings of a parent that have no effect on it; the harness refuses them.
+        unsaved: attributes that change while it learns and are in no state, because they decide no
+            number or are set anew before they are read, such as ``optimizer.learning_rates`` of a
+            schedule; every other one that changes has to be saved. Names of parents are added.
         learns: whether it has something to learn; a run that gives such a method no steps and no
             updates is refused.
         bootstraps: whether it looks at next observations. A method that does not is also given
@@ -133,6 +136,7 @@ class Algorithm(ABC):
     without: ClassVar[frozenset[str]] = frozenset()
     faithful: ClassVar[bool] = True
     learns: ClassVar[bool] = True
+    unsaved: ClassVar[frozenset[str]] = frozenset()
     bootstraps: ClassVar[bool] = True
     looks_at_rewards: ClassVar[bool] = True
     success_reward: float | None = None

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
@@ -31,7 +32,7 @@ from trimtab.benchmarks.runs.evaluate import EpisodeScore, Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
 from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.runs.result import Progress
-from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes
+from trimtab.benchmarks.runs.rows import FILE_NAME, STOPPED_EARLY, read_episodes
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import GROUPS
 from trimtab.benchmarks.settings.words import quoted
@@ -45,6 +46,7 @@ __all__ = [
     "Scores",
     "TrainedRun",
     "evaluate",
+    "export",
     "leaderboard",
     "train",
 ]
@@ -86,6 +88,11 @@ class TrainedRun:
         rate = self.summary.get("success")
         return None if rate is None else float(rate)
 
+    @property
+    def stopped_early(self) -> bool:
+        """Whether a callback ended it before its settings say."""
+        return STOPPED_EARLY in self.summary
+
     def episodes(self) -> pa.Table:
         """Return one row for each evaluated episode, as an Arrow table."""
         return read_episodes(self.folder / FILE_NAME)
@@ -111,8 +118,8 @@ def train(
         more: further settings, such as ``seed=1``.
 
     Raises:
-        Stopped: if the process is told to end, or a callback asks for it: the run's state is saved,
-            and the same call goes on.
+        Stopped: if the process is told to end: the run's state is saved, and the same call goes
+            on.
         TrimtabError: on wrong settings, as one line.
 
     Example:
@@ -175,6 +182,37 @@ def evaluate(
     if deterministic is None:
         deterministic = bool(bundle.config["evaluate_deterministic"])
     return judge.judge(episodes=episodes, seed=seed, backend=backend, deterministic=deterministic)
+
+
+def export(
+    run: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    env: str | None = None,
+    weights: bool = True,
+) -> Path:
+    """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
+
+    Args:
+        run: folder of a run or a bundle, what :func:`train` returned, or a ``.zip`` of
+            Stable-Baselines3.
+        out: folder of the bundle; an older bundle there is replaced.
+        env: task of a ``.zip``, which does not name it.
+        weights: False for the graph alone, which others can run and steer.
+
+    Returns:
+        The folder of the bundle, for ``load_policy``.
+
+    Raises:
+        TrimtabError: if there is no such policy, or the bundle cannot be written or does not give
+            the same actions.
+
+    Example:
+        >>> runner = trimtab.load_policy(trimtab.export(run, "my-bundle"))
+    """
+    target = _path("export", "out", out)
+    export_policy(_path("export", "run", run), target, env=env or "", weights=weights)
+    return Path(target)
 
 
 def leaderboard(

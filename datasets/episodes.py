@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.precision import Rounding, rounding_of
 from trimtab.errors import TrimtabError
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Episode:
         last_observed: whether the last observation was recorded. If it was not, and the task did
             not end there, the observation before stands in its place. The last step can then be
             cloned, but no value can be bootstrapped from its next observation.
+        roundings: how far the conversion to float32 rounded ``observations`` and ``actions``;
+            without those that were given in a type that float32 holds exactly.
     """
 
     observations: npt.NDArray[np.float32]
@@ -69,10 +72,15 @@ class Episode:
     infos: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     seed: int | None = None
     last_observed: bool = True
+    roundings: Mapping[str, Rounding] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("observations", "actions", "rewards"):
-            object.__setattr__(self, name, _frozen(getattr(self, name), np.float32, name))
+        given = {name: getattr(self, name) for name in ("observations", "actions", "rewards")}
+        for name, array in given.items():
+            object.__setattr__(self, name, _frozen(array, np.float32, name))
+        roundings = {name: rounding_of(array, getattr(self, name)) for name, array in given.items()}
+        found = {name: rounding for name, rounding in roundings.items() if rounding is not None}
+        object.__setattr__(self, "roundings", found)
         for name in ("terminations", "truncations"):
             object.__setattr__(self, name, _frozen(getattr(self, name), np.bool_, name))
         infos = {name: _frozen(self.infos[name], None, name) for name in sorted(self.infos)}

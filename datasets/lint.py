@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF
-from trimtab.datasets.formats.own import missing_ends
+from trimtab.datasets.formats.own import DOUBTS, missing_ends
 
 __all__ = ["Finding", "check"]
 
@@ -52,11 +52,13 @@ def check(dataset: Dataset) -> list[Finding]:
     Codes: ``no-episodes``, ``not-finite``, ``constant-observation``, ``saturated-observation``,
     ``normalised-observation``, ``repeated-end``, ``missing-end``, ``constant-action``,
     ``saturated-action``, ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``,
-    ``ordered-episodes``, ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``.
+    ``ordered-episodes``, ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``, and
+    those of what the reader doubted: ``lost-precision``, ``missing-chunk``.
     """
     if not dataset.episodes:
         return [Finding("error", "no-episodes", dataset.id, "it has no episodes; make it again")]
     return [
+        *_doubts(dataset),
         *_not_finite(dataset),
         *_observations(dataset),
         *_normalised(dataset),
@@ -68,6 +70,11 @@ def check(dataset: Dataset) -> list[Finding]:
         *_order(dataset),
         *_ends(dataset),
     ]
+
+
+def _doubts(dataset: Dataset) -> Iterator[Finding]:
+    for fields in dataset.recipe.get(DOUBTS, []):
+        yield Finding(*fields)
 
 
 def _not_finite(dataset: Dataset) -> Iterator[Finding]:

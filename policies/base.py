@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,22 @@ from trimtab.observations import count
 from trimtab.policies.agent import Reading
 from trimtab.policies.normalizer import Normalizer
 from trimtab.types import Batch, Obs, PolicySpec, Statistics
+
+
+class InputCheck(Protocol):
+    """Checks what a caller gives to a policy that is finished."""
+
+    def obs(self, obs: Any, device: torch.device) -> Obs:
+        """Return observations as tensors, or end in one line."""
+        ...
+
+    def noise(self, noise: Any, obs: Obs, device: torch.device) -> Tensor:
+        """Return the noise of checked observations as a tensor, or end in one line."""
+        ...
+
+    def answer(self, action: Tensor, obs: Any) -> Any:
+        """Return an action in the form that the caller's observation has."""
+        ...
 
 
 class Policy(nn.Module, ABC):
@@ -31,6 +47,7 @@ class Policy(nn.Module, ABC):
         revision: raised by one whenever a policy with equal weights and noise acts differently, or
             is cloned with another loss.
         built_by_method: whether only methods make policies of this kind, which no run can choose.
+        input_check: looks at what it is given; a policy out of a bundle has one.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
@@ -39,6 +56,7 @@ class Policy(nn.Module, ABC):
     evaluate_deterministic: bool = False
 
     normalizer: Normalizer
+    input_check: InputCheck | None = None
 
     def __init__(self, spec: PolicySpec, noise_shape: tuple[int, ...], **keywords: Any) -> None:
         super().__init__()
@@ -50,6 +68,15 @@ class Policy(nn.Module, ABC):
     @abstractmethod
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]`` for raw ``obs`` ``[B, O]``, or parts, and ``noise``."""
+
+    def __call__(self, obs: Any, noise: Any) -> Any:
+        """Return :meth:`forward`; a policy out of a bundle checks first what it is given."""
+        check, device = self.input_check, self.normalizer.obs_shift.device
+        if check is None:
+            return super().__call__(obs, noise)
+        given = check.obs(obs, device)
+        action = super().__call__(given, check.noise(noise, given, device))
+        return check.answer(action, obs)
 
     def sample_noise(self, n: int) -> Tensor:
         """Return standard normal noise ``[n, *noise_shape]`` on the policy's device."""
@@ -63,9 +90,11 @@ class Policy(nn.Module, ABC):
             obs: raw observations ``[B, O]``, or parts.
             deterministic: use zero noise instead of sampled noise.
         """
-        noise = self.sample_noise(count(obs))
-        action: Tensor = self(obs, torch.zeros_like(noise) if deterministic else noise)
-        return action
+        check = self.input_check
+        given = obs if check is None else check.obs(obs, self.normalizer.obs_shift.device)
+        noise = self.sample_noise(count(given))
+        action: Tensor = self(given, torch.zeros_like(noise) if deterministic else noise)
+        return action if check is None else check.answer(action, obs)
 
     def fit_normalizer(self, statistics: Statistics) -> None:
         """Fit the normaliser to a dataset's raw-unit statistics."""

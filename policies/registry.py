@@ -33,6 +33,21 @@ def policy_kinds() -> dict[str, type[Policy]]:
     return kinds
 
 
+def check_is_kind(policy: Policy) -> None:
+    """Check that a policy of this class is found again by what a bundle names it.
+
+    Raises:
+        TrimtabError: if not, saying where its class belongs.
+    """
+    made_by = type(policy)
+    if policy_kinds().get(policy.kind) is not made_by:
+        raise TrimtabError(
+            f"policy: {made_by.__module__}.{made_by.__qualname__} is no kind of policy that a "
+            "bundle could name; put its module, with this class alone, into policies/kinds/ of a "
+            "plug-in (trimtab --with ./mine, docs/plug-ins.md)"
+        )
+
+
 def build_policy(config: Mapping[str, Any]) -> Policy:
     """Return the policy that :meth:`Policy.config` described, with fresh weights.
 

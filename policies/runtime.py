@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, called, count, tree_map
 from trimtab.policies.agent import Agent, ArrayObs
+from trimtab.policies.bundle.checked import checked_array, checked_parts, checked_rows
 from trimtab.policies.bundle.files import (
     GOLDEN,
     ONNX,
@@ -149,7 +150,7 @@ class PolicyRunner:
                 gives an action that is not finite.
         """
         if reward is not None:
-            self._agent.rewarded(self._checked(reward, (), "reward", "float32")[None])
+            self._agent.rewarded(checked_array(reward, (), "reward")[None])
         action: Array = self._agent.step(tree_map(lambda part: part[None], self._observed(obs)))[0]
         return action
 
@@ -161,17 +162,8 @@ class PolicyRunner:
         Raises:
             TrimtabError: as :meth:`step`; the noise is checked in the same way.
         """
-        shapes, types = self.contract.input_shapes, self.contract.input_types
-        names = list(self.contract.parts) or [FLAT]
-        given = _parts_of(obs, self.contract.parts, names)
-        checked = {
-            name: self._checked(given[name], (None, *shapes[name]), called(name), types[name])
-            for name in names
-        }
-        rows = count(checked)
-        if any(len(part) != rows for part in checked.values()):
-            raise TrimtabError("observation: its parts have different numbers of rows")
-        drawn = self._checked(noise, (rows, *self.contract.noise_shape), "noise", "float32")
+        checked = checked_rows(obs, self.contract)
+        drawn = checked_array(noise, (count(checked), *self.contract.noise_shape), "noise")
         return self._run(checked if self.contract.parts else checked[FLAT], drawn)
 
     def sample_noise(self, rows: int) -> Array:
@@ -184,10 +176,10 @@ class PolicyRunner:
         names = [name for name, part in parts.items() if part.given is None] or [FLAT]
         if names == [FLAT]:
             width = parts[FLAT].shape if parts else (self.obs_dim // self.contract.history,)
-            return self._checked(obs, width, "observation", "float32")
-        given = _parts_of(obs, parts, names)
+            return checked_array(obs, width, "observation")
+        given = checked_parts(obs, parts, names)
         return {
-            name: self._checked(given[name], parts[name].shape, called(name), parts[name].dtype)
+            name: checked_array(given[name], parts[name].shape, called(name), parts[name].dtype)
             for name in names
         }
 
@@ -218,68 +210,6 @@ class PolicyRunner:
             )
         clipped: Array = np.clip(action, self.action_low, self.action_high)
         return clipped
-
-    def _checked(
-        self, value: Any, shape: tuple[int | None, ...], what: str, dtype: str
-    ) -> NDArray[Any]:
-        """Return ``value`` as ``dtype`` if it is finite, numeric and of ``shape``.
-
-        A size of None in ``shape`` stands for any number of rows but zero.
-        """
-        try:
-            # Plain asarray drops a mask, also of a list's rows.
-            given = np.ma.asarray(value)  # type: ignore[no-untyped-call]
-        except ValueError as error:
-            raise TrimtabError(f"{what}: is no array ({error}); give shape {shape}") from error
-        array: NDArray[Any] = np.asarray(given)
-        if array.dtype.kind not in "fiu":
-            raise TrimtabError(f"{what}: has type {array.dtype}; give numbers in raw units")
-        masked = np.ma.getmaskarray(given)  # type: ignore[no-untyped-call]
-        if masked.any():  # what stands beneath a mask is no measurement
-            index = tuple(int(i) for i in np.argwhere(masked)[0])
-            raise TrimtabError(f"{what}: value at index {index} is masked; check that sensor first")
-        fits = array.ndim == len(shape) and all(
-            have > 0 if want is None else have == want
-            for have, want in zip(array.shape, shape, strict=True)
-        )
-        if not fits:
-            raise TrimtabError(
-                f"{what}: has shape {array.shape}; the policy reads "
-                f"({', '.join('rows' if size is None else str(size) for size in shape)})"
-            )
-        if dtype == "uint8":
-            if array.dtype != np.uint8:
-                raise TrimtabError(f"{what}: has type {array.dtype}; give bytes (uint8), 0 to 255")
-            return array
-        with np.errstate(over="ignore"):  # too large for float32 becomes inf, refused below
-            array = array.astype(np.float32)
-        if not np.isfinite(array).all():
-            index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-            raise TrimtabError(
-                f"{what}: value at index {index} is NaN or infinite; check that sensor first"
-            )
-        return array
-
-
-def _parts_of(
-    obs: ArrayLike | Mapping[str, ArrayLike], parts: Mapping[str, Any], names: list[str]
-) -> Mapping[str, Any]:
-    """Return an observation by the names of its parts.
-
-    Raises:
-        TrimtabError: if it lacks one, has others, or is no mapping where it has to be one.
-    """
-    if not parts:
-        return {FLAT: obs}
-    if not isinstance(obs, Mapping):
-        raise TrimtabError(f"observation: give a mapping with the parts {', '.join(names)}")
-    for missing in sorted(set(names) - set(obs)):
-        raise TrimtabError(f"observation: lacks the part {missing}; the policy reads it")
-    for unknown in sorted(set(obs) - set(names)):
-        raise TrimtabError(
-            f"observation: has the part {unknown}, which is not one of {', '.join(names)}"
-        )
-    return obs
 
 
 def _session(model: bytes, contract: Contract, where: str) -> onnxruntime.InferenceSession:

@@ -6,6 +6,7 @@ Nothing is fetched: the builds use the setuptools that the lock pins, and instal
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -276,6 +277,89 @@ def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Pa
     assert int(reached) >= 8
     assert list((tmp_path / "runs").rglob("trackers/tensorboard/events.*"))
     assert (tmp_path / "board" / "index.html").is_file()
+
+
+OWN = """
+from trimtab.algorithms.offline.bc import BehaviorCloning
+
+
+class Counted(BehaviorCloning):
+    count = 0
+
+    def update(self, data):
+        self.count += 1
+        return super().update(data)
+
+
+class Saved(Counted):
+    def state_dict(self):
+        return {**super().state_dict(), "count": self.count}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.count = state["count"]
+"""
+FROM_PYTHON = """
+import json, pathlib
+import numpy as np
+import trimtab
+from trimtab.policies.bundle.bundle import load_bundle
+
+
+class Stop(trimtab.Callback):
+    def on_step(self, now):
+        if now.position == 12:
+            now.stop()
+
+
+words = dict(
+    env="gymnasium:Pendulum-v1", policy="gaussian", dataset="recipe.yaml", offline_steps=20,
+    eval_episodes=1, out="runs",
+)
+try:
+    trimtab.train({"policy.hidden": [8]}, algorithm="counted.yaml", **words)
+    raise SystemExit("it is not refused")
+except trimtab.TrimtabError as error:
+    assert "counted: count (20, 0 once loaded)" in str(error), error
+run = trimtab.train({"policy.hidden": [8]}, algorithm="saved.yaml", callbacks=[Stop()], **words)
+assert run.stopped_early and json.loads((run.folder / "result.json").read_text())["updates"] == 12
+obs = np.zeros(3)
+runner = trimtab.load_policy(run, deterministic=True)  # it has no graph yet
+bundle = trimtab.export(str(run.folder), pathlib.Path("bundle"))
+again = trimtab.load_policy(bundle, deterministic=True)
+chunk = load_bundle(bundle).policy.act(obs[None], deterministic=True)
+assert isinstance(chunk, np.ndarray)
+action = runner.step(obs)
+assert np.allclose(action, again.step(obs), atol=1e-6)
+assert np.allclose(action, chunk[0, 0], atol=1e-4)
+"""
+RECIPE = """
+id: mine/uniform-v0
+env: gymnasium:Pendulum-v1
+episodes: 3
+seed: 0
+only_successful: false
+controller:
+  _target_: trimtab.datasets.recipes.uniform.UniformRandom
+  low: [-2.0]
+  high: [2.0]
+"""
+
+
+def test_own_code_is_checked_trained_stopped_exported_and_opened(
+    installed: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    for name in ("counted", "saved"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"# @package _global_\nalgorithm:\n  _target_: own.{name.title()}\noffline_steps: 20\n"
+        )
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    run(sys.executable, "-c", FROM_PYTHON, cwd=tmp_path, path=installed)
+    command = (sys.executable, "-P", "-m", "trimtab.benchmarks.cli.main", "check")
+    told = run(*command, "algorithm=./saved.yaml", "format=json", cwd=tmp_path, path=installed)
+    found = json.loads(told)["checks"]
+    assert found[-1]["check"] == "resume" and all(one["passed"] for one in found)
 
 
 def test_lock_is_sorted_plain_pins(root: Path) -> None:

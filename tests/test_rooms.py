@@ -18,7 +18,7 @@ LONGER: dict[str, str] = {}
 """Files (``a/b.py``) and functions (``a/b.py:name``) that are longer, each with its reason."""
 ORDER = (
     {"core"}, {"settings"}, {"data"}, {"runs"},
-    {"suites", "board", "artefacts", "speed", "recipe_kinds"}, {"cli", "api"},
+    {"suites", "board", "artefacts", "speed", "recipe_kinds", "contracts"}, {"cli", "api"},
 )  # fmt: skip
 """The rooms of ``benchmarks/`` from the ground up; those of one set do not know one another."""
 

@@ -80,6 +80,8 @@ class PolicyGuidedDiffusion(Generator):
         TrimtabError: if a setting is outside its range, or the method cannot be served.
     """
 
+    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
+
     def __init__(
         self,
         setup: Setup,

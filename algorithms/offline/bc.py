@@ -38,6 +38,7 @@ class BehaviorCloning(Algorithm):
     uses = frozenset({"policy", "dataset"})
     bootstraps = False
     looks_at_rewards = False
+    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
 
     def __init__(
         self,

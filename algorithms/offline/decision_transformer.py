@@ -58,6 +58,7 @@ class DecisionTransformer(Algorithm):
     """
 
     uses = frozenset({"dataset"})
+    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
     bootstraps = False
 
     def __init__(

@@ -62,6 +62,7 @@ class IQL(Algorithm):
     """
 
     uses = frozenset({"dataset"})
+    unsaved = frozenset({"policy_optimizer.learning_rates"})  # each update sets them
     statistics_of_transitions = True  # as loaders of transitions have them
 
     def __init__(

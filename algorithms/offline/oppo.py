@@ -75,6 +75,7 @@ class OPPO(Algorithm):
     """
 
     uses = frozenset({"dataset"})
+    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
     bootstraps = False
 
     def __init__(

@@ -55,6 +55,7 @@ class ReBRAC(TD3):
     """
 
     uses = frozenset({"dataset"})
+    unsaved = frozenset({"actor_penalty", "critic_penalty"})  # each update sets them
     wants = BatchSpec(next_action=True)
 
     def __init__(

@@ -56,6 +56,7 @@ class FamO2O(IQL):
     """
 
     without = IQL.without | {"beta"}
+    unsaved = frozenset({"adapted"})  # each update sets it
     policy: BalancedGaussianPolicy
 
     def __init__(
@@ -79,7 +80,7 @@ class FamO2O(IQL):
         self.policy_optimizer = Adam(self.policy.universal(), learning_rate)
         self.balance_optimizer = Adam(self.policy.adaptive(), learning_rate)
         self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
-        self.adapted = False  # whether b is that of pi_b; each update sets it, so it is no state
+        self.adapted = False  # whether b is that of pi_b
 
     def made_policy(self, spec: PolicySpec, hidden: Sequence[int]) -> BalancedGaussianPolicy:
         """Return both policies as one, with fresh weights."""

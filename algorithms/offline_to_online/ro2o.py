@@ -63,6 +63,7 @@ class RO2O(EDAC):
     """
 
     without = EDAC.without | {"diversity"}
+    unsaved = frozenset({"present_uncertainty"})  # each update sets it
     statistics_of_transitions = True  # as loaders of transitions have them
 
     def __init__(
@@ -100,7 +101,7 @@ class RO2O(EDAC):
         self.caution, self.caution_radius = caution, caution_radius
         self.samples, self.decay_updates = samples, decay_updates
         self.uncertainty, self.least_uncertainty = uncertainty, least_uncertainty
-        self.present_uncertainty = uncertainty  # u; each update sets it, so it is no state
+        self.present_uncertainty = uncertainty  # u
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Let u fall offline, and keep it at its least online."""

@@ -84,6 +84,9 @@ class UniO4(ModelledPPO):
     """
 
     uses = frozenset({"dataset"})
+    unsaved = frozenset(  # each update sets them
+        f"{name}_optimizer.learning_rates" for name in ("candidates", "actor", "critic")
+    )
     without = frozenset({"normalize_rewards", "critic_warmup"})  # V is learned offline, in rewards
     statistics_of_transitions = True
     faithful = False

@@ -44,6 +44,7 @@ class MDPO(PPO):
     # 2: as PPO; the policy's steps are over the whole rollout and apart from the value's, and the
     # learning rate no longer falls with t_k.
     revision: ClassVar[int] = 2
+    unsaved = frozenset({"old_log_std"})  # each rollout sets it
 
     def __init__(self, setup: Setup, *, policy_steps: int = 10, **ppo: Any) -> None:
         check_range("policy_steps", policy_steps, 1)

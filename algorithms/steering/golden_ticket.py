@@ -50,6 +50,7 @@ class GoldenTicket(Algorithm):
     """
 
     uses = frozenset({"base"})
+    unsaved = frozenset({"candidate.latent"})  # each trial sets it
     batch_size = 1
 
     def __init__(

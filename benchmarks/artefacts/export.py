@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -11,12 +12,49 @@ from trimtab.benchmarks.runs.folder import read_result
 from trimtab.benchmarks.runs.record import results_of
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.envs.registry import get_spec
+from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
-from trimtab.policies.bundle.bundle import check_bundle, described_in, save_bundle
+from trimtab.policies.bundle.bundle import check_bundle, save_bundle
+from trimtab.policies.bundle.files import described_in
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
 
-__all__ = ["export_black_box", "export_bundle", "export_sb3"]
+__all__ = ["export_black_box", "export_bundle", "export_policy", "export_sb3"]
+
+
+def export_policy(run: str, out: str, *, env: str = "", weights: bool = True) -> dict[str, float]:
+    """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
+
+    Args:
+        run: a finished run, a bundle, or a ``.zip`` of Stable-Baselines3.
+        out: folder of the bundle; an older bundle there is replaced.
+        env: task of a ``.zip``.
+        weights: False for a black box, the graph alone.
+
+    Returns:
+        The largest difference of the golden rows for each backend.
+
+    Raises:
+        TrimtabError: if there is no such policy, or the bundle cannot be written or replayed.
+    """
+    source, target = Path(run), Path(out)
+    if not out:
+        raise TrimtabError("export: out= is empty; name the bundle's folder")
+    bundle = source if (source / "config.json").is_file() else source / "policy"
+    if bundle.resolve() in target.resolve().parents:
+        raise TrimtabError(
+            f"export: out={out} lies within {bundle}, a bundle; choose another place"
+        )
+    if env and source.is_dir():
+        raise TrimtabError(f"export: env={env}: {run} names its task itself; leave env= out")
+    if not env and source.is_file():
+        raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
+    write: Callable[[Path], dict[str, float]] = (
+        functools.partial(export_sb3, source, env)
+        if env
+        else functools.partial(export_bundle, source)
+    )
+    return write(target) if weights else export_black_box(write, target)
 
 
 def export_bundle(run: Path, out: Path) -> dict[str, float]:

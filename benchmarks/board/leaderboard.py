@@ -23,7 +23,7 @@ from trimtab.benchmarks.board.groups import (
 from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import EnvTable, Leaderboard, Metric
 from trimtab.benchmarks.board.numbers import Numbers, aggregates_of
-from trimtab.benchmarks.board.remarks import remarks
+from trimtab.benchmarks.board.remarks import early_ends, remarks
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.wording import METRIC_NAMES
@@ -99,7 +99,7 @@ def build(
         ]
         entries.sort(key=lambda entry: (-entry.iqm.value, -entry.mean.value, entry.label))
         tables.append(EnvTable(env, metrics[env], fingerprint, tuple(entries)))
-    notes += [*remarks(tables), *known.notes]
+    notes += [*remarks(tables), *early_ends(table), *known.notes]
     suites = sorted({str(x) for x in table["suite"].unique().to_pylist() if x is not None})
     return Leaderboard(
         title=title or "Leaderboard" + (f": {', '.join(suites)}" if suites else ""),

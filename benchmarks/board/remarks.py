@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from trimtab.benchmarks.board.model import EnvTable
+from trimtab.benchmarks.runs.rows import STOPPED_EARLY
 from trimtab.benchmarks.settings.catalog import adaptations
 
-__all__ = ["remarks"]
+__all__ = ["early_ends", "remarks"]
 
 
 def remarks(tables: Sequence[EnvTable]) -> list[str]:
@@ -38,3 +43,17 @@ def remarks(tables: Sequence[EnvTable]) -> list[str]:
     if adapted := sorted(methods & set(adaptations())):
         notes.append(f"Adaptations of their papers, as their docstrings say: {', '.join(adapted)}.")
     return notes
+
+
+def early_ends(rows: pa.Table) -> list[str]:
+    """Return notes on runs that a callback ended early; they count with their last evaluation."""
+    early = pc.map_lookup(rows["metrics"], pa.scalar(STOPPED_EARLY), "first")
+    columns = [rows.filter(pc.is_valid(early))[name] for name in ("env", "algorithm", "seed")]
+    seeds: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for env, algorithm, seed in zip(*(column.to_pylist() for column in columns), strict=True):
+        seeds[env, algorithm].add(seed)
+    return [
+        f"{env}: a callback ended {algorithm} before its settings say, with seed "
+        f"{', '.join(map(str, sorted(found)))}: it counts with its last evaluation."
+        for (env, algorithm), found in sorted(seeds.items())
+    ]

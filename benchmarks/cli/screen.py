@@ -109,7 +109,7 @@ def _held_out(found: Mapping[str, Any]) -> str:
     exported = ""
     if "best_at" in found:
         exported = f"; the policy of update {found['best_at']:,}, the best, is exported"
-        exported += ", and the run ended early" if found["stopped_early"] else ""
+        exported += ", and the run ended early" if found["ended_early"] else ""
     return (
         f"held-out action error {lone_number(found['error'])} standard deviations over "
         f"{len(found['episodes'])} episodes ({', '.join(controls)}){exported}"

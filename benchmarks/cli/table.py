@@ -286,14 +286,25 @@ COMMANDS: dict[str, Command] = {
     ),
     "check": Command(
         "trimtab.benchmarks.cli.commands.check:check",
-        "contract tests of a task, such as one of your own; each fault in one line",
+        "contract tests of a task, a method, a policy or data of your own; each fault in one line",
         (
             "trimtab check env=gymnasium:Pendulum-v1",
             "trimtab check env=gymnasium:my_package:MyEnv-v0 env_options.horizon=200",
-            "trimtab check env=my_robot/Reach-v0",
+            "trimtab check algorithm=./my_method.yaml",
+            "trimtab check algorithm=./my_method.yaml env=my_robot/Reach-v0 act_steps=4",
+            "trimtab check policy=./my_policy.yaml policy.hidden=[32,32]",
+            "trimtab check dataset=./my_recipe.yaml",
         ),
         {
-            "env": Setting(..., "task; any that Gymnasium knows is gymnasium:<id>"),
+            "env": Setting(
+                "",
+                "task to check, or that a method, a policy or data are tried on; any that "
+                "Gymnasium knows is gymnasium:<id>",
+            ),
+            "algorithm": Setting("", "method to check: its name, or a YAML file of your own"),
+            "policy": Setting("", "policy to check, or that a method is checked with"),
+            "dataset": Setting("", "data to check, or that a method or a policy is tried on"),
+            "skip": Setting("", "checks to leave out, separated by commas, such as device,export"),
             "env_options": Setting(
                 "",
                 "options of the task, such as {reward: sparse}; env_options.<name>=<value> sets "
@@ -301,7 +312,22 @@ COMMANDS: dict[str, Command] = {
             ),
             "format": FORMAT,
         },
-        within="env_options.",
+        within=(
+            "env_options.",
+            "algorithm.",
+            "policy.",
+            "dataset.",
+            "act_steps=",
+            "base=",
+            "discount=",
+            "expert=",
+            "history=",
+            "num_envs=",
+            "observations=",
+            "offline_steps=",
+            "online_steps=",
+            "oracles=",
+        ),
     ),
     "doctor": Command(
         "trimtab.benchmarks.cli.commands.doctor:doctor",

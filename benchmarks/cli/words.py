@@ -55,7 +55,7 @@ class Command:
     summary: str
     examples: tuple[str, ...]
     settings: Mapping[str, Setting] | None
-    within: str = ""
+    within: str | tuple[str, ...] = ""
     bare: tuple[str, ...] = ()
     bare_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 

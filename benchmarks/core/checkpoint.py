@@ -41,7 +41,14 @@ from trimtab.files import (
 )
 from trimtab.types import RowLog
 
-__all__ = ["Checkpoints", "check_checkpoint", "glance", "load_checkpoint", "places_of"]
+__all__ = [
+    "Checkpoints",
+    "as_read_back",
+    "check_checkpoint",
+    "glance",
+    "load_checkpoint",
+    "places_of",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -151,6 +158,17 @@ def flatten(
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
     raise TypeError(f"a checkpoint cannot hold a {type(value).__name__} (at {path or 'its root'})")
+
+
+def as_read_back(state: Any) -> Any:
+    """Return a state as a checkpoint that holds it would give it back; logs are not copied.
+
+    Raises:
+        TypeError: if there is something in ``state`` that a checkpoint cannot hold.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    logs: dict[str, RowLog] = {}
+    return unflatten(flatten(state, arrays, logs), arrays, lambda name, tail: logs[name])
 
 
 def _keep(array: NDArray[Any], arrays: dict[str, NDArray[Any]], path: str) -> str:

@@ -23,11 +23,11 @@ from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn
 
 from trimtab.benchmarks.core.memory import collect_rarely
-from trimtab.benchmarks.core.signals import interrupts_held
-from trimtab.benchmarks.core.workers import adopt
+from trimtab.benchmarks.core.signals import end_with_parent, interrupts_held, sigterm_as_event
+from trimtab.benchmarks.core.workers import adopt, worker_context
 from trimtab.errors import Stopped, TrimtabError
 
-__all__ = ["await_some", "leave_worker", "worker_pool"]
+__all__ = ["await_some", "call_elsewhere", "leave_worker", "worker_pool"]
 
 GRACE = 60.0
 """Seconds that told workers have to save their state, before they are ended by force."""
@@ -119,6 +119,33 @@ def worker_pool(
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def call_elsewhere(function: Callable[..., Any], *arguments: Any, stopped: str) -> Any:
+    """Return what a function of a module returns in a process of its own.
+
+    Args:
+        function: what to call.
+        arguments: of it.
+        stopped: the line with which this process ends where it is told to stop meanwhile.
+
+    Raises:
+        Stopped: if it is.
+        TrimtabError: if the other process ended by itself.
+        Exception: whatever the function raises.
+    """
+    with (
+        sigterm_as_event() as told,
+        worker_pool(1, worker_context(), _begin_call, told=told, stopped=stopped) as pool,
+    ):
+        future = pool.submit(function, *arguments)
+        await_some([future], told, stopped)
+        return future.result()
+
+
+def _begin_call() -> None:
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's
 
 
 def _await_server(context: ForkServerContext) -> None:

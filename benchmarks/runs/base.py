@@ -10,12 +10,13 @@ from typing import Any
 
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.folder import RESULT, find_runs, is_run, named_runs
+from trimtab.benchmarks.runs.rows import STOPPED_EARLY
 from trimtab.benchmarks.runs.shapes import OBSERVATIONS, read_by, way_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Reading
-from trimtab.policies.bundle.bundle import Bundle, bundle_hash, load_bundle
+from trimtab.policies.bundle.bundle import Bundle, bundle_hash, open_bundle
 from trimtab.types import PolicySpec
 
 __all__ = [
@@ -41,7 +42,7 @@ def load_base(path: str) -> Bundle:
     """
     folder = policy_folder(path)
     try:
-        return load_bundle(folder)
+        return open_bundle(folder)
     except TrimtabError as error:
         if is_run(folder.parent):
             what = str(error).split("; ")[0]  # its advice is for a bundle that stands alone
@@ -131,10 +132,12 @@ def base_identity(config: RunConfig, base: Bundle) -> str:
     """Return what a base is known by.
 
     A base that follows the seed is known by the configuration that trained it, so that the runs of
-    one configuration share a hash; a single base is known by its files.
+    one configuration share a hash; a single base, and one whose training a callback ended early, is
+    known by its files.
     """
-    trained = training(base).get("config_hash")
-    return str(trained) if config.base_follows_seed and trained else bundle_hash(base.folder)
+    said = training(base)
+    known = config.base_follows_seed and said.get("config_hash") and STOPPED_EARLY not in said
+    return str(said["config_hash"]) if known else bundle_hash(base.folder)
 
 
 def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str = "base") -> None:

@@ -45,7 +45,15 @@ from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash
 from trimtab.types import Batch, BatchSpec, PolicySpec, Statistics
 
-__all__ = ["Components", "check_uses", "components", "without_data"]
+__all__ = [
+    "Components",
+    "check_uses",
+    "components",
+    "make_method",
+    "method_of",
+    "policy_maker",
+    "without_data",
+]
 
 
 @dataclass(frozen=True)
@@ -180,7 +188,7 @@ def _assembled(
     oracles = oracles_of(config, spec, env)
     expert = expert_of(config, env)
     rows = None if expert is None else _decisions_of(expert, config, spec, env)
-    policy = _policy_maker(config)
+    policy = policy_maker(config)
     split = split_of(config, dataset)
 
     @functools.cache  # the method is made more than once: for its identity, and to learn
@@ -210,7 +218,7 @@ def _assembled(
         base=base,
         base_label=base_label(base) if base is not None else None,
         policy_label=config.policy or (training(base).get("policy") if base else None),
-        make_algorithm=lambda: _made(config, method, setup()),
+        make_algorithm=lambda: make_method(config, method, setup()),
         make_generator=_generator_maker(config, setup),
         identify=lambda policy: document_of(
             config,
@@ -317,7 +325,7 @@ def _start_of(config: RunConfig) -> set[str]:
     return {"base"} if config["base"] is not None else {"policy", "dataset"}
 
 
-def _policy_maker(config: RunConfig) -> Callable[..., Policy] | None:
+def policy_maker(config: RunConfig) -> Callable[..., Policy] | None:
     """Return what makes the policy that is chosen, given its shapes; None where none is."""
     if config["policy"] is None:
         return None
@@ -326,7 +334,7 @@ def _policy_maker(config: RunConfig) -> Callable[..., Policy] | None:
     return functools.partial(made_by, **keywords)
 
 
-def _made(config: RunConfig, method: type[Algorithm], setup: Setup) -> Algorithm:
+def make_method(config: RunConfig, method: type[Algorithm], setup: Setup) -> Algorithm:
     """Make a method; a size or a rate that it cannot have is one line."""
     construct: Callable[..., Algorithm] = method
     with _one_line(f"{config.algorithm} cannot be made", "algorithm.* and policy.*"):

@@ -22,8 +22,9 @@ class Moment:
         end: the position at which the run ends, at the latest.
         env_steps: environment steps taken.
         updates: updates made.
-        stop: call it to have the run save its state and end with :class:`trimtab.errors.Stopped`
-            after this step; the same settings go on with it.
+        stop: call it to end the run well after this step: it is evaluated and has a result and a
+            policy, all marked as stopped early. The same call then finds it done. A call without
+            callbacks goes on with it to its end, to the bits of a run that was never stopped.
     """
 
     folder: Path

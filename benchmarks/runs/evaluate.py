@@ -76,6 +76,11 @@ class Scores:
         return {} if self.fit is None else {"held_out_error": self.fit.error}
 
     @property
+    def found(self) -> dict[str, float | None]:
+        """What a listener to a run is told of them."""
+        return {"return": self.mean_return, "success": self.success_rate, **self.curve}
+
+    @property
     def mean_cost(self) -> float | None:
         """Mean undiscounted cost, or None where the task has none."""
         costs = [one.metrics["cost"] for one in self.episodes if "cost" in one.metrics]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from trimtab.benchmarks.core.rundir import set_aside
 from trimtab.benchmarks.runs.folder import EPISODES, METRICS, Look, look
-from trimtab.benchmarks.runs.rows import read_episodes
+from trimtab.benchmarks.runs.rows import STOPPED_EARLY, read_episodes
 from trimtab.benchmarks.runs.settings_of import command_of, differing, settings_of
 from trimtab.errors import TrimtabError
 from trimtab.files import reading
@@ -125,8 +125,11 @@ def _score(found: Look) -> tuple[float | None, float | None, int | None]:
 
 
 def _note(found: Look) -> str:
-    """Return what is wrong with a run; or which folders hold what was set aside of it."""
+    """Return what is wrong with a run, where it was stopped early, or what was set aside of it."""
     if found.faults:
         return found.broken
+    early = found.result.get(STOPPED_EARLY)
+    if isinstance(early, Mapping):
+        return f"stopped early by a callback, at {early.get('at')} of {early.get('of')}"
     aside = [path.name for path in set_aside(found.folder)]
     return f"{', '.join(aside)}: set aside earlier" if aside else ""

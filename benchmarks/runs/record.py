@@ -13,7 +13,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.evaluate import SUCCESS_RULE, Scores
 from trimtab.benchmarks.runs.identity import HASH_VERSION, PROTOCOL_REVISION, revision_of
-from trimtab.benchmarks.runs.rows import EpisodeRow
+from trimtab.benchmarks.runs.rows import STOPPED_EARLY, EpisodeRow
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.policies.base import Policy
 
@@ -41,13 +41,14 @@ class Record:
     policy_label: str
 
     def rows(
-        self, scores: Scores, algorithm: Algorithm, *, env_steps: int, updates: int
+        self, scores: Scores, algorithm: Algorithm, *, stopped: bool, env_steps: int, updates: int
     ) -> list[EpisodeRow]:
         """Return a row for each episode of an evaluation.
 
         Args:
             scores: what the judge found.
             algorithm: the learner, whose policy was judged.
+            stopped: whether a callback has ended the run before its end.
             env_steps: environment steps of the run so far.
             updates: updates of the run so far.
         """
@@ -84,7 +85,7 @@ class Record:
                 length=score.length,
                 seconds=score.seconds,
                 config_hash=parts.config_hash,
-                metrics=score.metrics,
+                metrics={**score.metrics, **({STOPPED_EARLY: 1.0} if stopped else {})},
                 **protocol,
             )
             for score in scores.episodes
@@ -99,7 +100,7 @@ class Record:
         env_steps: int,
         updates: int,
         seconds: float,
-        reached: bool,
+        ending: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return what ``result.json`` says: where the run ended, and its last scores.
 
@@ -111,7 +112,7 @@ class Record:
             env_steps: environment steps of the run.
             updates: updates of the run.
             seconds: wall time of the run.
-            reached: whether it reached the success at which it was to stop.
+            ending: what :meth:`ending` says of it.
         """
         summary: dict[str, Any] = {
             "env": self.parts.env.id,
@@ -129,12 +130,19 @@ class Record:
             "offline_share": self.config["offline_share"],
             "evaluations": list(evaluations),
         }
-        return summary | self._stopping(reached)
+        return {**summary, **ending}
 
-    def _stopping(self, reached: bool) -> dict[str, Any]:
-        """Return what the run was to stop at, where it was, and whether it came to that."""
+    def ending(self, reached: bool, stopped: tuple[int, int] | None = None) -> dict[str, Any]:
+        """Return how a run ended, where that was not by its steps alone.
+
+        Args:
+            reached: whether it reached the success at which it was to stop, if there is one.
+            stopped: where a callback ended it, and where it would have ended; None: none did.
+        """
         wanted = self.config["stop_at_success"]
-        return {} if wanted is None else {"stop_at_success": wanted, "reached": reached}
+        found = {} if wanted is None else {"stop_at_success": wanted, "reached": reached}
+        early = {} if stopped is None else {STOPPED_EARLY: {"at": stopped[0], "of": stopped[1]}}
+        return {**found, **early}
 
     def results(self, scores: Scores) -> dict[str, Any]:
         """Return what a bundle says of the scores of its policy."""
@@ -149,16 +157,9 @@ class Record:
         )
 
     def contract(
-        self, *, env_steps: int, updates: int, reached: bool, more: Mapping[str, Any]
+        self, *, env_steps: int, updates: int, ending: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what a bundle says of the task and of how its policy was trained.
-
-        Args:
-            env_steps: environment steps of the run so far.
-            updates: updates of the run so far.
-            reached: whether it reached the success at which it was to stop.
-            more: what else there is to say of its training, by name.
-        """
+        """Return what a bundle says of the task and of how its policy was trained."""
         env, parts = self.parts.env, self.parts
         return {
             **parts.described,
@@ -178,8 +179,7 @@ class Record:
                 "env_steps": env_steps,
                 "updates": updates,
                 "config_hash": parts.config_hash,
-                **self._stopping(reached),
-                **more,
+                **ending,
             },
         }
 

@@ -30,6 +30,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, read_bytes
 
 FILE_NAME = "episodes.parquet"
+STOPPED_EARLY = "stopped_early"
+"""Metric of the rows of a run that a callback ended early; its result has an entry of this name."""
 SUITE_NOTE = "suite.json"
 """The file beside a suite's tables: which runs they are of, and what is compared with what."""
 

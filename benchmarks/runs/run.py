@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.runs.run_judge import RunJudge
 from trimtab.benchmarks.runs.tracking import start_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge, tried
+from trimtab.benchmarks.runs.unsaved import SavedWhole
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json
@@ -82,14 +83,14 @@ class Run:
         self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks)
         self._asked_to_stop = threading.Event()  # by a callback
         self.evaluation_due, self.held = False, held
-        seed = config["seed"]
-        torch.manual_seed(seed)
-        np.random.seed(seed)  # for simulators that still draw from the global generator
+        torch.manual_seed(config["seed"])
+        np.random.seed(config["seed"])  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
         self.record = Record(config, parts, parts.policy_label or self.algorithm.policy.label)
         self.dataset_source = make_dataset_source(
             config, parts, self.algorithm, lambda share: progress(share, "returns of the dataset")
         )
+        self.saved = SavedWhole(config, parts, self.algorithm, self.dataset_source)
         self.experience: Experience | None = None
         self.collector: Collector | None = None
         phases = self.algorithm.phases(budget_of(config))
@@ -97,8 +98,7 @@ class Run:
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(config, parts)
-        gathered = sum(phase.length for phase in self.phases if phase.gathers)
-        if gathered:
+        if gathered := sum(phase.length for phase in self.phases if phase.gathers):
             envs = training_envs(config, parts)
             data = self.dataset_source
             self.experience = make_experience(config, parts, self.algorithm, data, gathered)
@@ -137,18 +137,17 @@ class Run:
         for index in range(len(self.phases)):
             if index and not self.done[index] and self.metrics.pending:
                 self._log()  # no line has metrics of two phases, which may have other names
-            while self.done[index] < self.lengths[index] and not self._ended_early:
+            while self.done[index] < self.lengths[index] and not self._over():
                 self.advance(index)
         return self._finish()
+
+    def _over(self) -> bool:
+        return self.reached or self.judge.exhausted or self._asked_to_stop.is_set()
 
     @property
     def position(self) -> int:
         """How far the run is: units of all its phases, updates or environment steps."""
         return sum(self.done)
-
-    @property
-    def _ended_early(self) -> bool:
-        return self.reached or self.judge.exhausted
 
     @property
     def end(self) -> int:
@@ -271,7 +270,9 @@ class Run:
 
     def _save(self) -> None:
         self._settle()
-        self.checkpoints.save(self.position, self._state())
+        state = self._state()
+        self.saved.check(state, last=self.position >= self.end)
+        self.checkpoints.save(self.position, state)
         self.listeners.saved(self._now())
 
     def _now(self) -> Moment:
@@ -280,7 +281,7 @@ class Run:
 
     def _check_stop(self) -> None:
         """Save and stop if the process was told to end."""
-        if not (self.stop.is_set() or self._asked_to_stop.is_set()):
+        if not self.stop.is_set():
             return
         self._save()
         raise Stopped(
@@ -288,10 +289,10 @@ class Run:
             "its state is saved, run the same command to go on"
         )
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, *, stopped: bool = False) -> None:
         self.evaluation_due = True
-        policy = self.algorithm.policy
         with placed(self._where, self.updates):
+            policy = self.algorithm.policy
             self.scores = self.judge.judge(policy, self.updates, self._check_stop)
         self.held()
         self.evaluation_due = False
@@ -301,20 +302,19 @@ class Run:
         here = {"env_steps": self.env_steps, "updates": self.updates}
         self.rows = [x for x in self.rows if {k: getattr(x, k) for k in here} != here]
         self.evaluations = [x for x in self.evaluations if {k: x[k] for k in here} != here]
-        self.rows += self.record.rows(self.scores, self.algorithm, **here)
+        self.rows += self.record.rows(self.scores, self.algorithm, stopped=stopped, **here)
         gathered = self.collector.episodes if self.collector is not None else 0
         seconds = round(time.perf_counter() - self._started, 3)
         done = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
         self.evaluations.append({**here, **done, **self.scores.curve})
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
-            self._save_policy(self.folder / "policies" / str(self.position))
-        found = {"return": self.scores.mean_return, "success": rate, **self.scores.curve}
+            ending = self.record.ending(self.reached)
+            self._save_policy(self.folder / "policies" / str(self.position), ending)
         if self.scores.fit is not None:
             self._log(**self.scores.fit.curves)
-        if self.judge.judges:
-            self.listeners.evaluated(self._now(), found)
-        logger.info("%s: %s: %s", self.folder, here, found)
+        self.listeners.evaluated(self._now(), self.scores.found)
+        logger.info("%s: %s: %s", self.folder, here, self.scores.found)
 
     def _finish(self) -> Result:
         # Saved before the last evaluation: a run killed during or after it repeats it, and has its
@@ -322,27 +322,28 @@ class Run:
         self._settle()
         if self._resumed_at != self.position:
             self._save()
+        stopped = self.position < self.end and not (self.reached or self.judge.exhausted)
         self.judge.choose(self.algorithm.policy, self.updates)
-        self._evaluate()
+        self._evaluate(stopped=stopped)
         self._log()
         self.listeners.trackers.arrived(self.position)
-        seconds = time.perf_counter() - self._started
+        ending = self.record.ending(self.reached, (self.position, self.end) if stopped else None)
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
-            updates=self.updates, seconds=seconds, reached=self.reached,
+            updates=self.updates, seconds=time.perf_counter() - self._started, ending=ending,
         ) | tried(self.phases) | self.judge.summary(self.scores)  # fmt: skip
-        self._save_policy(self.folder / "policy")
+        self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")
         return Result(self.folder, summary, already_done=False)
 
-    def _save_policy(self, folder: Path) -> None:
+    def _save_policy(self, folder: Path, ending: Mapping[str, Any]) -> None:
         save_bundle(
             self.algorithm.policy,
             folder,
             contract=self.record.contract(
-                env_steps=self.env_steps, updates=self.updates, reached=self.reached,
-                more=self.judge.told(self.scores),
+                env_steps=self.env_steps, updates=self.updates,
+                ending={**ending, **self.judge.told(self.scores)},
             ),
             results=self.record.results(self.scores),
             onnx=False,

@@ -15,6 +15,7 @@ from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.evaluate import Evaluator, Scores, torch_act
 from trimtab.benchmarks.runs.held_out import Fit, HeldOut
 from trimtab.benchmarks.runs.record import is_deterministic
+from trimtab.benchmarks.runs.trials import make_evaluator
 from trimtab.benchmarks.runs.without_task import has_task
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.policies.base import Policy
@@ -56,19 +57,7 @@ class RunJudge:
                 seed=config["eval_seed"],
             )
         if has_task(parts.env.id):
-            self.evaluator = Evaluator(
-                parts.env.id,
-                episodes=config["eval_episodes"],
-                seed=config["eval_seed"],
-                act_steps=parts.act_steps,
-                options=parts.env.options,
-                observations=parts.observations,
-            )
-
-    @property
-    def judges(self) -> bool:
-        """Whether an evaluation finds anything."""
-        return self.evaluator is not None or self.held_out is not None
+            self.evaluator = make_evaluator(parts, config["eval_episodes"], config["eval_seed"])
 
     @property
     def exhausted(self) -> bool:
@@ -140,7 +129,7 @@ class RunJudge:
             "steps": self.held_out.steps,
         }
         if self._best is not None:
-            found |= {"best_at": self._best["updates"], "stopped_early": self.exhausted}
+            found |= {"best_at": self._best["updates"], "ended_early": self.exhausted}
         return {"held_out": found}
 
     def told(self, scores: Scores) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from trimtab.benchmarks.runs.dataset import check_goes_on, check_rewards_tell, c
 from trimtab.benchmarks.runs.experience import wants_of
 from trimtab.benchmarks.runs.folder import (
     CONFIG,
+    POLICY,
     PROVENANCE,
     RESULT,
     check_done,
@@ -41,6 +43,7 @@ from trimtab.benchmarks.runs.provenance import (
     write_provenance,
 )
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
+from trimtab.benchmarks.runs.rows import STOPPED_EARLY
 from trimtab.benchmarks.runs.run import Run
 from trimtab.benchmarks.runs.tracking import chosen_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
@@ -48,6 +51,7 @@ from trimtab.benchmarks.runs.without_task import NO_TASK
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.episodes import Dataset
 from trimtab.errors import TrimtabError
+from trimtab.policies.registry import check_is_kind
 
 __all__ = ["check", "is_done", "train"]
 
@@ -66,13 +70,13 @@ def train(
         config: checked settings.
         progress: told how far the run is.
         wait: wait for another process that is at this run, instead of giving up.
-        callbacks: told of steps, evaluations and checkpoints; not of a run that is done already.
+        callbacks: told of steps, evaluations and checkpoints; not of a run that is done already. A
+            run that one of them ended early is done for them, and goes on where there is none.
         home: where the run's folder belongs, if that is no folder of this machine; by default what
             ``out`` says.
 
     Raises:
-        Stopped: if the process is told to end (SIGTERM), or a callback asks for it: the run's state
-            is saved first.
+        Stopped: if the process is told to end (SIGTERM): the run's state is saved first.
         TrimtabError: on wrong input, a folder that is in use or cannot be written, or a loss that
             is not finite.
         Exception: whatever a task or a method of the caller's own raises; its notes say where the
@@ -107,7 +111,7 @@ def is_done(config: RunConfig) -> bool:
     """Return whether a run is done, as far as that is known without its dataset."""
     local, home = localised(config, None)
     with contextlib.suppress(TrimtabError):  # what it would end with is told when it is carried out
-        return home is None and _done_without_data(local) is not None
+        return home is None and _done_without_data(local, whole=True) is not None
     return False
 
 
@@ -124,6 +128,7 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
         raise TrimtabError(f"out={config['out']}: is the folder of a run; name one that holds runs")
     chosen_trackers(config["tracker"])
     algorithm = parts.make_algorithm()
+    check_is_kind(algorithm.policy)
     _check_phases(config, parts, algorithm)
     if parts.make_generator is not None:
         phases = algorithm.phases(budget_of(config))
@@ -266,7 +271,8 @@ def _train(
     callbacks: Sequence[Callback],
     home: Home | None,
 ) -> Result:
-    if home is None and (done := _done_without_data(config)) is not None:
+    whole = not callbacks  # one that a callback ended early is done for a caller with callbacks
+    if home is None and (done := _done_without_data(config, whole=whole)) is not None:
         return done
     parts = _components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
@@ -274,20 +280,26 @@ def _train(
     where = f"{task}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
     folder = Path(config["out"]) / where
     if home is None:
-        done = _finished(folder, parts)
+        done = _finished(folder, parts, whole=whole)
         if done is not None:
             return done
     _check_method(config, parts)  # before there is a folder
     with at_home(home, where, folder, wait=wait) as away:
         with locked(folder, wait=wait) as held:
             away.fetch()
-            result = _go_on(config, parts, folder, progress, (*callbacks, *away.callbacks), held)
+            told = (*callbacks, *away.callbacks)
+            result = _go_on(config, parts, folder, progress, told, held, whole=whole)
             away.send()
         return dataclasses.replace(result, address=away.address)
 
 
-def _done_without_data(config: RunConfig) -> Result | None:
-    """Return what a run that is done has found, where its data need not be recorded to know it."""
+def _done_without_data(config: RunConfig, *, whole: bool) -> Result | None:
+    """Return what a run that is done has found, where its data need not be recorded to know it.
+
+    Args:
+        config: settings of the run.
+        whole: as for :func:`_finished`.
+    """
     of_method = Path(config["out"], config["env"] or NO_TASK, config.algorithm)
     seed = f"seed{config['seed']}"
     try:
@@ -295,7 +307,11 @@ def _done_without_data(config: RunConfig) -> Result | None:
     except (OSError, ValueError):  # no name that a folder may have: the task is looked up later
         return None
     parts = build.without_data(config) if there else None
-    return None if parts is None else _finished(of_method / parts.config_hash / seed, parts)
+    return (
+        None
+        if parts is None
+        else _finished(of_method / parts.config_hash / seed, parts, whole=whole)
+    )
 
 
 def _go_on(
@@ -305,13 +321,18 @@ def _go_on(
     progress: Progress,
     callbacks: Sequence[Callback],
     held: Callable[[], None],
+    *,
+    whole: bool,
 ) -> Result:
     """Carry out what is left of a run in a folder that the caller holds."""
     if os.path.lexists(folder / RESULT):
         _write_start(folder, config, parts)
-    done = _finished(folder, parts)  # by whoever held the folder until now
+    done = _finished(folder, parts, whole=whole)  # by whoever held the folder until now
     if done is not None:
         return done
+    if os.path.lexists(folder / RESULT):  # it goes on: what it found so far is not its result
+        (folder / RESULT).unlink()
+        shutil.rmtree(folder / POLICY, ignore_errors=True)
     remove_leftovers(folder)
     (folder / TRACEBACK).unlink(missing_ok=True)
     begun = (folder / PROVENANCE).is_file()
@@ -330,8 +351,13 @@ def _go_on(
             run.close()
 
 
-def _finished(folder: Path, parts: build.Components) -> Result | None:
+def _finished(folder: Path, parts: build.Components, *, whole: bool) -> Result | None:
     """Return what a run that is done has found, or None while it is not.
+
+    Args:
+        folder: of the run.
+        parts: what it is made of.
+        whole: whether a run that a callback ended early is not done.
 
     Raises:
         TrimtabError: if a part of a run with a result is missing or damaged.
@@ -342,7 +368,8 @@ def _finished(folder: Path, parts: build.Components) -> Result | None:
     if not all((folder / part).exists() for part in (PROVENANCE, CONFIG)):
         return None  # set aside by a repair: they are written anew
     check_same_base(folder, parts)
-    return Result(folder, read_result(folder), already_done=True)
+    result = read_result(folder)
+    return None if whole and STOPPED_EARLY in result else Result(folder, result, already_done=True)
 
 
 def _write_start(folder: Path, config: RunConfig, parts: build.Components) -> None:

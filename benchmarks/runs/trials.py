@@ -14,7 +14,7 @@ from trimtab.benchmarks.runs.record import is_deterministic
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 
-__all__ = ["TrialJudge", "tried"]
+__all__ = ["TrialJudge", "make_evaluator", "tried"]
 
 _SPREAD = 2**30
 """How many numbers the first seed of a run's trials is drawn from."""
@@ -90,20 +90,33 @@ class TrialJudge:
     def _evaluator(self, trial: Trial) -> Evaluator:
         place = (trial.first, trial.episodes)
         if place not in self._evaluators:
-            self._evaluators[place] = Evaluator(
-                self.parts.env.id,
-                episodes=trial.episodes,
-                seed=self.first_seed + trial.first,
-                act_steps=self.parts.act_steps,
-                options=self.parts.env.options,
-                observations=self.parts.observations,
-            )
+            seed = self.first_seed + trial.first
+            self._evaluators[place] = make_evaluator(self.parts, trial.episodes, seed)
         return self._evaluators[place]
 
     def close(self) -> None:
         """Close the environments."""
         for evaluator in self._evaluators.values():
             evaluator.close()
+
+
+def make_evaluator(parts: Components, episodes: int, seed: int) -> Evaluator:
+    """Return what judges a run's policies in its task.
+
+    Args:
+        parts: what the run is made of.
+        episodes: how many it plays.
+        seed: of the first.
+    """
+    env = parts.env
+    return Evaluator(
+        env.id,
+        episodes=episodes,
+        seed=seed,
+        act_steps=parts.act_steps,
+        options=env.options,
+        observations=parts.observations,
+    )
 
 
 def tried(phases: Sequence[Phase]) -> dict[str, bool]:

@@ -7,6 +7,7 @@ when they are asked for; ``streaming.py`` brings them to disk without holding mo
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,16 +27,20 @@ from trimtab.datasets.episodes import (
     validate,
 )
 from trimtab.datasets.formats.hints import Hints, Load
-from trimtab.datasets.formats.own import LAST_OBSERVED, Own
+from trimtab.datasets.formats.own import DOUBTS, LAST_OBSERVED, Own
+from trimtab.datasets.precision import Rounding, losses
 from trimtab.errors import TrimtabError
 
 __all__ = [
     "Contents", "LazyEpisodes", "Open", "Summary", "action_limits", "apply_hints", "assemble",
-    "chosen", "contents_of", "loads", "scanned", "with_ends",
+    "chosen", "contents_of", "loads", "scanned", "tell_doubts", "with_ends", "with_losses",
 ]  # fmt: skip
+
+logger = logging.getLogger(__name__)
 
 Limits = tuple[tuple[float, ...], tuple[float, ...]]
 _ADVICE = "make the dataset again or fetch a fresh copy"
+_MOST_TOLD = 5
 
 
 class LazyEpisodes(EpisodesOnAccess):
@@ -202,9 +207,30 @@ def assemble(contents: Contents, hints: Hints) -> Dataset:
     low, high = contents.limits or action_limits(episodes)
     dataset = Dataset(episodes=episodes, action_low=low, action_high=high, **contents.fields)
     validate(dataset, where)
+    recipe = with_losses(dataset.recipe, (episode.roundings for episode in episodes))
+    tell_doubts(recipe, where)
+    dataset = dataclasses.replace(dataset, recipe=recipe)
     if contents.check is not None:
         contents.check(dataset.num_steps, dataset.content_hash)
     return apply_hints(dataset, hints, where)
+
+
+def with_losses(
+    recipe: Mapping[str, Any], roundings: Iterable[Mapping[str, Rounding]]
+) -> Mapping[str, Any]:
+    """Return a recipe that also tells what float32 rounded away of the episodes."""
+    lost = [["warning", "lost-precision", where, what] for where, what in losses(roundings)]
+    return {**recipe, DOUBTS: [*recipe.get(DOUBTS, []), *lost]} if lost else recipe
+
+
+def tell_doubts(recipe: Mapping[str, Any], where: str) -> None:
+    """Log a line for each of the first doubts of a recipe."""
+    doubts = recipe.get(DOUBTS, [])
+    for _, _, place, what in doubts[:_MOST_TOLD]:
+        logger.warning("%s: %s: %s", where, place, what)
+    if len(doubts) > _MOST_TOLD:
+        more = len(doubts) - _MOST_TOLD
+        logger.warning("%s: %d more of these; trimtab dataset check shows them", where, more)
 
 
 @dataclass(frozen=True)

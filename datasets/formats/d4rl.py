@@ -1,7 +1,8 @@
 """D4RL's HDF5: all transitions end to end, with ``terminals`` and ``timeouts``.
 
 The layout and what its readers make of it: ``d4rl/offline_env.py`` and ``qlearning_dataset`` in
-``d4rl/__init__.py``. Those readers pass over keys below ``metadata``, where ours are.
+``d4rl/__init__.py``. Those readers pass over keys below ``metadata``, where ours are. d3rlpy 1 has
+the same layout (``MDPDataset.dump``), with ``episode_terminals`` for all ends of episodes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_o
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.own import (
     Own,
+    check_continuous,
     check_replaceable,
     common_infos,
     flag_ends,
@@ -36,6 +38,7 @@ from trimtab.datasets.io.hdf5 import (
     children,
     in_blocks,
     joined,
+    read_array,
     read_file,
     root_names,
 )
@@ -52,9 +55,11 @@ Arrays = dict[str, npt.NDArray[Any]]
 Kind = tuple[npt.DTypeLike, tuple[int, ...]]
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
-_FLAGS = ("terminals", "timeouts")
+_ENDS = "episode_terminals"
+_DISCRETE = "discrete_action"
+_FLAGS = ("terminals", "timeouts", _ENDS)
 _DIMENSIONS = {"observations": 2, "next_observations": 2, "actions": 2, "rewards": 1}
-_OPTIONAL = ("timeouts", "next_observations")
+_OPTIONAL = ("timeouts", _ENDS, "next_observations")
 _TEXT = "metadata/trimtab/json"  # as bytes: HDF5 limits the length of an attribute
 _TRUNCATIONS = "metadata/trimtab/truncations"
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -62,20 +67,23 @@ _SLAB = 1 << 18  # rows that are compared at a time
 
 
 def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
-    """Read a file of D4RL's layout, also one in chunks (``virtual/<int>``).
+    """Read a file of D4RL's layout, also one in chunks (``virtual/<int>``), or one of d3rlpy 1.
 
-    An episode ends at a terminal or a timeout. Its final observation is ``next_observations`` where
-    the file has them. Otherwise a row that ended by the clock has no known successor: the
-    transition is dropped, as D4RL drops it, and its observation is the final one; so is the last
-    row of the file. After a terminal the final observation has no effect and is repeated.
+    An episode ends at a terminal or a timeout, in a file of d3rlpy's at an episode terminal. Its
+    final observation is ``next_observations`` where the file has them. Otherwise a row that ended
+    by the clock has no known successor: the transition is dropped, as D4RL drops it, and its
+    observation is the final one; so is the last row of the file. After a terminal the final
+    observation has no effect and is repeated.
 
     Raises:
-        TrimtabError: if anything is missing, damaged or of a wrong shape, or the file marks no
-            timeouts and no ``horizon`` is given.
+        TrimtabError: if anything is missing, damaged or of a wrong shape, the actions are discrete,
+            two arrays contradict each other, or the file marks no timeouts and no ``horizon`` is
+            given.
     """
     path = Path(path)
     where = f"dataset {path}"
-    _, read = read_file(path, _read, where)
+    values, read = read_file(path, _read, where)
+    check_continuous(read["actions"], f"{where}, key 'actions'", discrete=values["discrete"])
     arrays = {name: _column(name, array) for name, array in read.items()}
     for name, dimensions in _DIMENSIONS.items():
         if name in arrays and arrays[name].ndim != dimensions:
@@ -104,7 +112,9 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         episodes = _own_episodes(arrays, own, where)
     else:
         episodes = _episodes(arrays, _ends(arrays, hints.get("horizon"), where), where)
-    return contents_of(path, episodes, own, recipe={"imported": "d4rl"}, hints=hints)
+    return contents_of(
+        path, episodes, own, left_out=values["left_out"], recipe={"imported": "d4rl"}, hints=hints
+    )
 
 
 def _read(file: h5py.File, where: str) -> Read:
@@ -114,6 +124,7 @@ def _read(file: h5py.File, where: str) -> Read:
         numbers = sorted((name for name in inside if name.isdigit()), key=int)
         chunks = [child(inside, name, where) for name in numbers]
     found: list[dict[str, Blocks]] = []
+    left_out: set[str] = set()
     for chunk in chunks:
         names = [*_REQUIRED, *(name for name in _OPTIONAL if name in chunk)]
         arrays = {n: in_blocks(child(chunk, n, where), f"{where}, key '{n}'") for n in names}
@@ -122,9 +133,17 @@ def _read(file: h5py.File, where: str) -> Read:
             for name, member in children(infos, where).items():
                 if member.dtype.kind in "biuf" and member.shape[:1] == rows != ():
                     arrays[f"infos/{name}"] = in_blocks(member, f"{where}, key 'infos/{name}'")
+                else:
+                    left_out.add(f"infos/{name}")
         found.append(arrays)
     if not found:
         raise TrimtabError(f"{where}: no chunk in 'virtual'; {_ADVICE}")
+    for number, arrays in enumerate(found):
+        if arrays.keys() != found[0].keys():
+            other = min(arrays.keys() ^ found[0].keys())
+            raise TrimtabError(
+                f"{where}, key '{other}': only one of the chunks 0 and {number} has it; {_ADVICE}"
+            )
     whole = {n: joined([a[n] for a in found], f"{where}, key '{n}'") for n in found[0]}
     if _TEXT.split("/")[0] in file and _TEXT in file:
         for name in (_TEXT, _TRUNCATIONS):
@@ -132,7 +151,11 @@ def _read(file: h5py.File, where: str) -> Read:
             for part in name.split("/"):
                 group = child(group, part, where)
             whole[name] = in_blocks(group, f"{where}, key '{name}'")
-    return {}, whole.items()
+    discrete = False
+    if _DISCRETE in file:
+        flag = read_array(child(file, _DISCRETE, where), f"{where}, key '{_DISCRETE}'")
+        discrete = bool(flag.any())
+    return {"discrete": discrete, "left_out": sorted(left_out)}, whole.items()
 
 
 def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -144,12 +167,22 @@ def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.bool_]:
     """Return the rows after which another episode begins."""
     terminals: npt.NDArray[np.bool_] = arrays["terminals"]
-    if "timeouts" in arrays:
+    if _ENDS in arrays:
+        ends = arrays[_ENDS]
+        wrong = terminals & ~ends
+        if "timeouts" in arrays:
+            wrong = (terminals | arrays["timeouts"]) != ends
+        if wrong.any():
+            raise TrimtabError(
+                f"{where}, key '{_ENDS}': row {wrong.argmax()} contradicts 'terminals' or "
+                f"'timeouts'; {_ADVICE}"
+            )
+    elif "timeouts" in arrays:
         ends = terminals | arrays["timeouts"]
     elif "next_observations" in arrays:
         ends = terminals.copy()
         following, observations = arrays["next_observations"], arrays["observations"]
-        ends[:-1] |= (following[:-1] != observations[1:]).any(1)
+        ends[:-1] |= ~np.isclose(following[:-1], observations[1:]).all(1)
     elif horizon:
         ends, begin = terminals.copy(), 0
         for end in [*np.flatnonzero(terminals).tolist(), len(terminals) - 1]:
@@ -200,12 +233,12 @@ def _check_following(
     ends: npt.NDArray[np.bool_],
     where: str,
 ) -> None:
-    """Check ``next_observations`` inside of episodes, where the next row's observation is used.
+    """Check ``next_observations`` inside of episodes, where it must be the next row's observation.
 
     Raises:
-        TrimtabError: if a number is not finite.
+        TrimtabError: if it is another one, or a number is not finite.
     """
-    key, others = f"{where}, key 'next_observations'", 0
+    key = f"{where}, key 'next_observations'"
     for begin in range(0, len(ends) - 1, _SLAB):
         stop = min(begin + _SLAB, len(ends) - 1)
         inner = begin + np.flatnonzero(~ends[begin:stop])
@@ -215,12 +248,13 @@ def _check_following(
             raise TrimtabError(
                 f"{key}: row {inner[unfit.argmax()]} is not finite; correct or leave out the row"
             )
-        others += int((~np.isclose(theirs, ours)).any(1).sum())
-    if others:
-        logger.warning(
-            "%s: %d rows are not the observation of the row after them, and no episode ends "
-            "there; the observation is used", key, others,
-        )  # fmt: skip
+        others = ~np.isclose(theirs, ours).all(1)
+        if others.any():
+            row = inner[others.argmax()]
+            raise TrimtabError(
+                f"{key}: row {row} is not the observation of row {row + 1}, and no episode ends "
+                "there; mark the end in 'timeouts', or leave out 'next_observations'"
+            )
 
 
 def _own_episodes(arrays: Arrays, own: Own, where: str) -> LazyEpisodes:

@@ -6,7 +6,7 @@ The layout: ``diffusion_policy/common/replay_buffer.py`` of Diffusion Policy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,8 +17,8 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import assemble, contents_of
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.own import flag_ends
-from trimtab.datasets.io.zarr import opened_store
+from trimtab.datasets.formats.own import DOUBTS, flag_ends, is_picture
+from trimtab.datasets.io.zarr import Store, opened_store
 from trimtab.errors import TrimtabError
 
 __all__ = ["FORMAT"]
@@ -31,6 +31,7 @@ _ACTION = "action"
 _OBSERVATIONS = ("obs", "state")  # the first that is there is the observation
 _REWARDS = ("reward", "rewards")
 _ENDS = "meta/episode_ends"
+_NO_NUMBERS = "SUOMmV"  # kinds of types: texts, objects, times
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -39,24 +40,31 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 
     The observation is ``obs``, else ``state``, else every other vector, concatenated in the order
     of their names. Vectors beside it become infos. Points, such as Push-T's ``keypoint``
-    ``[N, 9, 2]``, are vectors too, their coordinates end to end; images are left out. No final
-    observation is stored: the last one stands in its place, and the episode says so. Rewards are
-    zero unless stored, and every episode is truncated: a demonstration does not say that its task
-    ended.
+    ``[N, 9, 2]``, are vectors too, their coordinates end to end; images, texts and what lies in
+    groups below ``data`` are left out. No final observation is stored: the last one stands in its
+    place, and the episode says so. Rewards are zero unless stored, and every episode is truncated:
+    a demonstration does not say that its task ended. Chunks that are not stored are the fill value,
+    as Zarr has it; where others of the array are stored, that is a doubt.
 
     Raises:
-        TrimtabError: if anything is missing, damaged, of a wrong shape, or compressed in a way
-            that needs another package.
+        TrimtabError: if anything is missing, damaged, of a wrong shape or version, or compressed in
+            a way that needs another package.
     """
     path = Path(path)
     where = f"dataset {path}"
     with opened_store(path) as store:
+        if store.version_3:
+            raise TrimtabError(
+                f"{where}: of Zarr v3, and v2 is read here; copy its arrays with the zarr package "
+                "into zarr.open_group(..., zarr_format=2)"
+            )
         there = store.arrays("data")
-        images = sorted(name for name, described in there.items() if _is_image(*described))
-        arrays = {name: store.read(f"data/{name}") for name in there if name not in images}
+        left_out = [name for name, described in there.items() if not _is_vector(name, *described)]
+        arrays = {name: store.read(f"data/{name}") for name in there if name not in left_out}
         ends = store.read(_ENDS)
-    if images:
-        logger.warning("%s: images are left out: %s", where, ", ".join(images))
+        doubts = list(_missing_chunks(store, arrays, where))
+    if left_out:
+        logger.warning("%s: left out, as not vectors: %s", where, ", ".join(left_out))
     if _ACTION not in arrays:
         raise TrimtabError(f"{where}, key 'data/{_ACTION}': missing; {_ADVICE}")
     whole = ends.ndim == 1 and len(ends) > 0 and ends.dtype.kind in "iu"
@@ -74,22 +82,52 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     chosen = next(([name] for name in _OBSERVATIONS if name in arrays), sorted(arrays))
     if not chosen:
         raise TrimtabError(f"{where}: there is no vector in 'data' to observe; {_ADVICE}")
-    with np.errstate(over="ignore"):  # infinity is refused afterwards
-        parts = [arrays.pop(name).astype(np.float32) for name in chosen]
     arrays.update(
-        observations=np.concatenate(parts, axis=1),
+        observations=np.concatenate([arrays.pop(name) for name in chosen], axis=1),
         actions=actions,
         rewards=np.zeros(len(actions), np.float32) if rewards is None else rewards,
     )
     recipe: dict[str, Any] = {"imported": "diffusion_policy", "observation": chosen}
-    if images:
-        recipe["left_out"] = images
-    return assemble(contents_of(path, list(_episodes(arrays, ends)), None, recipe=recipe), hints)
+    recipe.update({DOUBTS: doubts} if doubts else {})
+    return assemble(
+        contents_of(path, list(_episodes(arrays, ends)), None, left_out=left_out, recipe=recipe),
+        hints,
+    )
 
 
-def _is_image(shape: tuple[int, ...], floats: bool) -> bool:
-    """Tell pictures from points: only floats can be a table of coordinates."""
-    return len(shape) > 3 or (len(shape) == 3 and not floats)
+def _is_vector(name: str, shape: tuple[int, ...], letter: str) -> bool:
+    """Return whether an array is read: a group below, a text or a picture is not."""
+    if name.count("/") or letter in _NO_NUMBERS:
+        return False
+    return not is_picture(len(shape), floats=letter == "f")
+
+
+def _lost(store: Store, name: str) -> str:
+    """Return what is lost of an array some of whose chunks are not stored, or nothing."""
+    missing = store.missing(name)
+    if not 0 < missing.count < missing.whole:
+        return ""
+    return (
+        f"{missing.count} of its {missing.whole} chunks are not stored, the first that of rows "
+        f"{missing.rows[0]} to {missing.rows[1]}"
+    )
+
+
+def _missing_chunks(store: Store, names: Iterable[str], where: str) -> Iterator[list[str]]:
+    """Yield a doubt for each array that lost some of its chunks.
+
+    Raises:
+        TrimtabError: if it is the ends of the episodes.
+    """
+    if what := _lost(store, _ENDS):
+        raise TrimtabError(f"{where}, key '{_ENDS}': {what}; {_ADVICE}")
+    for name in names:
+        if what := _lost(store, f"data/{name}"):
+            yield [
+                "error", "missing-chunk", f"key 'data/{name}'",
+                f"{what}: the fill value is read there; if the writer did not leave them out, "
+                "fetch a fresh copy",
+            ]  # fmt: skip
 
 
 def _episodes(arrays: Arrays, ends: npt.NDArray[Any]) -> Iterator[Episode]:
@@ -97,23 +135,26 @@ def _episodes(arrays: Arrays, ends: npt.NDArray[Any]) -> Iterator[Episode]:
     begin = 0
     for end in ends.tolist():
         observations, actions, rewards = (arrays[name][begin:end] for name in core)
-        yield Episode(
-            np.concatenate([observations, observations[-1:]]),
-            actions,
-            rewards,
-            *flag_ends(end - begin, terminated=False),
-            infos={n: a[begin:end] for n, a in arrays.items() if n not in core},
-            last_observed=False,
-        )
+        with np.errstate(over="ignore"):  # infinity is refused afterwards
+            yield Episode(
+                np.concatenate([observations, observations[-1:]]),
+                actions,
+                rewards,
+                *flag_ends(end - begin, terminated=False),
+                infos={n: a[begin:end] for n, a in arrays.items() if n not in core},
+                last_observed=False,
+            )
         begin = end
 
 
 def _recognises(path: Path) -> bool:
     if path.is_dir():
-        return (path / _ENDS / ".zarray").is_file()
+        # A store of version 3 is recognised, so that reading it can say so.
+        places = (f"{_ENDS}/.zarray", f"{_ENDS}/zarr.json", "zarr.json")
+        return any((path / place).is_file() for place in places)
     try:
         with opened_store(path) as store:
-            return _ENDS in store
+            return _ENDS in store or store.version_3
     except (TrimtabError, OSError):
         return False
 

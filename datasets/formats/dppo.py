@@ -17,7 +17,7 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import assemble, contents_of
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.own import flag_ends, flags_of, need, no_reward
+from trimtab.datasets.formats.own import check_ends, flag_ends, flags_of, need, no_reward
 from trimtab.datasets.io.npz import array_names, read_npz
 from trimtab.errors import TrimtabError
 
@@ -33,6 +33,7 @@ _LIMITS = ("obs_min", "obs_max", "action_min", "action_max")
 _IMAGES = "images"
 _LIMITS_FILE = "normalization.npz"
 _EPSILON = 1e-6  # DPPO adds it to the range that it divides by
+_MOST_SCALED = 1.1  # of what is scaled to [-1, 1], perhaps by the limits of a part of it
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -45,7 +46,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 
     Raises:
         TrimtabError: if anything is missing (without ``normalization.npz`` the units are unknown),
-            damaged or of a wrong shape.
+            damaged or of a wrong shape, or two of its parts contradict each other.
     """
     path = Path(path)
     where = f"dataset {path}"
@@ -76,7 +77,10 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 f"{where}, key '{key}': {array.shape[:1]} rows do not fit 'traj_lengths'; {_ADVICE}"
             )
     if "terminals" in arrays:
-        arrays["terminals"] = flags_of(arrays["terminals"], f"{where}, key 'terminals'")
+        terminals = flags_of(arrays["terminals"], f"{where}, key 'terminals'")
+        for index, flags in enumerate(np.split(terminals, np.cumsum(lengths)[:-1])):
+            check_ends(flags, f"{where}, key 'terminals': episode {index}")
+        arrays["terminals"] = terminals
     for name, prefix in (("states", "obs"), ("actions", "action")):
         low, high = limits[f"{prefix}_min"], limits[f"{prefix}_max"]
         if not low.shape == high.shape == arrays[name].shape[1:]:
@@ -84,18 +88,27 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 f"dataset {limits_path}: '{prefix}_min' and '{prefix}_max' of shapes {low.shape} "
                 f"and {high.shape} for '{name}' of shape {arrays[name].shape}; {_ADVICE}"
             )
+        if not (low <= high).all():
+            raise TrimtabError(f"dataset {limits_path}: '{prefix}_min' exceeds '{prefix}_max'")
+        most = float(np.abs(arrays[name].astype(np.float64)).max())
+        if most > _MOST_SCALED:
+            raise TrimtabError(
+                f"{where}, key '{name}': values of up to {most:.3g}, which the scaling of "
+                f"{_LIMITS_FILE} to [-1, 1] cannot give; put the one that it was made with there"
+            )
         arrays[name] = _raw(arrays[name], low, high)
     return assemble(contents_of(path, list(_episodes(arrays)), None, recipe=recipe), hints)
 
 
 def _raw(
     scaled: npt.NDArray[Any], low: npt.NDArray[Any], high: npt.NDArray[Any]
-) -> npt.NDArray[np.float32]:
+) -> npt.NDArray[np.float64]:
     """Undo ``2 * (raw - low) / (high - low + 1e-6) - 1``."""
     low, high = low.astype(np.float64), high.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):  # refused afterwards
+        raw: npt.NDArray[np.float64]
         raw = (scaled.astype(np.float64) + 1) / 2 * (high - low + _EPSILON) + low
-        return np.asarray(raw, dtype=np.float32)
+    return raw
 
 
 def _episodes(arrays: Arrays) -> Iterator[Episode]:

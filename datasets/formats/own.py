@@ -20,9 +20,9 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "LAST_OBSERVED", "Own", "check_replaceable", "common_infos", "ends_of", "flag_ends",
-    "flags_of", "missing_ends", "need", "no_reward", "parse", "text_of",
-    "uneven_infos", "with_common_infos",
+    "DOUBTS", "LAST_OBSERVED", "Own", "check_continuous", "check_ends", "check_replaceable",
+    "common_infos", "ends_of", "flag_ends", "flags_of", "is_picture", "missing_ends", "need",
+    "no_reward", "parse", "text_of", "uneven_infos", "with_common_infos",
 ]  # fmt: skip
 
 Own = dict[str, Any]
@@ -31,6 +31,12 @@ Infos = dict[str, tuple[str, tuple[int, ...]]]
 
 LAST_OBSERVED = "last_observed"
 """Key of which episodes' last observations were recorded; it lacks where all of them were."""
+
+DOUBTS = "doubts"
+"""Key of a recipe: what a reader doubts of the data, as the fields of a ``lint.Finding`` each.
+
+A line tells of each when the data is read, and ``lint.check`` reports it.
+"""
 
 _DIGEST = "sha256"
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -184,3 +190,47 @@ def flag_ends(
     """Return the terminations and truncations of an episode that ends at its last step."""
     last = np.arange(steps) == steps - 1
     return last & terminated, last & (not terminated)
+
+
+def check_continuous(actions: npt.NDArray[Any], place: str, *, discrete: bool = False) -> None:
+    """Check that the actions of a file are continuous.
+
+    Args:
+        actions: as they are stored.
+        place: opens the message.
+        discrete: whether the file says that they are discrete.
+
+    Raises:
+        TrimtabError: if they are discrete: whole numbers, or one number a row without a width.
+    """
+    if discrete or actions.dtype.kind != "f" or actions.ndim == 1:
+        raise TrimtabError(
+            f"{place}: discrete actions (type {actions.dtype}, shape {actions.shape}); only "
+            "continuous ones are supported: floats of shape (N, A)"
+        )
+
+
+def check_ends(flags: npt.NDArray[Any], place: str) -> None:
+    """Check that nothing but an episode's last step ends it.
+
+    Args:
+        flags: ``[T]`` which steps end the episode.
+        place: opens the message.
+
+    Raises:
+        TrimtabError: if another step does.
+    """
+    inside = np.flatnonzero(flags[:-1])
+    if len(inside):
+        raise TrimtabError(
+            f"{place}: step {inside[0]} of {len(flags)} already ends the episode; split it there, "
+            "or correct the flag"
+        )
+
+
+def is_picture(dimensions: int, *, floats: bool) -> bool:
+    """Tell pictures from points, by the dimensions of an array of rows.
+
+    Only floats can be a table of coordinates.
+    """
+    return dimensions > 3 or (dimensions == 3 and not floats)

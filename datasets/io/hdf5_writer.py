@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from trimtab.datasets.io.hdf5 import H5PY_ERRORS, REOPEN, VERSION
 from trimtab.errors import TrimtabError
 
 __all__ = ["OpenFile", "write_hdf5"]
+
+_BLOCK_BYTES = 1 << 20
 
 
 class _NeverRefuses(io.RawIOBase):
@@ -140,10 +142,24 @@ class OpenFile:
         dtype, tail = kind
         self.root.create_dataset(name, shape=(rows, *tail), dtype=np.dtype(dtype))
         first = 0
-        for part in parts:
-            self.root[name][first : first + len(part)] = part
-            first += len(part)
+        for block in _blocks(parts):
+            self.root[name][first : first + len(block)] = block
+            first += len(block)
             self.pause()
+
+
+def _blocks(parts: Iterable[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
+    """Yield parts, several small ones as one: each write costs as much as thousands of numbers."""
+    waiting: list[npt.NDArray[Any]] = []
+    size = 0
+    for part in parts:
+        waiting.append(part)
+        size += part.nbytes
+        if size >= _BLOCK_BYTES:
+            yield np.concatenate(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield np.concatenate(waiting)
 
 
 def write_hdf5(path: Path, write: Callable[[OpenFile], None], **settings: Any) -> None:

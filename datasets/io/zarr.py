@@ -15,6 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from trimtab.datasets.io.chunk_codecs import (
 from trimtab.datasets.io.sandbox import Read, read_apart
 from trimtab.errors import TrimtabError
 
-__all__ = ["Store", "opened_store"]
+__all__ = ["Missing", "Store", "opened_store"]
 
 _MOST_COMPRESSION = 1100  # of deflate; chunks that are nothing but the fill value need more
 _MOST_EMPTY_BYTES = 1 << 24  # of an array of which hardly anything is stored
@@ -40,7 +41,23 @@ _FAULTS = (
     IndexError, AttributeError, struct.error,
 )  # fmt: skip
 _NUMCODECS = ("numcodecs", "multiprocessing.synchronize")  # and what it imports when it is used
+_CONSOLIDATED = ".zmetadata"
 _ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """The chunks of an array that are not stored; its fill value stands for their numbers.
+
+    Attributes:
+        count: how many they are.
+        whole: how many chunks the array has.
+        rows: first and last row of the first one.
+    """
+
+    count: int
+    whole: int
+    rows: tuple[int, int]
 
 
 class Store:
@@ -60,21 +77,54 @@ class Store:
     def __contains__(self, name: str) -> bool:
         return f"{name}/.zarray" in self._names
 
-    def arrays(self, group: str) -> dict[str, tuple[tuple[int, ...], bool]]:
-        """Return shapes of the arrays directly below ``group``, and whether they hold floats.
+    @property
+    def version_3(self) -> bool:
+        """Whether a part of it is described as version 3 of Zarr does, which is not read."""
+        return any(name.rpartition("/")[2] == "zarr.json" for name in self._names)
+
+    def arrays(self, group: str) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Return shapes of the arrays below ``group``, and the kinds of their types.
+
+        A kind is NumPy's letter, such as ``f``; that of texts and objects is none of ``biuf``.
 
         Raises:
             TrimtabError: if a description is damaged.
         """
         prefix, end = f"{group}/", "/.zarray"
         found = {}
+        lost = sorted(self._guarded(group, self._consolidated).keys() - self._names)
+        if lost:
+            raise TrimtabError(
+                f"dataset {self.path}, key '{lost[0]}': missing, but {_CONSOLIDATED} describes it; "
+                f"{_ADVICE}"
+            )
         for file in sorted(self._names):
             below = file.removeprefix(prefix).removesuffix(end)
-            if file == prefix + below + end and "/" not in below:
+            if file == prefix + below + end:
                 describe = functools.partial(self._describe, prefix + below)
                 shape, _, values = self._guarded(prefix + below, describe)
-                found[below] = shape, str(values.get("dtype")).startswith(("<f", ">f"))
+                found[below] = shape, str(values.get("dtype"))[1:2]
         return found
+
+    def missing(self, name: str) -> Missing:
+        """Return how many chunks of an array are not stored, and which is the first.
+
+        Raises:
+            TrimtabError: if the array's description is damaged.
+        """
+
+        def counted() -> Missing:
+            shape, chunks, values = self._describe(name)
+            grid = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
+            places = {_place(name, file, shape, chunks, values) for file in self._names}
+            stored = places - {None}
+            first = next((place for place in np.ndindex(*grid) if place not in stored), ())
+            begin = first[0] * chunks[0] if first else 0
+            last = min(begin + chunks[0], shape[0]) - 1
+            return Missing(math.prod(grid) - len(stored), math.prod(grid), (begin, last))
+
+        missing: Missing = self._guarded(name, counted)
+        return missing
 
     def read(self, name: str) -> npt.NDArray[Any]:
         """Return the array ``name``; chunks that are not stored have its fill value.
@@ -132,12 +182,39 @@ class Store:
 
     def _describe(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
         values = json.loads(self._read(f"{name}/.zarray"))
+        if self._consolidated().get(f"{name}/.zarray", values) != values:
+            raise ValueError(f"{_CONSOLIDATED} describes it otherwise")
         shape, chunks = (tuple(values[key]) for key in ("shape", "chunks"))
         if values["zarr_format"] != 2 or len(shape) != len(chunks):
             raise ValueError("not an array of Zarr's version 2")
         if any(type(x) is not int or x < 0 for x in shape + chunks) or 0 in chunks:
             raise ValueError(f"shape {shape} in chunks of {chunks}")
         return shape, chunks, values
+
+    def _consolidated(self) -> dict[str, Any]:
+        """Return the descriptions that stand in one file at the root once more."""
+        if _CONSOLIDATED not in self._names:
+            return {}
+        return dict(json.loads(self._read(_CONSOLIDATED))["metadata"])
+
+
+def _place(
+    name: str,
+    file: str,
+    shape: tuple[int, ...],
+    chunks: tuple[int, ...],
+    values: Mapping[str, Any],
+) -> tuple[int, ...] | None:
+    """Return the place of a file in an array's grid of chunks; None where it is no chunk of it."""
+    parts = file.removeprefix(f"{name}/").split(values.get("dimension_separator", "."))
+    if not file.startswith(f"{name}/") or not all(part.isdecimal() for part in parts):
+        return None  # such as .zarray
+    place = tuple(map(int, parts))
+    if len(place) != len(shape) or any(
+        i * c >= s for i, c, s in zip(place, chunks, shape, strict=True)
+    ):
+        raise ValueError(f"the chunk {'.'.join(parts)} lies outside of the shape {shape}")
+    return place
 
 
 @contextmanager
@@ -161,7 +238,6 @@ def _assemble(
     if values.get("filters"):
         raise ValueError("filters are not undone here; save it without")
     column_major = {"C": False, "F": True}[values.get("order", "C")]
-    separator = values.get("dimension_separator", ".")
     claimed = math.prod(shape) * dtype.itemsize
     if claimed > _MOST_COMPRESSION * sum(map(len, stored.values())) + _MOST_EMPTY_BYTES:
         raise ValueError(f"shape {shape} needs {claimed} bytes, which the files cannot hold")
@@ -169,12 +245,10 @@ def _assemble(
     array = np.full(shape, 0 if fill is None else _number(fill), dtype)
     size = math.prod(chunks) * dtype.itemsize
     for file, data in stored.items():
-        parts = file.removeprefix(f"{name}/").split(separator)
-        place = tuple(int(part) for part in parts if part.isdecimal())
-        begins = tuple(i * c for i, c in zip(place, chunks, strict=False))
-        outside = any(b >= s for b, s in zip(begins, shape, strict=False))
-        if len(place) != len(shape) or len(parts) != len(shape) or outside:
-            continue  # such as .zarray
+        place = _place(name, file, shape, chunks, values)
+        if place is None:
+            continue
+        begins = tuple(i * c for i, c in zip(place, chunks, strict=True))
         raw = decode(data, size)
         if len(raw) != size:
             raise ValueError(f"chunk {place} has {len(raw)} bytes, expected {size}")

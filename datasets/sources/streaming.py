@@ -23,10 +23,17 @@ from trimtab.datasets.episodes import (
     check_episode,
     check_limits,
 )
-from trimtab.datasets.formats.contents import Contents, action_limits, chosen
+from trimtab.datasets.formats.contents import (
+    Contents,
+    action_limits,
+    chosen,
+    tell_doubts,
+    with_losses,
+)
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.registry import recognise
 from trimtab.datasets.io.sandbox import spilled_to
+from trimtab.datasets.precision import Rounding
 from trimtab.datasets.sources.columns import open_columns, sha256_with_progress, write_columns
 from trimtab.datasets.sources.steps import step_flags, step_returns
 from trimtab.errors import TrimtabError
@@ -192,6 +199,7 @@ def load(
     columns, about = found
     episodes = StoredEpisodes(columns, about["lengths"], about["seeds"], about["last_observed"])
     low, high = about["limits"]
+    tell_doubts(about["fields"]["recipe"], f"dataset {path}")
     return StreamedDataset(
         **about["fields"],
         action_low=tuple(-np.inf if x is None else x for x in low),
@@ -260,6 +268,7 @@ def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) 
     lengths: list[int] = []
     seeds: list[int | None] = []
     last_observed: list[bool] = []
+    roundings: list[Mapping[str, Rounding]] = []
     dims: tuple[int, int] | None = None
     with write_columns(place) as writer:
         wanted = episodes if numbers is None else (episodes[number] for number in numbers)
@@ -278,10 +287,12 @@ def _convert(contents: Contents, hints: Hints, place: Path, progress: Progress) 
             lengths.append(len(episode))
             seeds.append(episode.seed)
             last_observed.append(episode.last_observed)
+            roundings.append(episode.roundings)
             if index % _EVERY == 0:
                 progress(index / len(episodes))
         if check is not None:
             check(sum(lengths), digest.hexdigest())
+        fields["recipe"] = with_losses(fields["recipe"], roundings)
         writer.about = {
             "fields": fields,
             "limits": [[x if np.isfinite(x) else None for x in side] for side in (low, high)],

@@ -29,7 +29,7 @@ from torch import Tensor
 import trimtab
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory, resolved, sha256_json
-from trimtab.observations import FLAT, Part, tree_map
+from trimtab.observations import Part, tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.files import (
     CARD,
@@ -48,6 +48,7 @@ from trimtab.policies.bundle.files import (
     sealed,
 )
 from trimtab.policies.bundle.golden import golden_rows
+from trimtab.policies.bundle.inputs import CheckedInputs
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.bundle.onnx_export import export_onnx
 from trimtab.policies.bundle.withheld import black_box
@@ -131,25 +132,21 @@ def save_bundle(
     return folder
 
 
-def described_in(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return names and units of a bundle's ``config.json``, as :func:`save_bundle` takes them."""
-    found = {}
-    for side, port in (
-        ("obs", config["inputs"].get(FLAT)),
-        ("action", config["outputs"]["action"]),
-    ):
-        for key, entry in (("names", "order"), ("units", "units")):
-            if port is not None and isinstance(port.get(entry), list):
-                found[f"{side}_{key}"] = port[entry]
-    return found
-
-
 def load_bundle(folder: str | Path) -> Bundle:
     """Open a bundle with torch, checking every file, key, shape and value, and the golden rows.
+
+    Its policy refuses what that on a robot refuses. Given arrays of numpy, it returns one.
 
     Raises:
         TrimtabError: if anything is missing, was changed, does not fit or does not replay.
     """
+    bundle = open_bundle(folder)
+    bundle.policy.input_check = CheckedInputs(Contract.parse(bundle.config, str(folder)))
+    return bundle
+
+
+def open_bundle(folder: str | Path) -> Bundle:
+    """Open a bundle as :func:`load_bundle` does, for code that gives its policy what is right."""
     bundle, _, _ = _open(Path(folder))
     return bundle
 

@@ -33,6 +33,9 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     """
     # A copy, because exporting sets modes and devices that a policy in training must keep.
     frozen = copy.deepcopy(policy).cpu().eval().requires_grad_(False)
+    for one in frozen.modules():
+        if isinstance(one, Policy):
+            one.input_check = None  # no part of a graph
     boxes = [one for one in frozen.modules() if isinstance(one, BlackBoxPolicy)]
     for number, box in enumerate(boxes):
         box.number = number

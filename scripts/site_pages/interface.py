@@ -15,9 +15,10 @@ from site_pages.text import Page
 
 MODULES = {
     "trimtab.benchmarks.api": "Train, evaluate and compare, from Python. All of it is in `trimtab` "
-    "too: `trimtab.train`, `trimtab.evaluate`, `trimtab.leaderboard`.",
-    "trimtab.policies.runtime": "All that a robot imports: numpy and onnxruntime are enough. "
-    "`trimtab.load_policy` is the same function.",
+    "too: `trimtab.train`, `trimtab.evaluate`, `trimtab.export`, `trimtab.leaderboard`.",
+    "trimtab.policies.opening": "Open a run or a bundle. `trimtab.load_policy` is the "
+    "same function.",
+    "trimtab.policies.runtime": "All that a robot imports: numpy and onnxruntime are enough.",
     "trimtab.envs.vector": "Environments side by side. `trimtab.make_vec` is the same function.",
     "trimtab.envs.registry": "Tasks by their ids, and single environments.",
     "trimtab.envs.core.spec": "What a task and a family of tasks say of themselves.",

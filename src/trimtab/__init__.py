@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from trimtab.benchmarks.api import Callback as Callback
     from trimtab.benchmarks.api import Moment as Moment
     from trimtab.benchmarks.api import evaluate as evaluate
+    from trimtab.benchmarks.api import export as export
     from trimtab.benchmarks.api import leaderboard as leaderboard
     from trimtab.benchmarks.api import train as train
     from trimtab.envs.vector import make_vec as make_vec
     from trimtab.errors import TrimtabError as TrimtabError
-    from trimtab.policies.runtime import load_policy as load_policy
+    from trimtab.policies.opening import load_policy as load_policy
 
 __version__ = "0.1.0"
 
@@ -26,8 +27,9 @@ _PLACES = {
     "Moment": "trimtab.benchmarks.api",
     "TrimtabError": "trimtab.errors",
     "evaluate": "trimtab.benchmarks.api",
+    "export": "trimtab.benchmarks.api",
     "leaderboard": "trimtab.benchmarks.api",
-    "load_policy": "trimtab.policies.runtime",
+    "load_policy": "trimtab.policies.opening",
     "make_vec": "trimtab.envs.vector",
     "train": "trimtab.benchmarks.api",
 }

@@ -17,7 +17,8 @@ import torch
 import trimtab
 from trimtab.benchmarks.api import TrainedRun
 from trimtab.benchmarks.cli.main import run as command
-from trimtab.errors import Stopped, TrimtabError
+from trimtab.errors import TrimtabError
+from trimtab.policies import runtime
 
 
 def outcome(folder: Path) -> tuple[Any, ...]:
@@ -100,13 +101,61 @@ def test_a_run_is_that_of_the_command_line(from_words: Path, tmp_path: Path) -> 
     assert trimtab.train(settings_of(tmp_path)).already_done
 
 
-def test_a_callback_stops_a_run_which_goes_on_later(from_words: Path, tmp_path: Path) -> None:
-    with pytest.raises(Stopped, match="its state is saved"):
-        trimtab.train(settings_of(tmp_path), callbacks=[Heard(stop_at=80)])
-    heard = Heard()
-    run = trimtab.train(settings_of(tmp_path), callbacks=[heard])
-    assert heard.steps[0][0] == 81  # not from the beginning
-    assert outcome(run.folder) == outcome(from_words)
+@pytest.mark.parametrize("at", [40, 80])
+def test_a_run_that_a_callback_ends_has_a_marked_result(
+    from_words: Path, at: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    early = trimtab.train(settings_of(tmp_path), callbacks=[Heard(stop_at=at)])
+    assert early.stopped_early and early.summary["stopped_early"] == {"at": at, "of": 120}
+    rows = early.episodes().to_pylist()
+    marked = {row["env_steps"] for row in rows if dict(row["metrics"]).get("stopped_early")}
+    assert marked == {at} and early.mean_return == pytest.approx(
+        np.mean([row["return"] for row in rows if row["env_steps"] == at])
+    )
+    assert trimtab.evaluate(early, episodes=2, seed=10**6).mean_return == early.mean_return
+    config = json.loads((early.folder / "policy" / "config.json").read_text())
+    assert config["training"]["stopped_early"] == {"at": at, "of": 120}
+    (note,) = (n for n in trimtab.leaderboard(tmp_path).notes if "ended sac" in n)
+    assert "seed 0: it counts with its last evaluation" in note
+    assert command(["runs", str(tmp_path), "format=json"]) == 0
+    assert f"at {at} of 120" in json.loads(capsys.readouterr().out)[0]["note"]
+    heard = Heard()  # the same call finds it done
+    assert trimtab.train(settings_of(tmp_path), callbacks=[heard]).already_done and not heard.steps
+    whole = trimtab.train(settings_of(tmp_path))  # and one without callbacks goes on
+    assert not whole.stopped_early and outcome(whole.folder) == outcome(from_words)
+    assert [row["env_steps"] for row in whole.episodes().to_pylist()] == [40, 40, 80, 80, 120, 120]
+    assert not any("ended sac" in n for n in trimtab.leaderboard(tmp_path).notes)
+
+
+@pytest.mark.parametrize("given", [str, Path, lambda run: TrainedRun(run, {}, True)])
+def test_a_run_is_exported_and_opened(
+    from_words: Path, given: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    bundle = trimtab.export(given(from_words), tmp_path / "bundle")
+    assert bundle == tmp_path / "bundle" and (bundle / "policy.onnx").is_file()
+    obs = np.linspace(-1, 1, 11)
+    runners = [trimtab.load_policy(one, deterministic=True) for one in (given(from_words), bundle)]
+    assert np.allclose(runners[0].step(obs), runners[1].step(obs), atol=1e-6)
+    assert not (from_words / "policy" / "policy.onnx").exists()
+
+
+def test_a_black_box_is_exported_and_opened(from_words: Path, tmp_path: Path) -> None:
+    box = trimtab.export(from_words, str(tmp_path / "box"), weights=False)
+    assert not (box / "model.safetensors").exists()
+    assert trimtab.load_policy(box).step(np.zeros(11)).shape == (3,)
+
+
+@pytest.mark.parametrize("function", ["load_policy", "export"])
+def test_what_has_no_policy_is_one_line(function: str, from_words: Path, tmp_path: Path) -> None:
+    begun = tmp_path / "seed0"
+    begun.mkdir()
+    (begun / "provenance.json").write_text("{}")
+    more = [tmp_path / "out"] if function == "export" else []
+    for wrong in (tmp_path / "absent", tmp_path, begun, 3, from_words / "result.json"):
+        with pytest.raises(TrimtabError) as told:
+            getattr(trimtab, function)(wrong, *more)
+        assert "\n" not in str(told.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_scores_and_tables_are_those_of_the_commands(
@@ -178,7 +227,8 @@ def test_a_folder_may_have_any_name(name: str, tmp_path: Path) -> None:
         (lambda run: trimtab.train({"a b": 3}), "'a b' is no name of a setting; names are text"),
         (lambda run: trimtab.train({3: 3}), "train: 3 is no name of a setting; names are text"),
         (lambda run: trimtab.load_policy(None), "of type NoneType; give the folder of a bundle"),
-        (lambda run: trimtab.load_policy(run), "is a run; its bundle is in "),
+        (lambda run: trimtab.export(run, None), "out is of type NoneType; give one path"),
+        (lambda run: runtime.load_policy(run), "is a run; its bundle is in "),
     ],
 )
 def test_what_is_no_setting_is_one_line(

@@ -44,7 +44,8 @@ def d4rl(path: Path, **more: Any) -> Arrays:
     with h5py.File(path, "w") as file:
         for name, array in arrays.items():
             if array is not None:
-                file.create_dataset(name, data=array, compression="gzip")
+                packed = {"compression": "gzip"} if np.ndim(array) else {}
+                file.create_dataset(name, data=array, **packed)
         file["metadata/algorithm"] = "SAC"
     return arrays
 

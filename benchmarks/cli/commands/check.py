@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
 from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json
-from trimtab.benchmarks.core.pools import await_some, worker_pool
-from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
-from trimtab.benchmarks.core.workers import worker_context
+from trimtab.benchmarks.contracts.own import outcomes
+from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.envs.check import (
     REPEATED,
     Episode,
@@ -34,8 +33,32 @@ SILENCE = 15.0
 _STOPPED = "check: stopped; run the same command again"
 
 
-def check(env: str, env_options: str, format: str, overrides: Sequence[str]) -> int:
-    """Print what is wrong with a task, each fault in one line; exit code 2 if anything is."""
+def check(
+    env: str,
+    algorithm: str,
+    policy: str,
+    dataset: str,
+    env_options: str,
+    skip: str,
+    format: str,
+    overrides: Sequence[str],
+) -> int:
+    """Print what is wrong with a task, or what each check of a method, policy or data finds.
+
+    Returns:
+        0 if nothing is wrong; otherwise 2 of a task, and 1 of the others.
+    """
+    named = {"algorithm": algorithm, "policy": policy, "dataset": dataset}
+    named = {group: choice for group, choice in named.items() if choice}
+    if named:
+        options = task_options("check", env_options)
+        chosen = [f"{group}={choice}" for group, choice in named.items()]
+        chosen += [f"env={env}"] if env else []
+        chosen += [f"env_options.{name}={value}" for name, value in options.items()]
+        return _check_own(next(iter(named.values())), [*chosen, *overrides], skip, format)
+    if skip or not env:
+        what = "skip= is of a method, a policy or data" if skip else "nothing is named"
+        raise TrimtabError(f"check: {what}; give env=…, algorithm=…, policy=… or dataset=…")
     options = task_options("check", env_options, overrides)
     faults = _faults(env, options)
     spec = None if faults else get_spec(env, **options)
@@ -53,6 +76,26 @@ def check(env: str, env_options: str, format: str, overrides: Sequence[str]) -> 
     for line in lines:
         screen.print(f"{env}: {line}", markup=False)
     return 2 if faults else 0
+
+
+def _check_own(name: str, words: Sequence[str], skip: str, format: str) -> int:
+    """Print what each check of a method, a policy or data finds, in one line."""
+    found = []
+    screen = Console(soft_wrap=True, highlight=False, markup=False)
+    for outcome in outcomes(words, [one for one in skip.split(",") if one]):
+        found.append(asdict(outcome))
+        if format != "json":
+            mark = "" if outcome.passed else "FAULT: "
+            screen.print(f"{name}: {outcome.check}: {mark}{outcome.text}")
+    faults = [one for one in found if not one["passed"]]
+    if format == "json":
+        print_json({"name": name, "checks": found, "faults": len(faults)})
+    else:
+        words_of = (
+            f"{len(faults)} of {len(found)} checks found a fault" if faults else "no fault found"
+        )
+        screen.print(f"{name}: {words_of}")
+    return 1 if faults else 0
 
 
 def _faults(env: str, options: Mapping[str, Any]) -> list[str]:
@@ -84,15 +127,8 @@ def _play_elsewhere(env: str, options: Mapping[str, Any]) -> tuple[Episode | Non
     Returns:
         The episode, None if the task ended its process; and what was wrong with the process.
     """
-    context = worker_context()
     try:
-        with (
-            sigterm_as_event() as told,
-            worker_pool(1, context, _prepare_worker, told=told, stopped=_STOPPED) as pool,
-        ):
-            future = pool.submit(episode_in_process, env, dict(options))
-            await_some([future], told, _STOPPED)
-            episode, why = future.result()
+        episode, why = call_elsewhere(episode_in_process, env, dict(options), stopped=_STOPPED)
     except TrimtabError as error:
         if error.exit_code != TrimtabError.exit_code:  # told to stop
             raise
@@ -144,8 +180,3 @@ def _patience(env: str, what: str) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-
-
-def _prepare_worker() -> None:
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's

@@ -6,7 +6,7 @@ import base64
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,10 @@ SUCCESS = "next.success"
 INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 _CHUNK_FILES, _FILE_MEGABYTES, _VIDEO_MEGABYTES = 1000, 100, 200
-_EPISODES_AT_ONCE = 100
+_EPISODES_AT_ONCE, _GROUP_BYTES = 100, 1 << 20
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
+_STATISTICS = ("min", "max", "mean", "std", *_QUANTILES)
+_COUNT = "count"
 
 
 def loses(dataset: Dataset) -> list[str]:
@@ -109,6 +111,7 @@ def save(dataset: Dataset, path: Path) -> None:
     )
     fps = max(1, round(held.control_rate or 1))
     readers = _readers(held, fps, features)
+    first = _frames(held, 0, readers)
     with atomic_directory(path) as beside:
         places, statistics = _write_frames(beside, held, readers)
         videos = write_videos(
@@ -118,9 +121,8 @@ def save(dataset: Dataset, path: Path) -> None:
         _write_table(beside / "meta/tasks.parquet", _tasks(held.env))
         _write_table(
             beside / "meta/episodes/chunk-000/file-000.parquet",
-            _episode_table(held, statistics, places, videos),
+            _episode_table(held, _statistics_columns(held, first, statistics), places, videos),
         )
-        first = _frames(held, 0, readers)
         _write_text(beside / "meta/info.json", _json(_info(held, first, fps, videos)))
         stats = {name: _of_all(held, read) for name, read in readers.items()} | videos.statistics
         _write_text(beside / "meta/stats.json", _json(stats))
@@ -188,22 +190,21 @@ def _frames(
 
 def _write_frames(
     folder: Path, dataset: Dataset, readers: Mapping[str, Callable[[int], npt.NDArray[Any]]]
-) -> tuple[list[tuple[int, int]], Any]:
-    """Write the frames, an episode a row group.
+) -> tuple[list[tuple[int, int]], npt.NDArray[Any]]:
+    """Write the frames, whole episodes in groups of rows: each group has a long description.
 
     Returns:
-        Each episode's chunk and file, and the table of the episodes' statistics.
+        Each episode's chunk and file, and its statistics ``[E, S, D]``.
     """
     places: list[tuple[int, int]] = []
     most = _FILE_MEGABYTES * 1 << 20
     schema = _schema(_frames(dataset, 0, readers))
     number, used, writer = -1, 0, None
-    tables: list[Any] = []
-    waiting: list[dict[str, list[Any]]] = []
+    each: list[npt.NDArray[Any]] = []
     try:
-        for index in range(len(dataset)):
-            arrays = _frames(dataset, index, readers)
-            size = sum(array.nbytes for array in arrays.values())
+        for group in _groups(_frames(dataset, index, readers) for index in range(len(dataset))):
+            columns = [np.concatenate([arrays[name] for arrays in group]) for name in group[0]]
+            size = sum(column.nbytes for column in columns)
             if writer is None or used + size > most:
                 if writer is not None:
                     writer.close()
@@ -212,17 +213,28 @@ def _write_frames(
                 place = folder / _DATA_PATH.format(chunk_index=chunk, file_index=file)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 writer = pq.ParquetWriter(place, schema, compression="snappy")
-            writer.write_table(pa.table([_column(a) for a in arrays.values()], schema=schema))
+            writer.write_table(pa.table(list(map(_column, columns)), schema=schema))
             used += size
-            places.append(divmod(number, _CHUNK_FILES))
-            waiting.append(_named_statistics(arrays))
-            if len(waiting) == _EPISODES_AT_ONCE or index == len(dataset) - 1:
-                tables.append(pa.Table.from_pylist(waiting))  # smaller than lists by far
-                waiting.clear()
+            places += [divmod(number, _CHUNK_FILES)] * len(group)
+            each += [_statistics(_side_by_side(arrays)) for arrays in group]
     finally:
         if writer is not None:
             writer.close()
-    return places, pa.concat_tables(tables).combine_chunks()
+    return places, np.stack(each)
+
+
+def _groups(episodes: Iterable[Arrays]) -> Iterator[list[Arrays]]:
+    """Yield small episodes together, large ones alone."""
+    group: list[Arrays] = []
+    size = 0
+    for arrays in episodes:
+        group.append(arrays)
+        size += sum(array.nbytes for array in arrays.values())
+        if size >= _GROUP_BYTES or len(group) == _EPISODES_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _column(array: npt.NDArray[Any]) -> Any:
@@ -267,7 +279,7 @@ def _tasks(task: str) -> Any:
 
 
 def _episode_table(
-    dataset: Dataset, statistics: Any, places: list[tuple[int, int]], videos: Videos
+    dataset: Dataset, statistics: Mapping[str, Any], places: list[tuple[int, int]], videos: Videos
 ) -> Any:
     starts = _starts(dataset)
     lengths = [len(episode) for episode in dataset.episodes]
@@ -284,18 +296,39 @@ def _episode_table(
     }
     return pa.table(
         {name: pa.array(list(values)) for name, values in columns.items()}
-        | dict(zip(statistics.column_names, statistics.columns, strict=True))
+        | dict(statistics)
         | {name: pa.array(list(values)) for name, values in videos.columns.items()}
     )
 
 
-def _named_statistics(arrays: Arrays) -> dict[str, list[Any]]:
-    """Return an episode's statistics by their columns in the table of episodes."""
-    return {
-        f"stats/{name}/{statistic}": value
-        for name, array in arrays.items()
-        for statistic, value in _statistics(array).items()
-    }
+def _statistics_columns(dataset: Dataset, arrays: Arrays, each: npt.NDArray[Any]) -> dict[str, Any]:
+    """Return the columns of the table of episodes that hold statistics.
+
+    Args:
+        dataset: the data.
+        arrays: of any episode.
+        each: ``[E, S, D]`` the statistics of each episode, for all features side by side.
+    """
+    widths = [array.reshape(len(array), -1).shape[1] for array in arrays.values()]
+    parts = [slice(a, b) for a, b in itertools.pairwise([0, *itertools.accumulate(widths)])]
+    counts = _lists(np.array([[len(episode)] for episode in dataset.episodes]))
+    columns: dict[str, Any] = {}
+    for name, part in zip(arrays, parts, strict=True):
+        for index, statistic in enumerate(_STATISTICS):
+            columns[f"stats/{name}/{statistic}"] = _lists(each[:, index, part])
+        columns[f"stats/{name}/{_COUNT}"] = counts
+    return columns
+
+
+def _side_by_side(arrays: Arrays) -> npt.NDArray[np.float64]:
+    """Return all features of an episode as one array, because each call of NumPy's takes time."""
+    columns = [array.reshape(len(array), -1) for array in arrays.values()]
+    return np.concatenate(columns, axis=1, dtype=np.float64, casting="unsafe")
+
+
+def _lists(rows: npt.NDArray[Any]) -> Any:
+    stops = np.arange(0, rows.size + 1, rows.shape[1], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(stops), pa.array(rows.ravel()))
 
 
 def _of_all(dataset: Dataset, read: Callable[[int], npt.NDArray[Any]]) -> dict[str, list[Any]]:
@@ -307,26 +340,19 @@ def _of_all(dataset: Dataset, read: Callable[[int], npt.NDArray[Any]]) -> dict[s
         )
         for place in range(width)
     ]
-    joined = {name: [value for of_one in each for value in of_one[name]] for name in each[0]}
-    return {**joined, "count": [dataset.num_steps]}
+    joined = np.concatenate(each, axis=1).tolist()
+    return {**dict(zip(_STATISTICS, joined, strict=True)), _COUNT: [dataset.num_steps]}
 
 
 def _dimension(array: npt.NDArray[Any], place: int) -> npt.NDArray[Any]:
     return array if array.ndim == 1 else array[:, place]
 
 
-def _statistics(array: npt.NDArray[Any]) -> dict[str, list[Any]]:
+def _statistics(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Return the statistics of each dimension, ``[S, D]`` in the order of their names."""
     values = array.astype(np.float64).reshape(len(array), -1)
-    quantiles = np.quantile(values, list(_QUANTILES.values()), axis=0)
-    named = dict(zip(_QUANTILES, quantiles, strict=True))
-    basic = {
-        "min": values.min(0), "max": values.max(0), "mean": values.mean(0), "std": values.std(0),
-    }  # fmt: skip
-    return {
-        **{name: value.tolist() for name, value in basic.items()},
-        "count": [len(values)],
-        **{name: value.tolist() for name, value in named.items()},
-    }
+    basic = [values.min(0), values.max(0), values.mean(0), values.std(0)]
+    return np.stack([*basic, *np.quantile(values, list(_QUANTILES.values()), axis=0)])
 
 
 def _info(dataset: Dataset, arrays: Arrays, fps: int, videos: Videos) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Datasets in the layout of the Minari package: ``<folder>/data/{metadata.json, main_data.hdf5}``.
 
 Written and read with h5py alone; the ``minari`` package reads what is written here (with
-``folder = $MINARI_DATASETS_PATH/<dataset id>``), and its Box-spaced datasets are read here. What
-Minari has no key for is kept under extra keys of ``metadata.json`` that begin with ``trimtab_``.
+``folder = $MINARI_DATASETS_PATH/<dataset id>``), and its datasets of Box actions are read here.
+What Minari has no key for is kept under extra keys of ``metadata.json`` that begin with
+``trimtab_``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trimtab.datasets.formats.base import Format
-from trimtab.datasets.formats.minari.metadata import METADATA_FILE
+from trimtab.datasets.formats.minari.metadata import DATA_FILE, METADATA_FILE
 from trimtab.datasets.formats.minari.reader import load, open_folder
 from trimtab.datasets.formats.minari.writer import save
 
@@ -18,7 +19,8 @@ __all__ = ["FORMAT"]
 
 
 def _recognises(path: Path) -> bool:
-    return (path / "data" / METADATA_FILE).is_file()
+    # Before Minari 0.5 there were no metadata beside the data.
+    return any((path / "data" / name).is_file() for name in (METADATA_FILE, DATA_FILE))
 
 
 FORMAT = Format(

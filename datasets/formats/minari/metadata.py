@@ -7,17 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.minari.spaces import Part, parts_of
 from trimtab.datasets.formats.own import LAST_OBSERVED
+from trimtab.datasets.io.hdf5 import read_file
+from trimtab.datasets.io.sandbox import Read
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json, sha256_json
 
 __all__ = [
     "DATA_FILE", "DIGEST", "METADATA_FILE", "PREFIX", "action_limits", "algorithm_name",
-    "env_of_spec", "env_spec", "last_observed", "observation_keys", "observation_widths",
-    "read_metadata",
+    "env_of_spec", "env_spec", "last_observed", "observation_parts", "read_metadata",
 ]  # fmt: skip
 
 DATA_FILE = "main_data.hdf5"
@@ -30,21 +33,27 @@ _ADVICE = "make the dataset again or fetch a fresh copy"
 def read_metadata(folder: str | Path) -> dict[str, Any]:
     """Return ``metadata.json`` of the dataset in ``folder``, with the required keys checked.
 
+    Before Minari 0.5 there was no such file; then it is the attributes of the HDF5 file.
+
     Raises:
         TrimtabError: if it is missing, not JSON, of another data format, or was changed by hand.
     """
     path = Path(folder) / "data" / METADATA_FILE
-    if not path.is_file():
+    if not path.is_file() and (path.parent / DATA_FILE).is_file():
+        path = path.parent / DATA_FILE
+        metadata = {**read_file(path, _attributes)[0], "data_format": "hdf5"}
+        if "action_space" not in metadata:
+            raise TrimtabError(
+                f"dataset {path}: there is no {METADATA_FILE} beside it, as in Minari before 0.5, "
+                "and it notes no action space itself; fetch the dataset again with minari 0.5"
+            )
+    elif not path.is_file():
         raise TrimtabError(
             f"dataset {folder}: there is no data/{METADATA_FILE} in it; give the folder of a "
             "dataset in the Minari layout"
         )
-    try:
-        metadata = read_json(path, "dataset")
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, TrimtabError):
-            raise
-        raise TrimtabError(f"dataset {path}: not readable JSON ({error}); {_ADVICE}") from error
+    else:
+        metadata = _read_json(path)
     if not isinstance(metadata, dict):
         raise TrimtabError(f"dataset {path}: not a JSON object; {_ADVICE}")
     types = {"dataset_id": str, "total_episodes": int, "total_steps": int, "data_format": str}
@@ -71,6 +80,23 @@ def read_metadata(folder: str | Path) -> dict[str, Any]:
             f"{_ADVICE}"
         )
     return metadata
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return read_json(path, "dataset")
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, TrimtabError):
+            raise
+        raise TrimtabError(f"dataset {path}: not readable JSON ({error}); {_ADVICE}") from error
+
+
+def _attributes(file: h5py.File) -> Read:
+    """Return the texts and whole numbers among a file's attributes."""
+    values = {name: value for name, value in file.attrs.items() if np.ndim(value) == 0}
+    texts = {name: value for name, value in values.items() if isinstance(value, str)}
+    numbers = {n: int(value) for n, value in values.items() if isinstance(value, np.integer)}
+    return {**texts, **numbers}, []
 
 
 def last_observed(metadata: Mapping[str, Any], index: int) -> bool:
@@ -103,6 +129,8 @@ def action_limits(
         low, high = (np.asarray(space[key], dtype=np.float64) for key in ("low", "high"))
         if low.ndim != 1 or high.shape != low.shape:
             raise ValueError(f"limits of shapes {low.shape} and {high.shape}")
+        if space.get("shape", [len(low)]) != [len(low)]:
+            raise ValueError(f"{len(low)} limits, but the shape is {space['shape']}")
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise TrimtabError(
             f"dataset {data / METADATA_FILE}: 'action_space' is not a flat Box "
@@ -111,32 +139,14 @@ def action_limits(
     return tuple(low.tolist()), tuple(high.tolist())
 
 
-def observation_keys(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the arrays' paths below ``observations`` in the space's order; none for a Box."""
+def observation_parts(metadata: Mapping[str, Any], where: str) -> list[Part] | None:
+    """Return the arrays of an observation in the space's order; None where no space is noted.
 
-    def paths(space: Any, prefix: str, depth: int) -> list[str]:
-        if not isinstance(space, dict) or space.get("type") != "Dict" or depth > 4:
-            return [prefix]
-        parts = space.get("subspaces")
-        items = parts.items() if isinstance(parts, dict) else ()
-        return [p for key, sub in items for p in paths(sub, f"{prefix}/{key}", depth + 1)]
-
-    found = paths(_space(metadata, "observation_space"), "", 0)
-    return tuple(path.removeprefix("/") for path in found if path)
-
-
-def observation_widths(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Return the length of each of :func:`observation_keys`; none where a space does not say it."""
-    widths = {}
-    for path in observation_keys(metadata):
-        space: Any = _space(metadata, "observation_space")
-        for key in path.split("/"):
-            space = space["subspaces"][key]
-        shape = space.get("shape") if isinstance(space, dict) else None
-        if not isinstance(shape, list) or len(shape) != 1 or not isinstance(shape[0], int):
-            return {}
-        widths[path] = shape[0]
-    return widths
+    Raises:
+        TrimtabError: if ``observation_space`` is not readable.
+    """
+    noted = metadata.get("observation_space")
+    return parts_of(_space(metadata, "observation_space"), where) if noted else None
 
 
 def env_spec(dataset: Dataset) -> dict[str, str]:

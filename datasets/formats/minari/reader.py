@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,11 +21,12 @@ from trimtab.datasets.formats.minari.metadata import (
     action_limits,
     env_of_spec,
     last_observed,
-    observation_keys,
-    observation_widths,
+    observation_parts,
     read_metadata,
 )
+from trimtab.datasets.formats.minari.spaces import Part
 from trimtab.datasets.formats.naming import NAMES, numbered
+from trimtab.datasets.formats.own import check_ends, flags_of
 from trimtab.datasets.io.hdf5 import REOPEN, child, children, opened, read_array, read_file
 from trimtab.datasets.io.sandbox import Read, Received
 from trimtab.errors import TrimtabError
@@ -32,6 +34,10 @@ from trimtab.files import sha256_file
 
 __all__ = ["data_file", "load", "open_folder"]
 
+logger = logging.getLogger(__name__)
+
+_OURS = "trimtab_file_sha256"  # a key of the metadata that this suite wrote
+_ROUNDING = 0.01  # of the rewards' sum, which may have been added up in any precision
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -41,13 +47,16 @@ def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     A file of ours is compared with its SHA-256 before it is opened, and its content hash
     afterwards; a stranger's is opened in a process apart.
 
-    A Dict observation is concatenated in the order of its space's keys, as Gymnasium flattens it;
-    the hint ``keys`` names some of them in another order (``observation,desired_goal``).
-    Infos of T+1 rows lose their first (the reset's).
+    Dict and Tuple observations are concatenated in the order of their space, flattened as Gymnasium
+    does; the hint ``keys`` names some of their parts in another order
+    (``observation,desired_goal``). Pictures and texts are left out. Infos of T+1 rows lose their
+    first (the reset's).
 
     Raises:
         TrimtabError: if anything is missing, truncated, changed, of a wrong type or shape, NaN or
-            infinite, or there are no episodes; one line with the file, the episode and the key.
+            infinite, the metadata and the arrays contradict each other, a step in the midst of a
+            stranger's episode ends it, or there are no episodes; one line with the file, the
+            episode and the key.
     """
     metadata = read_metadata(path)
     file_path = data_file(path)
@@ -57,15 +66,18 @@ def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         "env": metadata.get("trimtab_env") or env_of_spec(metadata),
         "env_options": metadata.get("trimtab_env_options") or {},
         "control_rate": metadata.get("trimtab_control_rate"),
-        "recipe": metadata.get("trimtab_recipe") or {},
+        "recipe": dict(metadata.get("trimtab_recipe") or {}),
         "fingerprint": metadata.get("trimtab_fingerprint"),
     }
-    order = _chosen_keys(observation_keys(metadata), hints.get("keys", ""), file_path)
-    if "trimtab_recipe" not in metadata and (widths := observation_widths(metadata)):
-        names = numbered([(key.replace("/", "."), widths[key]) for key in order])
-        fields["recipe"] = {NAMES: {"observation": names}}
+    order, left_out = _chosen(metadata, hints.get("keys", ""), f"dataset {path}")
+    if left_out:
+        fields["recipe"]["left_out"] = left_out
+    if "trimtab_recipe" not in metadata and order != [""]:
+        parts = {part.path: part for part in observation_parts(metadata, f"dataset {path}") or []}
+        named = [(key.replace("/", "."), parts[key].width) for key in order]
+        fields["recipe"][NAMES] = {"observation": numbered(named)}
     episodes: Sequence[Episode]
-    if "trimtab_file_sha256" in metadata:
+    if _OURS in metadata:
         _check_untouched(metadata, file_path)
         episodes = _FileEpisodes(metadata, file_path)
     else:
@@ -78,16 +90,27 @@ def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
 load = loads(open_folder)
 
 
-def _chosen_keys(there: tuple[str, ...], keys: str, path: Path) -> tuple[str, ...]:
-    """Return the observation's parts in the order that they are wanted in."""
-    wanted = tuple(key.strip() for key in keys.split(",") if key.strip())
+def _chosen(metadata: Mapping[str, Any], keys: str, where: str) -> tuple[list[str], list[str]]:
+    """Return the paths of the observation's parts, as they are wanted, and of what is no vector."""
+    parts = observation_parts(metadata, where) or [Part("", ())]
+    there = [part.path for part in parts if part.vector]
+    left_out = [part.path or "observations" for part in parts if not part.vector]
+    wanted = [key.strip() for key in keys.split(",") if key.strip()]
     unknown = [key for key in wanted if key not in there]
     if unknown:
-        parts = f"there are {', '.join(there)}" if there else "it is one vector"
+        vectors = f"there are {', '.join(there)}" if there != [""] else "it is one vector"
         raise TrimtabError(
-            f"dataset {path}: its observation has no part '{unknown[0]}'; {parts}; change keys="
+            f"{where}: its observation has no part '{unknown[0]}'"
+            f"{' that is a vector' * (unknown[0] in left_out)}; {vectors}; change keys="
         )
-    return wanted or there
+    if not there:
+        raise TrimtabError(f"{where}: no vector to observe, only {', '.join(left_out)}")
+    if left_out:
+        logger.warning(
+            "%s: left out, as not vectors: %s; read: %s (keys= takes some of these, in any order)",
+            where, ", ".join(left_out), ", ".join(wanted or there),
+        )  # fmt: skip
+    return wanted or there, sorted(left_out)
 
 
 def data_file(folder: str | Path) -> Path:
@@ -117,23 +140,29 @@ class _FileEpisodes(EpisodesOnAccess):
         return int(self._metadata["total_episodes"])
 
     def __iter__(self) -> Iterator[Episode]:
-        return _read_episodes(self._metadata, self._path, range(len(self)))
+        return map(_made, _read_episodes(self._metadata, self._path, range(len(self))))
 
     def episode(self, number: int) -> Episode:
         """Read an episode."""
-        (episode,) = _read_episodes(self._metadata, self._path, range(number, number + 1))
-        return episode
+        (read,) = _read_episodes(self._metadata, self._path, range(number, number + 1))
+        return _made(read)
+
+
+def _made(read: dict[str, Any]) -> Episode:
+    with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is refused
+        return Episode(**read)
 
 
 def _read_episodes(
-    metadata: Mapping[str, Any], path: Path, part: range, order: tuple[str, ...] = ()
-) -> Iterator[Episode]:
-    """Yield some of the episodes in ``path``, one in memory at a time.
+    metadata: Mapping[str, Any], path: Path, part: range, order: Sequence[str] = ("",)
+) -> Iterator[dict[str, Any]]:
+    """Yield what some of the episodes in ``path`` are made of, one in memory at a time.
 
     Raises:
         TrimtabError: if the file is damaged, or ``metadata`` says another number of episodes.
     """
     where, count = f"dataset {path}", len(part)
+    parts = observation_parts(metadata, where)
     for first in range(0, count, REOPEN):
         with opened(path) as file:
             if len(file) != metadata["total_episodes"]:
@@ -142,7 +171,7 @@ def _read_episodes(
                     f"{metadata['total_episodes']}; {_ADVICE}"
                 )
             for index in part[first : first + REOPEN]:
-                yield _read_episode(file, index, metadata, order, where)
+                yield _read_episode(file, index, metadata, parts, order, where)
 
 
 def _check_totals(
@@ -187,9 +216,11 @@ def _packed(file: h5py.File, metadata: Mapping[str, Any], path: str, order: Sequ
 
     def arrays() -> Iterator[tuple[str, npt.NDArray[Any]]]:
         part = range(metadata["total_episodes"])
-        for index, episode in enumerate(_read_episodes(metadata, Path(path), part, tuple(order))):
-            seeds.append(episode.seed)
-            for name, array in episode.arrays().items():
+        for index, read in enumerate(_read_episodes(metadata, Path(path), part, order)):
+            seeds.append(read.pop("seed"))
+            infos = read.pop("infos")
+            del read["last_observed"]
+            for name, array in {**read, **{f"infos/{n}": a for n, a in infos.items()}}.items():
                 yield f"{index}/{name}", array
 
     return {"seeds": seeds}, arrays()
@@ -205,12 +236,17 @@ def _unpacked(received: Received) -> LazyEpisodes:
             keys[int(index)][group][info] = array
         else:
             keys[int(index)][name] = array
-    return LazyEpisodes(len(keys), lambda index: Episode(**keys[index]))
+    return LazyEpisodes(len(keys), lambda index: _made(keys[index]))
 
 
 def _read_episode(
-    file: h5py.File, index: int, metadata: Mapping[str, Any], order: tuple[str, ...], where: str
-) -> Episode:
+    file: h5py.File,
+    index: int,
+    metadata: Mapping[str, Any],
+    parts: Sequence[Part] | None,
+    order: Sequence[str],
+    where: str,
+) -> dict[str, Any]:
     place = f"{where}: episode {index}"
     group = child(file, f"episode_{index}", where)
     if not isinstance(group, h5py.Group):
@@ -219,40 +255,64 @@ def _read_episode(
     for key in ("actions", "rewards", "terminations", "truncations"):
         arrays[key] = read_array(child(group, key, place), f"{place}, key '{key}'")
     for key in ("terminations", "truncations"):
-        if arrays[key].dtype != np.bool_ and not np.isin(arrays[key], (0, 1)).all():
-            raise TrimtabError(f"{place}, key '{key}': values other than 0 and 1; {_ADVICE}")
-    steps = len(arrays["rewards"]) if arrays["rewards"].ndim else 0
-    if int(group.attrs.get("total_steps", steps)) != steps:
-        raise TrimtabError(f"{place}: {steps} rewards, but total_steps says otherwise; {_ADVICE}")
+        arrays[key] = flags_of(arrays[key], f"{place}, key '{key}'")
+        if _OURS not in metadata:
+            check_ends(arrays[key], f"{place}, key '{key}'")
+    _check_noted(group, index, arrays["rewards"], place)
+    steps = len(arrays["rewards"])
     stored = child(group, "observations", place)
-    observations = _read_observations(stored, observation_keys(metadata), order, place)
     seed = group.attrs.get("seed")
-    with np.errstate(over="ignore"):  # too large for float32 becomes infinity, which is refused
-        return Episode(
-            observations=observations,
-            infos=_read_infos(group, steps, place),
-            seed=int(seed) if isinstance(seed, int | np.integer) else None,
-            last_observed=last_observed(metadata, index),
-            **arrays,
+    return {
+        "observations": _read_observations(stored, parts, order, place),
+        **arrays,
+        "infos": _read_infos(group, steps, place),
+        "seed": int(seed) if isinstance(seed, int | np.integer) else None,
+        "last_observed": last_observed(metadata, index),
+    }
+
+
+def _check_noted(group: h5py.Group, index: int, rewards: npt.NDArray[Any], place: str) -> None:
+    """Check an episode's attributes against its arrays.
+
+    Raises:
+        TrimtabError: if they differ.
+    """
+    if rewards.ndim != 1:
+        raise TrimtabError(f"{place}, key 'rewards': shape {rewards.shape} is not (T,); {_ADVICE}")
+    for name, wanted in (("id", index), ("total_steps", len(rewards))):
+        noted = group.attrs.get(name, wanted)
+        if noted != wanted:
+            raise TrimtabError(f"{place}: its {name} is {noted}, expected {wanted}; {_ADVICE}")
+    numbers = rewards.astype(np.float64)
+    noted, total = group.attrs.get("rewards_sum", numbers.sum()), numbers.sum()
+    if abs(noted - total) > _ROUNDING * np.abs(numbers).sum() + 1e-6:
+        raise TrimtabError(
+            f"{place}: its rewards_sum is {noted:g}, but the rewards' sum is {total:g}; {_ADVICE}"
         )
 
 
 def _read_observations(
-    member: h5py.Group | h5py.Dataset, there: tuple[str, ...], order: tuple[str, ...], place: str
+    member: h5py.Group | h5py.Dataset,
+    parts: Sequence[Part] | None,
+    order: Sequence[str],
+    place: str,
 ) -> npt.NDArray[Any]:
     place = f"{place}, key 'observations'"
-    if isinstance(member, h5py.Dataset):
+    found = {"": member} if isinstance(member, h5py.Dataset) else children(member, place)
+    if parts is None and "" in found:
         return read_array(member, place)
-    found = children(member, place)
-    if not there or set(there) != set(found):
+    if {part.path for part in parts or ()} != set(found):
         raise TrimtabError(
             f"{place}: its arrays are not those of 'observation_space' in {METADATA_FILE}; "
             f"{_ADVICE}"
         )
-    parts = [read_array(found[name], f"{place}, '{name}'") for name in order]
-    if any(part.ndim != 2 or len(part) != len(parts[0]) for part in parts):
-        raise TrimtabError(f"{place}: parts of shapes {[p.shape for p in parts]}; {_ADVICE}")
-    return np.concatenate(parts, axis=1)
+    named = {part.path: part for part in parts or ()}
+    rows = {name: f"{place}, '{name}'" if name else place for name in order}
+    vectors = [named[name].rows(read_array(found[name], at), at) for name, at in rows.items()]
+    if any(len(vector) != len(vectors[0]) for vector in vectors):
+        counts = {name: len(vector) for name, vector in zip(order, vectors, strict=True)}
+        raise TrimtabError(f"{place}: parts with other numbers of rows: {counts}; {_ADVICE}")
+    return np.concatenate(vectors, axis=1)
 
 
 def _read_infos(group: h5py.Group, steps: int, place: str) -> dict[str, npt.NDArray[Any]]:

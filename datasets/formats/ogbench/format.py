@@ -32,6 +32,7 @@ from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered, solved_parts
 from trimtab.datasets.formats.own import (
     Own,
+    check_continuous,
     check_replaceable,
     common_infos,
     flag_ends,
@@ -56,6 +57,7 @@ _Rows = Callable[[Episode], npt.NDArray[Any]]
 
 _REQUIRED = ("observations", "actions", "terminals")
 _INFOS = ("qpos", "qvel", "button_states")  # what OGBench itself reads beside the required ones
+_LOADED = ("next_observations", "valids")
 _TEXT = "trimtab"
 _OWN_INFO = "trimtab_info/"
 _FLAGS = ("trimtab_terminations", "trimtab_truncations")
@@ -77,7 +79,8 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     terminated; a stored ``masks`` becomes the info ``mask``.
 
     Raises:
-        TrimtabError: if anything is missing, damaged or of a wrong shape.
+        TrimtabError: if anything is missing, damaged or of a wrong shape, the actions are discrete,
+            the arrays are those that OGBench's loader returns, or the two files do not fit.
     """
     path = Path(path)
     where = f"dataset {path}"
@@ -96,6 +99,12 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
             f"{where}: rewards can be told from the states of one of it and {beside.name} alone; "
             f"{_ADVICE}"
         )
+    for name in ("obs_dim", "action_dim"):
+        one, other = getattr(train, name), getattr(valid, name)
+        if one != other:
+            raise TrimtabError(
+                f"{where}: its {name} is {one}, and {beside.name} has {other}; {_ADVICE}"
+            )
     episodes = [*train.episodes, *valid.episodes]
     order: Sequence[int] = own["order"] if own is not None else range(len(episodes))
     if sorted(order) != list(range(len(episodes))):
@@ -122,6 +131,13 @@ def _load_one(path: Path, env: str) -> tuple[Dataset, Own | None]:
     where = f"dataset {path}"
     arrays = read_npz(path)
     need(arrays, _REQUIRED, where)
+    loaded = [name for name in _LOADED if name in arrays]
+    if loaded:
+        raise TrimtabError(
+            f"{where}, key '{loaded[0]}': only what OGBench's loader returns has it, and there the "
+            "last rows of trajectories mean something else; give the file that was loaded"
+        )
+    check_continuous(arrays["actions"], f"{where}, key 'actions'")
     terminals = flags_of(arrays["terminals"], f"{where}, key 'terminals'")
     rows = len(terminals)
     if not rows or not terminals[-1]:

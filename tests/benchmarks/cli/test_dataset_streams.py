@@ -18,6 +18,7 @@ from trimtab.benchmarks.cli.main import main
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.lerobot import writer
 from trimtab.datasets.formats.minari.writer import save
+from trimtab.datasets.io import hdf5_writer
 from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
 from trimtab.datasets.sources import columns
 from trimtab.errors import TrimtabError
@@ -67,6 +68,7 @@ def test_memory_does_not_grow_with_the_dataset(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(commands, "_STREAM_ABOVE", 0)
     monkeypatch.setattr(columns, "_BLOCK", 1 << 14)  # else a block alone is larger than the data
+    monkeypatch.setattr(hdf5_writer, "_BLOCK_BYTES", 1 << 14)
     monkeypatch.setattr(writer, "_EPISODES_AT_ONCE", 2)  # of whose statistics there are lists
     few, many = saved(tmp_path / "few", 8), saved(tmp_path / "many", 32)
     growth: dict[str, float] = {}

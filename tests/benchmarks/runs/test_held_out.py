@@ -160,7 +160,7 @@ def test_the_best_policy_is_exported_and_a_stopped_run_ends_in_the_same_bits(
     found = whole.summary["held_out"]
     curve = {e["updates"]: e["held_out_error"] for e in whole.summary["evaluations"]}
     best = min(curve, key=lambda update: curve[update])
-    assert found["stopped_early"] and found["best_at"] == best < whole.summary["updates"] < 60
+    assert found["ended_early"] and found["best_at"] == best < whole.summary["updates"] < 60
     # The last evaluation is that of the exported policy, the best one.
     assert found["error"] == curve[whole.summary["updates"]] == curve[best]
     kept = whole.folder / "policies" / str(best) / "model.safetensors"

@@ -76,8 +76,9 @@ def test_d4rl_keeps_the_transitions_that_d4rl_keeps(foreign: Any, tmp_path: Path
 
 def test_d4rl_uses_next_observations_where_they_are(foreign: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.hdf5"
-    following = np.arange(18.0).reshape(6, 3)
-    arrays = foreign.d4rl(path, next_observations=following)
+    seen = foreign.frames(rows=6)["observations"]
+    following = np.concatenate([seen[1:], seen[:1]]) + [[0], [0], [3], [0], [4], [0]]
+    arrays = foreign.d4rl(path, next_observations=following)  # a reset follows rows 2 and 4
     dataset = load_d4rl(path)
     assert foreign.ends(dataset) == [(3, True, False), (2, False, True), (1, False, True)]
     foreign.equal(dataset.episodes[1].observations, np.concatenate(
@@ -93,6 +94,7 @@ def test_d4rl_uses_next_observations_where_they_are(foreign: Any, tmp_path: Path
 def test_d4rl_looks_at_next_observations_inside_of_episodes_too(
     foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Only where an episode ends may the next row be another observation."""
     path = tmp_path / "x.hdf5"
     seen = foreign.frames(rows=6)["observations"]
     following = np.concatenate([seen[1:], seen[:1]])
@@ -107,9 +109,12 @@ def test_d4rl_looks_at_next_observations_inside_of_episodes_too(
         foreign.d4rl(path, next_observations=np.zeros(shape))
         with pytest.raises(TrimtabError, match="'next_observations': shape .*'observations' have"):
             load_d4rl(path)
-    foreign.d4rl(path, next_observations=following + 1)
-    assert len(load_d4rl(path).episodes) == 3
-    assert "3 rows are not the observation of the row after them" in caplog.text
+    for row in (0, 1, 3):
+        foreign.d4rl(path, next_observations=following + (np.arange(6) == row)[:, None])
+        with pytest.raises(
+            TrimtabError, match=f"row {row} is not the observation of row {row + 1}"
+        ):
+            load_d4rl(path)
     foreign.d4rl(path, next_observations=following + 1, timeouts=None)  # in any order
     assert len(load_d4rl(path).episodes) == 6
     assert "has no 'timeouts'; an episode ends where" in caplog.text
@@ -146,3 +151,70 @@ def test_d4rl_columns_and_chunks(foreign: Any, tmp_path: Path) -> None:
     for one, two in zip(read.episodes, wanted.episodes, strict=True):
         foreign.equal(one.observations, two.observations)
         foreign.equal(one.rewards, two.rewards)
+
+
+D3RLPY = {"timeouts": None, "infos/qpos": None, "discrete_action": False, "version": "1.0"}
+
+
+def test_d3rlpys_own_ends_are_used(foreign: Any, tmp_path: Path) -> None:
+    """Its ``episode_terminals`` are all ends; an advised horizon would give others."""
+    path = tmp_path / "x.hdf5"
+    ends = np.array([0, 0, 1, 0, 1, 1], np.float32)
+    arrays = foreign.d4rl(path, episode_terminals=ends, **D3RLPY)
+    for hints in ({}, {"horizon": 2}):
+        dataset = load_d4rl(path, **hints)
+        assert foreign.ends(dataset) == [(3, True, False), (1, False, True)]
+        foreign.equal(dataset.episodes[1].observations, arrays["observations"][3:5])
+    foreign.d4rl(path, episode_terminals=ends[:, None], **D3RLPY)
+    assert foreign.ends(load_d4rl(path)) == [(3, True, False), (1, False, True)]
+    timeouts = np.array([0, 0, 0, 0, 1, 1], bool)  # both say the same
+    foreign.d4rl(path, episode_terminals=ends, **{**D3RLPY, "timeouts": timeouts})
+    assert foreign.ends(load_d4rl(path)) == [(3, True, False), (1, False, True)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "timeouts", "row"),
+    [
+        ([0, 0, 0, 0, 1, 0], None, 2),  # a terminal in the midst
+        ([0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 1, 0], 3),
+        ([0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0], 4),
+    ],
+)
+def test_ends_that_contradict_each_other_are_refused(
+    ends: list[int], timeouts: list[int] | None, row: int, foreign: Any, tmp_path: Path
+) -> None:
+    clock = None if timeouts is None else np.array(timeouts)
+    foreign.d4rl(tmp_path / "x.hdf5", timeouts=clock, episode_terminals=np.array(ends))
+    with pytest.raises(TrimtabError, match=f"'episode_terminals': row {row} contradicts"):
+        load_d4rl(tmp_path / "x.hdf5")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"actions": np.arange(6)},
+        {"actions": np.zeros(6, np.float32)},
+        {"actions": np.zeros((6, 1), np.int32)},
+        {"actions": np.zeros((6, 2), bool)},
+        {"discrete_action": True},
+    ],
+)
+def test_discrete_actions_are_named(change: Any, foreign: Any, tmp_path: Path) -> None:
+    foreign.d4rl(tmp_path / "x.hdf5", **change)
+    with pytest.raises(TrimtabError, match="key 'actions': discrete actions .* only continuous"):
+        load_d4rl(tmp_path / "x.hdf5")
+
+
+def test_what_fits_no_row_or_no_chunk(foreign: Any, tmp_path: Path) -> None:
+    path = tmp_path / "x.hdf5"
+    foreign.d4rl(path, **{"infos/goal": np.zeros((5, 2)), "infos/name": np.array([b"a"] * 6)})
+    dataset = load_d4rl(path)
+    assert dataset.recipe["left_out"] == ["infos/goal", "infos/name"]
+    assert set(dataset.episodes[0].infos) == {"qpos"}
+    arrays = foreign.d4rl(path)
+    with h5py.File(path, "w") as file:
+        for chunk, names in enumerate((set(arrays), set(arrays) - {"timeouts"})):
+            for name in names:
+                file[f"virtual/{chunk}/{name}"] = arrays[name]
+    with pytest.raises(TrimtabError, match="key 'timeouts': only one of the chunks 0 and 1 has it"):
+        load_d4rl(path)

@@ -198,7 +198,7 @@ def test_points_are_vectors_and_pictures_are_not(
         foreign.zarr_array(path / "data" / name, array, array.shape, None, bytes)
     with caplog.at_level("INFO"):
         dataset = get_format("diffusion_policy").load(path)
-    assert "images are left out: depth, grey, img, rendered" in caplog.text
+    assert "left out, as not vectors: depth, grey, img, rendered" in caplog.text
     assert dataset.recipe["left_out"] == ["depth", "grey", "img", "rendered"]
     assert dataset.recipe["observation"] == ["goal", "keypoint"]
     rows = np.concatenate([np.arange(5.0)[:, None] / 8, np.arange(90.0).reshape(5, 18)], axis=1)

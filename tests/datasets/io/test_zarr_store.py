@@ -110,6 +110,8 @@ def test_a_chunk_that_claims_terabytes_is_refused(name: str, foreign: Any, tmp_p
     config = codec.get_config()
     foreign.zarr_array(tmp_path / "x/a", array, (16, 5), config, encode)
     description = json.loads((tmp_path / "x/a/.zarray").read_text())
+    for rest in (tmp_path / "x/a").glob("[1-9].0"):
+        rest.unlink()
     text = json.dumps({**description, "chunks": [1 << 40, 5]})
     (tmp_path / "x/a/.zarray").write_text(text)
     with opened_store(tmp_path / "x") as store, pytest.raises(TrimtabError) as error:
@@ -126,3 +128,56 @@ def test_a_missing_numcodecs_is_told_with_its_remedy(
         store.read("data/action")
     assert "key 'data/action': compressed with blosc" in str(error.value)
     assert str(error.value).endswith("which needs numcodecs: pip install 'trimtab[zarr]'")
+
+
+@pytest.mark.parametrize(
+    ("lost", "count", "rows"),
+    [
+        (["0.0"], 1, (0, 63)),
+        (["1.0", "1.1"], 2, (64, 127)),
+        (["2.1"], 1, (128, 149)),
+        ([], 0, None),
+    ],
+)
+def test_chunks_that_are_not_stored_are_counted(
+    lost: list[str], count: int, rows: Any, foreign: Any, tmp_path: Path
+) -> None:
+    foreign.zarr_array(tmp_path / "x/a", arrays()["double"], (64, 4), None, bytes)
+    for chunk in lost:
+        (tmp_path / "x/a" / chunk).unlink()
+    shutil.make_archive(str(tmp_path / "x"), "zip", tmp_path / "x")
+    for place in (tmp_path / "x", tmp_path / "x.zip"):
+        with opened_store(place) as store:
+            missing = store.missing("a")
+        assert (missing.count, missing.whole) == (count, 6)
+        assert rows is None or missing.rows == rows
+
+
+def test_a_chunk_outside_of_the_shape_is_refused(foreign: Any, tmp_path: Path) -> None:
+    for shape in ((100, 5), (150, 4), (10, 5)):
+        shutil.rmtree(tmp_path / "x", ignore_errors=True)
+        foreign.zarr_array(tmp_path / "x/a", arrays()["double"], (64, 4), None, bytes)
+        description = json.loads((tmp_path / "x/a/.zarray").read_text())
+        (tmp_path / "x/a/.zarray").write_text(json.dumps({**description, "shape": shape}))
+        refused = pytest.raises(TrimtabError, match="lies outside of the shape")
+        with opened_store(tmp_path / "x") as store, refused:
+            store.read("a")
+
+
+def test_what_the_root_says_of_an_array_is_compared(foreign: Any, tmp_path: Path) -> None:
+    """A copied ``.zmetadata`` tells of an array that was lost, or was another one."""
+    foreign.zarr_array(tmp_path / "x/data/a", arrays()["double"], (64, 4), None, bytes)
+    noted = json.loads((tmp_path / "x/data/a/.zarray").read_text())
+
+    def read(metadata: Any) -> None:
+        (tmp_path / "x/.zmetadata").write_text(json.dumps({"metadata": metadata}))
+        with opened_store(tmp_path / "x") as store:
+            assert list(store.arrays("data")) == ["a"]
+            store.read("data/a")
+
+    read({"data/a/.zarray": noted})
+    for other in ({"shape": [160, 5]}, {"dtype": "<f4"}, {"fill_value": 1}):
+        with pytest.raises(TrimtabError, match=r"'data/a': .*\.zmetadata describes it otherwise"):
+            read({"data/a/.zarray": {**noted, **other}})
+    with pytest.raises(TrimtabError, match=r"'data/b/\.zarray': missing, but \.zmetadata"):
+        read({"data/a/.zarray": noted, "data/b/.zarray": noted})

@@ -1,0 +1,242 @@
+"""State of a method that changes and is not saved is named, and no other."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import random
+import sys
+import threading
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from trimtab.algorithms.base import Setup
+from trimtab.algorithms.offline.bc import BehaviorCloning
+from trimtab.benchmarks.contracts.made_up import make_setup
+from trimtab.benchmarks.contracts.methods import Subject, check_state
+from trimtab.benchmarks.core.differences import differences
+from trimtab.benchmarks.runs.train import train
+from trimtab.benchmarks.settings.config import compose_run
+from trimtab.errors import TrimtabError
+
+
+@dataclasses.dataclass
+class Counts:
+    seen: int = 0
+
+
+class Slots:
+    __slots__ = ("seen",)
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+
+def counter() -> Callable[[], int]:
+    seen = 0
+
+    def count() -> int:
+        nonlocal seen
+        seen += 1
+        return seen
+
+    return count
+
+
+def plus(value: Any, more: Any = 1) -> Any:
+    return value + more
+
+
+def set_seen(value: Any) -> None:
+    value.seen += 1
+
+
+KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "number": (lambda: 0, plus),
+    "text": (str, lambda held: held + "a"),
+    "truth": (lambda: False, lambda held: True),
+    "list": (list, lambda held: held.append(1)),
+    "nested": (lambda: {"a": [{"b": 0}]}, lambda held: held["a"][0].update(b=3)),
+    "set": (set, lambda held: held.add(len(held))),
+    "deque": (collections.deque, lambda held: held.append(1.0)),
+    "dataclass": (Counts, set_seen),
+    "slots": (Slots, set_seen),
+    "array": (lambda: np.zeros(3), lambda held: held.__iadd__(1)),
+    "tensor": (lambda: torch.zeros(2), lambda held: held.add_(1)),
+    "tensors": (lambda: [torch.zeros(2)], lambda held: held[0].add_(1)),
+    "generator of numpy": (lambda: np.random.default_rng(0), lambda held: held.random()),
+    "generator of torch": (torch.Generator, lambda held: torch.rand(1, generator=held)),
+    "generator of Python": (lambda: random.Random(0), lambda held: held.random()),
+    "closure": (counter, lambda held: held()),
+    "partial": (lambda: partial(max, Counts()), lambda held: set_seen(held.args[0])),
+    "iterator": (lambda: itertools.count(), lambda held: next(held)),
+    "function with yield": (lambda: (x for x in [1, 2, 3, 4]), lambda held: next(held)),
+    "frozen weights": (lambda: torch.nn.Linear(1, 1), lambda held: held.requires_grad_(False)),
+}
+
+
+def subject(kind: type[BehaviorCloning]) -> Subject:
+    def make(seed: int, device: str) -> BehaviorCloning:
+        torch.manual_seed(seed)
+        return kind(make_setup(kind.uses, device=device), batch_size=8)
+
+    return Subject(make, "mine")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_changes_and_is_not_saved_is_named(name: str) -> None:
+    make, change = KINDS[name]
+
+    class Mine(BehaviorCloning):
+        def __init__(self, setup: Setup, **keywords: Any) -> None:
+            super().__init__(setup, **keywords)
+            self.held = make()
+
+        def update(self, data: Any) -> Any:
+            changed = change(self.held)
+            if isinstance(self.held, int | str):
+                self.held = changed
+            return super().update(data)
+
+    class Told(Mine):
+        unsaved = frozenset({"held"})
+
+    with pytest.raises(TrimtabError, match=r"^mine: held.*is not saved.*state_dict\(\)"):
+        check_state(subject(Mine))
+    assert check_state(subject(Told))  # and what the parent names stays named
+
+
+def test_what_is_saved_cached_or_made_alike_is_not_named() -> None:
+    class Mine(BehaviorCloning):
+        def __init__(self, setup: Setup, **keywords: Any) -> None:
+            super().__init__(setup, **keywords)
+            self.count, self.window = 0, collections.deque([0.0], maxlen=3)
+            self.lock, self.drawn = threading.Lock(), torch.rand(3)
+            self.me, self.tools = self, {"log": print, "module": np, "name": float("nan")}
+
+        @cached_property
+        def size(self) -> int:
+            return 3
+
+        def update(self, data: Any) -> Any:
+            self.count += self.size
+            self.window.append(float(self.count))
+            return super().update(data)
+
+        def state_dict(self) -> dict[str, Any]:
+            own = {"count": self.count, "window": list(self.window), "drawn": self.drawn}
+            return {**super().state_dict(), **own}
+
+        def load_state_dict(self, state: Any) -> None:
+            super().load_state_dict(state)
+            self.count, self.drawn = state["count"], state["drawn"]
+            self.window = collections.deque(state["window"], maxlen=3)
+
+    assert check_state(subject(Mine))
+
+
+@pytest.mark.parametrize(("saved", "said"), [({1, 2}, "a set"), (object(), "an object|a object")])
+def test_what_no_checkpoint_can_hold_is_one_line(saved: Any, said: str) -> None:
+    class Mine(BehaviorCloning):
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "own": saved}
+
+    with pytest.raises(TrimtabError, match=f"cannot hold ({said}) .*return tensors") as told:
+        check_state(subject(Mine))
+    assert "\n" not in str(told.value)
+
+
+def test_equal_objects_in_circles_have_no_difference() -> None:
+    one: list[Any] = [1, {"a": (2.0, None)}]
+    other: list[Any] = [1, {"a": [2.0, None]}]  # as a checkpoint gives it back
+    one.append(one)
+    other.append(other)
+    assert not list(differences(one, other))
+    other[1]["a"][0] = 3.0
+    assert [name for name, *_ in differences(one, other)] == ["[1]['a'][0]"]
+
+
+OWN = """
+import torch
+from trimtab.algorithms.offline.bc import BehaviorCloning
+from trimtab.policies.kinds.gaussian import GaussianPolicy
+
+
+class Shared(BehaviorCloning):
+    seen: list = []
+
+    def update(self, data):
+        self.seen.append(1)
+        return super().update(data)
+
+
+class Late(BehaviorCloning):
+    level = 0.0  # of the class, until it changes
+
+    def update(self, data):
+        if self.updates > 25:
+            self.level += 0.5
+        return super().update(data)
+
+
+class OfPolicy(BehaviorCloning):
+    def update(self, data):
+        self.policy.calls = getattr(self.policy, "calls", 0) + 1
+        return super().update(data)
+
+
+class Decays(BehaviorCloning):
+    def __init__(self, setup, **keywords):
+        super().__init__(setup, **keywords)
+        self.critic_optimizer = torch.optim.SGD(self.policy.parameters(), 0.1)
+
+    def update(self, data):
+        self.critic_optimizer.param_groups[0]["lr"] *= 0.9
+        return super().update(data)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_of_unsaved.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "own_of_unsaved", raising=False)
+    return "own_of_unsaved"
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("Shared", "Shared.seen"),
+        ("Late", r"level \(\d+\.\d, 0\.0 once loaded\)"),
+        ("OfPolicy", "policy.calls"),
+        ("Decays", r"critic_optimizer.state_dict\(\)\['param_groups'\]\[0\]\['lr'\]"),
+    ],
+)
+def test_a_run_ends_before_it_saves_what_is_not_whole(
+    own: str, kind: str, named: str, tiny: Any, tmp_path: Path
+) -> None:
+    words = [*tiny.cloning(tmp_path / "out"), f"algorithm._target_={own}.{kind}"]
+    with pytest.raises(TrimtabError, match=f"^bc: {named}.*not saved") as told:
+        train(compose_run(words))
+    assert "\n" not in str(told.value) and not list((tmp_path / "out").rglob("result.json"))
+
+
+def test_the_check_changes_no_number(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+    for name in ("checked", "unchecked"):
+        runs.append(train(compose_run(tiny.cloning(tmp_path / name))).folder)
+        unsaved: ModuleType = sys.modules["trimtab.benchmarks.runs.unsaved"]
+        monkeypatch.setattr(unsaved.SavedWhole, "check", lambda *_, **__: None)
+    weights = [(run / "policy" / "model.safetensors").read_bytes() for run in runs]
+    assert weights[0] == weights[1]

@@ -1,0 +1,82 @@
+"""Diffusion Policy's stores of which a part was lost, is no vector, or is of another version."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trimtab.datasets.formats.registry import get_format, recognise
+from trimtab.datasets.lint import check
+from trimtab.types import TrimtabError
+
+
+@pytest.mark.parametrize(
+    ("lost", "where"),
+    [
+        ("data/action/0.0", "key 'data/action': 1 of its 2 chunks"),
+        ("data/state/1.0", "key 'data/state': 1 of its 6 chunks .* rows 2 to 3"),
+        ("data/keypoint/1.0.0", "key 'data/keypoint': 1 of its 2 chunks .* rows 3 to 4"),
+    ],
+)
+def test_a_lost_chunk_is_told_and_found(
+    lost: str, where: str, foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    whole = get_format("diffusion_policy").load(tmp_path / "x")
+    assert "missing-chunk" not in {finding.code for finding in check(whole)}
+    assert "chunks" not in caplog.text
+    (tmp_path / "x" / lost).unlink()
+    shutil.make_archive(str(tmp_path / "y"), "zip", tmp_path / "x")
+    for place in (tmp_path / "x", tmp_path / "y.zip"):
+        caplog.clear()
+        dataset = recognise(place).load(place)
+        assert re.search(where, caplog.text)
+        (found,) = (f for f in check(dataset) if f.code == "missing-chunk")
+        assert found.level == "error" and re.search(where, f"{found.where}: {found.message}")
+
+
+def test_lost_ends_are_refused(foreign: Any, tmp_path: Path) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    ends = tmp_path / "x/meta/episode_ends"
+    shutil.rmtree(ends)
+    foreign.zarr_array(ends, np.array([3, 5]), (1,), None, bytes)
+    for chunk in ("0", "1"):
+        data = (ends / chunk).read_bytes()
+        (ends / chunk).unlink()
+        with pytest.raises(TrimtabError, match="'meta/episode_ends': 1 of its 2 chunks"):
+            get_format("diffusion_policy").load(tmp_path / "x")
+        (ends / chunk).write_bytes(data)
+
+
+@pytest.mark.parametrize("dtype", ["<U4", "|S3", "|O", "<M8[ns]"])
+def test_a_text_beside_the_numbers_is_left_out(
+    dtype: str, foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    for name in ("lang", "low/speed"):
+        foreign.zarr_array(tmp_path / "x/data" / name, np.arange(5.0), (5,), None, bytes)
+    description = json.loads((tmp_path / "x/data/lang/.zarray").read_text())
+    text = json.dumps({**description, "dtype": dtype, "filters": [{"id": "vlen-utf8"}]})
+    (tmp_path / "x/data/lang/.zarray").write_text(text)
+    dataset = get_format("diffusion_policy").load(tmp_path / "x")
+    assert dataset.recipe["left_out"] == ["img", "lang", "low/speed"]
+    assert "left out, as not vectors: img, lang, low/speed" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["zarr.json", "meta/episode_ends/zarr.json", "data/a/zarr.json"])
+def test_a_store_of_zarr_3_is_named(place: str, foreign: Any, tmp_path: Path) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    if not place.startswith("data"):
+        shutil.rmtree(tmp_path / "x/meta/episode_ends")
+    (tmp_path / "x" / place).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "x" / place).write_text('{"zarr_format": 3, "node_type": "group"}')
+    shutil.make_archive(str(tmp_path / "y"), "zip", tmp_path / "x")
+    for store in (tmp_path / "x", tmp_path / "y.zip"):
+        with pytest.raises(TrimtabError, match=r"of Zarr v3, .* zarr_format=2"):
+            recognise(store).load(store)
