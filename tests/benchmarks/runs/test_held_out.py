@@ -161,6 +161,8 @@ def test_the_best_policy_is_exported_and_a_stopped_run_ends_in_the_same_bits(
     curve = {e["updates"]: e["held_out_error"] for e in whole.summary["evaluations"]}
     best = min(curve, key=lambda update: curve[update])
     assert found["ended_early"] and found["best_at"] == best < whole.summary["updates"] < 60
+    assert "stopped_early" not in whole.summary  # that is of callbacks, and would go on
+    assert train(compose_run(words(noise, "stop_after=2", "keep_policies=true"))).already_done
     # The last evaluation is that of the exported policy, the best one.
     assert found["error"] == curve[whole.summary["updates"]] == curve[best]
     kept = whole.folder / "policies" / str(best) / "model.safetensors"
