@@ -77,9 +77,10 @@ class TrainedRun:
         return os.fspath(self.folder)
 
     @property
-    def mean_return(self) -> float:
-        """Mean undiscounted return of the last evaluation's episodes."""
-        return float(self.summary["return"])
+    def mean_return(self) -> float | None:
+        """Mean undiscounted return of the last evaluation's episodes; None without a task."""
+        found = self.summary["return"]
+        return None if found is None else float(found)
 
     @property
     def success_rate(self) -> float | None:

@@ -227,6 +227,7 @@ def followed(page: Path, installed: Path, place: Path, files: int) -> str:
     found = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert len(found) == files
     for name, body in found:
+        (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(body)
     commands = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     (place / "bin").mkdir()
@@ -249,6 +250,44 @@ def test_a_suite_of_ones_own_is_planned_run_and_compared(
     assert "paired by the 2 seeds" in sentence and "95 percent interval" in sentence
     table = (tmp_path / "table.tex").read_text()
     assert r"smoothed\_bc & " in table and table.count(r"\toprule") == 1
+
+
+def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_path: Path) -> None:
+    told = followed(root / "docs" / "own-data.md", installed, tmp_path, 3)
+    errors = dict(re.findall(r"(error|nearest neighbour|mean action) ([\d.]+)", told))
+    assert float(errors["error"]) < float(errors["nearest neighbour"])
+    assert "observes ['shoulder', 'elbow', 'shoulder_mark', 'elbow_mark'] ['rad', 'rad'" in told
+    (distance,) = re.findall(r"the arm is ([\d.]+) rad from the mark", told)
+    assert float(distance) < 0.15  # it began 1.3 away
+
+
+CLONED = """
+import sys
+from pathlib import Path
+import foreign
+import numpy as np
+from trimtab.benchmarks.cli.main import run
+from trimtab.policies.runtime import load_policy
+for name in sys.argv[1:]:
+    file, write = foreign.WRITERS[name]
+    write(Path(name) / file) if "." not in file else (Path(name).mkdir(), write(Path(name) / file))
+    words = ["algorithm=bc", "policy=flow", "policy.hidden=[8]", "act_steps=2", "offline_steps=5"]
+    assert run(["train", f"dataset={name}/{file}", *words, "holdout=0.5", f"out={name}/runs"]) == 0
+    (folder,) = Path(name).glob("runs/data/bc/*/seed0")
+    assert run(["export", f"run={folder}", f"out={name}/bundle"]) == 0
+    policy = load_policy(f"{name}/bundle")
+    policy.reset(seed=0)
+    print(name, "acts", policy.step(np.zeros(policy.contract.obs_dim, np.float32)).shape)
+"""
+"""Clones files of other projects, and plays the bundles."""
+
+
+def test_files_of_others_become_bundles(installed: Path, root: Path, tmp_path: Path) -> None:
+    shutil.copy(root / "tests" / "datasets" / "foreign.py", tmp_path)
+    path = Path(os.pathsep.join([str(installed), str(tmp_path)]))
+    told = run(sys.executable, "-P", "-c", CLONED, "minari", "robomimic", cwd=tmp_path, path=path)
+    assert told.count("held-out action error") == 2
+    assert "minari acts (2,)" in told and "robomimic acts (2,)" in told
 
 
 def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Path) -> None:

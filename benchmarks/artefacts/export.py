@@ -9,11 +9,13 @@ from pathlib import Path
 
 from trimtab.benchmarks.runs.base import load_base, training
 from trimtab.benchmarks.runs.folder import read_result
+from trimtab.benchmarks.runs.record import results_of
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
+from trimtab.policies.bundle.files import described_in
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
 
@@ -71,11 +73,11 @@ def export_bundle(run: Path, out: Path) -> dict[str, float]:
         "control_rate": bundle.config["control_rate"],
         "act_steps": bundle.config["chunking"]["act_steps"],
         "training": training(bundle),
+        **described_in(bundle.config),
     }
     results = None
     if (run / "result.json").is_file():
-        summary = read_result(run)
-        results = {key: summary[key] for key in ("env", "episodes", "return", "success")}
+        results = results_of(read_result(run))
     save_bundle(bundle.policy, out, contract=contract, results=results)
     return check_bundle(out)
 

@@ -50,6 +50,7 @@ class Sources:
         notes: on runs that are unfinished or broken.
         baselines: where the rows are a suite's own, what it compares its methods with.
         results: what ``result.json`` of each finished run says, by hash and seed.
+        unplayed: finished runs without a task, which have no rows.
     """
 
     folders: Mapping[tuple[str, int], Path] = field(default_factory=dict)
@@ -57,6 +58,7 @@ class Sources:
     notes: tuple[str, ...] = ()
     baselines: Mapping[str, str | None] = field(default_factory=dict)
     results: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
+    unplayed: tuple[Path, ...] = ()
 
     def newest(self, runs: Iterable[tuple[str, int]]) -> float:
         """Return when the newest of some runs was evaluated, as seconds; 0 where none is known."""
@@ -108,8 +110,11 @@ def _files_of(place: Path) -> list[Path]:
         return [place]
     check_shards(place)
     files, runs = episode_files(place), find_runs(place)
+    known = sources_of(runs)
+    if runs and len(known.unplayed) == len(runs):
+        raise TrimtabError(f"leaderboard: there is nothing to compare in {place}: {known.notes[0]}")
     if runs and not files:
-        one = sources_of(runs).notes[0].removesuffix(".")  # without rows no run is done
+        one = known.notes[0].removesuffix(".")  # without rows no run is done
         raise TrimtabError(
             f"leaderboard: no {EPISODES} below {place}; of its {len(runs)} run(s), {one}"
         )
@@ -142,7 +147,8 @@ def sources_of(runs: Iterable[Path]) -> Sources:
     folders: dict[tuple[str, int], Path] = {}
     settings: dict[str, Mapping[str, Any]] = {}
     results: dict[tuple[str, int], Mapping[str, Any]] = {}
-    notes = []
+    notes: list[str] = []
+    unplayed: list[Path] = []
     for folder in runs:
         try:
             found = read_provenance(folder)
@@ -154,11 +160,17 @@ def sources_of(runs: Iterable[Path]) -> Sources:
             folders[digest, int(seed)] = folder
         if words := identity_words(found.get("identity", {})):
             settings[digest] = words
-        whole = look(folder)
-        if whole.state == "done" and str(seed).isdigit():
-            results[digest, int(seed)] = whole.result
-        notes += _unfinished(whole)
-    return Sources(folders, settings, tuple(notes), results=results)
+        seen = look(folder)
+        if seen.state == "done" and str(seed).isdigit():
+            results[digest, int(seed)] = seen.result
+        notes += _unfinished(seen)
+        unplayed += [folder] if _played_nothing(seen) else []
+    if unplayed:
+        notes.append(
+            f"{len(unplayed)} run(s) learned from data alone, without a task to play, and are in "
+            f"no table: {named_runs(unplayed)}; trimtab runs shows their held-out errors."
+        )
+    return Sources(folders, settings, tuple(notes), results=results, unplayed=tuple(unplayed))
 
 
 def _noted(folder: Path) -> dict[str, Path]:
@@ -235,6 +247,11 @@ def _baselines_of(place: Path) -> dict[str, str | None]:
             "or remove it"
         )
     return noted or {}
+
+
+def _played_nothing(found: Look) -> bool:
+    """Return whether a run is at its end and had no task."""
+    return found.state == "done" and found.result["return"] is None
 
 
 def _unfinished(found: Look) -> list[str]:

@@ -85,10 +85,15 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
     console.print(f"{'already done' if already_done else 'done'}: {folder}")
     success = summary["success"]
     rate = f", success {success:.2f}" if success is not None else ""
-    console.print(
-        f"return {lone_number(summary['return'])}{rate} over {summary['episodes']} episodes "
-        f"after {summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
-    )
+    if summary["return"] is None:
+        console.print(f"{summary['updates']:,} updates on data alone, without a task to play")
+    else:
+        console.print(
+            f"return {lone_number(summary['return'])}{rate} over {summary['episodes']} episodes "
+            f"after {summary['env_steps']:,} environment steps and {summary['updates']:,} updates"
+        )
+    if "held_out" in summary:
+        console.print(_held_out(summary["held_out"]))
     if summary.get("reached") is False:
         console.print(
             f"it did not reach the success of {summary['stop_at_success']} where it was to stop; "
@@ -96,6 +101,19 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
         )
     elif summary.get("all_tried") is False:
         console.print(summary["spending"][-1])
+
+
+def _held_out(found: Mapping[str, Any]) -> str:
+    """Return in one line how well a policy repeats held-out episodes, and what the controls do."""
+    controls = (f"{name} {lone_number(fit['error'])}" for name, fit in found["controls"].items())
+    exported = ""
+    if "best_at" in found:
+        exported = f"; the policy of update {found['best_at']:,}, the best, is exported"
+        exported += ", and the run ended early" if found["ended_early"] else ""
+    return (
+        f"held-out action error {lone_number(found['error'])} standard deviations over "
+        f"{len(found['episodes'])} episodes ({', '.join(controls)}){exported}"
+    )
 
 
 def print_json(value: Any) -> None:

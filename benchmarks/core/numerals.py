@@ -33,9 +33,21 @@ def lone_number(value: float) -> str:
     return number_text(value, decimals_for(value, value, value), thousands="")
 
 
-def score_words(return_: float, success: float | None) -> str:
-    """Return what a line about a run says of its score: the success rate where there is one."""
-    return f"return {lone_number(return_)}" if success is None else f"success {success:.2f}"
+def score_words(return_: float | None, success: float | None, held_out: float | None = None) -> str:
+    """Return what a line about a run says of its score: the success rate where there is one.
+
+    Args:
+        return_: mean return; None where no episode was played.
+        success: success rate, or None.
+        held_out: error on held-out episodes; None where there are none.
+    """
+    words = []
+    if return_ is not None:
+        played = f"return {lone_number(return_)}"
+        words.append(played if success is None else f"success {success:.2f}")
+    if held_out is not None:
+        words.append(f"held-out error {lone_number(held_out)}")
+    return ", ".join(words)
 
 
 def number_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +22,7 @@ from trimtab.types import PolicySpec
 __all__ = [
     "base_identity",
     "base_label",
+    "check_base",
     "check_base_fits",
     "check_has_weights",
     "load_base",
@@ -28,6 +30,8 @@ __all__ = [
     "oracles_of",
     "training",
 ]
+
+logger = logging.getLogger(__name__)
 
 
 def load_base(path: str) -> Bundle:
@@ -187,3 +191,22 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
         raise TrimtabError(
             f"act_steps={spec.horizon}: {called} {base.folder} gives chunks of {have.horizon}"
         )
+
+
+def check_base(base: Bundle, spec: PolicySpec, env: EnvSpec, starting: str | None) -> None:
+    """Check that a base fits; ``starting`` is a method that goes on from its weights, or None."""
+    check_base_fits(base, spec, env)
+    if starting is not None:
+        check_has_weights(base, starting)
+    said = training(base)
+    if said.get("reached") is False:
+        raise TrimtabError(
+            f"base {base.folder} was to stop at success {said.get('stop_at_success')} and never "
+            "came to it; train it for more offline_steps, or lower its stop_at_success"
+        )
+    trained = base.config["env"]
+    if trained["id"] == env.id and trained["options"] != dict(env.options):
+        logger.warning(
+            "base %s was trained with env_options %s, this run has %s",
+            base.folder, trained["options"], dict(env.options),
+        )  # fmt: skip

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
-
-import torch
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.generator import Generator
@@ -18,8 +16,7 @@ from trimtab.benchmarks.data.recipes import is_recipe_section
 from trimtab.benchmarks.runs.base import (
     base_identity,
     base_label,
-    check_base_fits,
-    check_has_weights,
+    check_base,
     load_base,
     oracles_of,
     training,
@@ -27,12 +24,15 @@ from trimtab.benchmarks.runs.base import (
 from trimtab.benchmarks.runs.dataset import (
     check_recipe_fits,
     data_identity,
+    data_without_task,
     expert_of,
     fitting_dataset,
     is_there,
 )
+from trimtab.benchmarks.runs.held_out import Split, split_of
 from trimtab.benchmarks.runs.identity import document_of, hash_of
-from trimtab.benchmarks.runs.shapes import spec_of, way_of
+from trimtab.benchmarks.runs.shapes import made_up_statistics, spec_of, way_of
+from trimtab.benchmarks.runs.without_task import spec_of_data
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.datasets.episodes import Dataset
@@ -55,17 +55,22 @@ __all__ = [
     "without_data",
 ]
 
-logger = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Components:
-    """What a run is made of; ``identify`` knows all that decides its numbers, given its policy."""
+    """What a run is made of; ``identify`` knows all that decides its numbers, given its policy.
+
+    ``env`` is the data in the place of a task where there is none; ``described`` has the names and
+    units of its observations and actions then. ``split`` has the episodes of ``dataset`` that are
+    learned from, and those that are not.
+    """
 
     env: EnvSpec
+    described: Mapping[str, Any]
     act_steps: int
     observations: str
     dataset: Dataset | None
+    split: Split
     base: Bundle | None
     base_label: str | None
     policy_label: str | None
@@ -108,6 +113,11 @@ def components(
     Raises:
         TrimtabError: if anything is missing, unknown, or does not fit the task.
     """
+    if config["env"] is None:
+        check_uses(config)
+        data = data_without_task(config, progress)
+        env, described = spec_of_data(config, data)
+        return _assembled(config, env, _base_of(config), data, described)
     env, base = _task_and_base(config)
     if config["dataset"] is None or is_there(config, env):
         dataset = None if config["dataset"] is None else fitting_dataset(config, env, progress)
@@ -137,7 +147,11 @@ def _task_and_base(config: RunConfig) -> tuple[EnvSpec, Bundle | None]:
     check_uses(config)
     if config["dataset"] is None:
         _check_nothing_is_of_data(config)
-    return env, None if config["base"] is None else load_base(config["base"])
+    return env, _base_of(config)
+
+
+def _base_of(config: RunConfig) -> Bundle | None:
+    return None if config["base"] is None else load_base(config["base"])
 
 
 def _act_steps(config: RunConfig, env: EnvSpec, base: Bundle | None) -> int:
@@ -156,7 +170,11 @@ def _act_steps(config: RunConfig, env: EnvSpec, base: Bundle | None) -> int:
 
 
 def _assembled(
-    config: RunConfig, env: EnvSpec, base: Bundle | None, dataset: Dataset | None
+    config: RunConfig,
+    env: EnvSpec,
+    base: Bundle | None,
+    dataset: Dataset | None,
+    described: Mapping[str, Any] = MappingProxyType({}),
 ) -> Components:
     """Put together what a run is made of; a dataset that it names may still be missing."""
     method = method_of(config)
@@ -166,21 +184,16 @@ def _assembled(
     history = config["history"] or reading.history
     spec = spec_of(env, act_steps, observations).with_history(history)
     if base is not None:
-        _check_base(base, spec, env, config.algorithm if "start" in method.uses else None)
+        check_base(base, spec, env, config.algorithm if "start" in method.uses else None)
     oracles = oracles_of(config, spec, env)
     expert = expert_of(config, env)
     rows = None if expert is None else _decisions_of(expert, config, spec, env)
     policy = policy_maker(config)
+    split = split_of(config, dataset)
 
     @functools.cache  # the method is made more than once: for its identity, and to learn
     def statistics() -> Statistics | None:
-        if config["dataset"] is None:
-            return None
-        if dataset is None:
-            found = _made_up_statistics(env)
-        else:
-            found = dataset.statistics(transitions_only=method.statistics_of_transitions)
-        return found.of_parts(env.obs_parts) if spec.parts else found
+        return None if config["dataset"] is None else _statistics(split, method, spec, env)
 
     def setup() -> Setup:
         return Setup(
@@ -197,9 +210,11 @@ def _assembled(
 
     return Components(
         env=env,
+        described=described,
         act_steps=act_steps,
         observations=observations,
         dataset=dataset,
+        split=split,
         base=base,
         base_label=base_label(base) if base is not None else None,
         policy_label=config.policy or (training(base).get("policy") if base else None),
@@ -216,8 +231,20 @@ def _assembled(
             base=base_identity(config, base) if base is not None else None,
             oracles=[bundle_hash(oracle.folder) for oracle in oracles],
             expert=None if expert is None else expert.content_hash,
+            described=described,
         ),
     )
+
+
+def _statistics(
+    split: Split, method: type[Algorithm], spec: PolicySpec, env: EnvSpec
+) -> Statistics:
+    """Return the statistics of what a method learns from; made up ones before that is there."""
+    if split.training is None:
+        found = made_up_statistics(env)
+    else:
+        found = split.training.statistics(transitions_only=method.statistics_of_transitions)
+    return found.of_parts(env.obs_parts) if spec.parts else found
 
 
 def _decisions_of(dataset: Dataset, config: RunConfig, spec: PolicySpec, env: EnvSpec) -> Batch:
@@ -233,13 +260,6 @@ def _decisions_of(dataset: Dataset, config: RunConfig, spec: PolicySpec, env: En
         wants=BatchSpec(history=spec.history),
     )
     return buffer.whole()
-
-
-def _made_up_statistics(env: EnvSpec) -> Statistics:
-    """Return statistics of no data, of the task's sizes."""
-    zero = torch.zeros(env.obs_dim)
-    low, high = torch.tensor(env.action_low), torch.tensor(env.action_high)
-    return Statistics(zero, zero + 1, zero - 1, zero + 1, low, high)
 
 
 def method_of(config: RunConfig) -> type[Algorithm]:
@@ -284,7 +304,8 @@ def check_uses(config: RunConfig) -> None:
 
 def _check_nothing_is_of_data(config: RunConfig) -> None:
     """Check that a run without a dataset has no setting that is about one."""
-    asked = {key: config[key] for key in ("offline_steps", "offline_share", "dataset_weighting")}
+    about = ("offline_steps", "offline_share", "dataset_weighting", "holdout")
+    asked = {key: config[key] for key in about}
     for name, value in {**asked, "source": config.source}.items():
         if value:
             raise TrimtabError(f"{name}={value}: {_missing(config, 'dataset')}")
@@ -302,25 +323,6 @@ def _start_of(config: RunConfig) -> set[str]:
             f"base=… policy=…: {config.algorithm} starts from one of the two; leave the other out"
         )
     return {"base"} if config["base"] is not None else {"policy", "dataset"}
-
-
-def _check_base(base: Bundle, spec: PolicySpec, env: EnvSpec, starting: str | None) -> None:
-    """Check that a base fits; ``starting`` is a method that goes on from its weights, or None."""
-    check_base_fits(base, spec, env)
-    if starting is not None:
-        check_has_weights(base, starting)
-    said = training(base)
-    if said.get("reached") is False:
-        raise TrimtabError(
-            f"base {base.folder} was to stop at success {said.get('stop_at_success')} and never "
-            "came to it; train it for more offline_steps, or lower its stop_at_success"
-        )
-    trained = base.config["env"]
-    if trained["id"] == env.id and trained["options"] != dict(env.options):
-        logger.warning(
-            "base %s was trained with env_options %s, this run has %s",
-            base.folder, trained["options"], dict(env.options),
-        )  # fmt: skip
 
 
 def policy_maker(config: RunConfig) -> Callable[..., Policy] | None:

@@ -51,7 +51,8 @@ class Callback:
 
         Args:
             now: where the run is.
-            scores: ``return``, and ``success``: None for a task that has no success.
+            scores: ``return`` and ``success``, None for a run without a task or without success;
+                and ``held_out_error`` where episodes are held out.
         """
 
     def on_checkpoint(self, now: Moment) -> None:

@@ -38,6 +38,7 @@ __all__ = [
     "check_same_task",
     "check_successes",
     "data_identity",
+    "data_without_task",
     "expert_of",
     "fitting_dataset",
     "is_there",
@@ -73,6 +74,22 @@ def fitting_dataset(
             dataset.id,
         )
     return dataset
+
+
+def data_without_task(
+    config: RunConfig, progress: Callable[[float], None] = lambda share: None
+) -> Dataset:
+    """Load the file or folder that a run without a task learns from.
+
+    Raises:
+        TrimtabError: if it is missing, damaged, or the replay buffer of a run.
+    """
+    recipe = config["dataset"]
+    path = Path(recipe["path"])
+    if is_run(path):
+        raise TrimtabError(f"dataset={path}: is a run, whose data belongs to its task; add env=…")
+    hints = file_hints(path, recipe)
+    return open_dataset(path, Path(config["out"]), config["stream_above"], progress, **hints)
 
 
 def expert_of(config: RunConfig, env: EnvSpec) -> Dataset | None:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.benchmarks.core.numerals import lone_number, score_words
+from trimtab.benchmarks.runs.held_out import Fit
 from trimtab.benchmarks.runs.shapes import read_by, spec_of, way_of
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
@@ -49,20 +50,35 @@ class EpisodeScore:
 
 @dataclass(frozen=True)
 class Scores:
-    """All the episodes of one evaluation, in their order."""
+    """All the episodes of one evaluation, in their order; none where a run has no task.
+
+    ``fit`` is how well the policy repeats held-out episodes, or None where none are held out.
+    """
 
     episodes: tuple[EpisodeScore, ...]
+    fit: Fit | None = None
 
     @property
-    def mean_return(self) -> float:
-        """Mean undiscounted return."""
-        return float(np.mean([episode.return_ for episode in self.episodes]))
+    def mean_return(self) -> float | None:
+        """Mean undiscounted return, or None where no episode was played."""
+        returns = [episode.return_ for episode in self.episodes]
+        return float(np.mean(returns)) if returns else None
 
     @property
     def success_rate(self) -> float | None:
         """Share of episodes that succeeded, or None where the task has no such notion."""
         flags = [episode.success for episode in self.episodes if episode.success is not None]
         return float(np.mean(flags)) if flags else None
+
+    @property
+    def curve(self) -> dict[str, float]:
+        """What a run notes of the fit at each evaluation; nothing where none are held out."""
+        return {} if self.fit is None else {"held_out_error": self.fit.error}
+
+    @property
+    def found(self) -> dict[str, float | None]:
+        """What a listener to a run is told of them."""
+        return {"return": self.mean_return, "success": self.success_rate, **self.curve}
 
     @property
     def mean_cost(self) -> float | None:
@@ -74,7 +90,8 @@ class Scores:
     def words(self) -> str:
         """What a line about a run says of them."""
         cost = "" if self.mean_cost is None else f", cost {lone_number(self.mean_cost)}"
-        return score_words(self.mean_return, self.success_rate) + cost
+        fit = None if self.fit is None else self.fit.error
+        return score_words(self.mean_return, self.success_rate, fit) + cost
 
 
 class Evaluator:

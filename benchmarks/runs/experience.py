@@ -158,7 +158,7 @@ def make_dataset_source(
         algorithm: the learner.
         progress: called with the share of what has to be computed first.
     """
-    dataset = parts.dataset
+    dataset = parts.split.training
     if dataset is None:
         return None
     opened = functools.partial(

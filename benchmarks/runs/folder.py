@@ -304,20 +304,22 @@ def _object(folder: Path, name: str, what: str) -> dict[str, Any]:
 
 def _result(folder: Path) -> dict[str, Any]:
     value = _object(folder, RESULT, "result")
-    for key in (*_COUNTED, "return", "seconds"):
+    for key in (*_COUNTED, "seconds"):
         _check_type(value, key, (int, float), folder / RESULT)
     for key in ("env", "algorithm", "config_hash"):
         _check_type(value, key, (str,), folder / RESULT)
-    _check_type(value, "success", (int, float, type(None)), folder / RESULT)
+    for key in ("return", "success"):  # a run without a task has neither
+        _check_type(value, key, (int, float, type(None)), folder / RESULT)
     for name, kind in (("evaluations", dict), ("spending", str)):
         many = value.get(name, [])
         if not (isinstance(many, list) and all(isinstance(one, kind) for one in many)):
             raise TrimtabError(f"{folder / RESULT} says {name}={json.dumps(many)[:40]}")
     for one in value.get("evaluations", []):
-        for key in ("env_steps", "updates", *(("return",) if "return" in one else ())):
+        for key in ("env_steps", "updates"):
             _check_type(one, key, (int, float), folder / RESULT)
-        if "success" in one:
-            _check_type(one, "success", (int, float, type(None)), folder / RESULT)
+        for key in ("return", "success"):
+            if key in one:
+                _check_type(one, key, (int, float, type(None)), folder / RESULT)
     return value
 
 

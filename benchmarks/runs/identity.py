@@ -21,8 +21,10 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+from trimtab.benchmarks.runs.without_task import has_task
 from trimtab.benchmarks.settings.classes import is_outside, source_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.settings.constructors import class_of, keywords, keywords_of
@@ -64,6 +66,7 @@ def document_of(
     base: str | None,
     oracles: Sequence[str] = (),
     expert: str | None = None,
+    described: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return all that decides a run's numbers, but for its seed, as JSON values.
 
@@ -78,6 +81,7 @@ def document_of(
         base: what the base is known by: a configuration hash, or a hash of its files.
         oracles: hashes of the files of the policies that it may imitate, in their order.
         expert: hash of the content of the data that it is guided by, or None.
+        described: of a run without a task, the names and units in its contract.
 
     Raises:
         TrimtabError: if a class that the settings name cannot be imported.
@@ -102,6 +106,13 @@ def document_of(
         },
         "numerics": {"threads": config["threads"]},
     }
+    if not has_task(env.id):
+        document["task"] = {"contract": _contract_of(env, described)}
+        del document["evaluation"]["episodes"]  # none are played
+    if config["holdout"] is not None:
+        document["holdout"] = {"share": float(config["holdout"])}
+        if config["stop_after"] is not None:
+            document["holdout"]["stop_after"] = config["stop_after"]
     if observations != "flat":
         document["task"]["observations"] = observations
     if history > 1:
@@ -130,6 +141,16 @@ def document_of(
         if dataset is not None:
             document["online"]["offline_share"] = float(config["offline_share"])
     return document
+
+
+def _contract_of(env: EnvSpec, described: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what stands in the place of a task: what the data alone does not decide."""
+    return {
+        **described,
+        "action_low": list(env.action_low),
+        "action_high": list(env.action_high),
+        "control_rate": env.control_rate,
+    }
 
 
 def hash_of(document: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.evaluate import Evaluator, FloatArray, Scores, torch_act
 from trimtab.benchmarks.runs.shapes import spec_of, way_of
+from trimtab.benchmarks.runs.without_task import has_task
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
@@ -32,9 +33,17 @@ def task_of(
         bundle: the policy.
         env: task id; None for the one that it was trained in.
         options: None for those of its training, or on another task for none.
+
+    Raises:
+        TrimtabError: if no task is given for one that was trained without a task.
     """
     trained = bundle.config["env"]
     task = env or trained["id"]
+    if not has_task(task):
+        raise TrimtabError(
+            f"{bundle.folder} was trained from data alone, without a task to play; add env=… for a "
+            "task with the same spaces, or compare actions with held-out data (holdout=0.1)"
+        )
     if options is not None:
         return task, dict(options)
     return task, checked_names(trained["options"]) if task == trained["id"] else {}

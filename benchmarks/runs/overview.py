@@ -34,6 +34,7 @@ class Line:
         return_: mean return of its last evaluation, if there was one.
         success: success rate of that evaluation, where the task has it.
         episodes: how many episodes that evaluation had.
+        held_out: error of its exported policy on held-out episodes, where it has some.
         env_steps: environment steps that it has come to.
         updates: updates that it has come to.
         seconds: that it took to get there.
@@ -47,6 +48,7 @@ class Line:
     return_: float | None
     success: float | None
     episodes: int | None
+    held_out: float | None
     env_steps: int
     updates: int
     seconds: float
@@ -72,9 +74,10 @@ def _line(folder: Path, settings: Mapping[str, Any]) -> Line:
     found = look(folder)
     env_steps, updates, seconds = _reached(found)
     total, success, episodes = _score(found)
+    held_out = found.result.get("held_out", {}).get("error")
     return Line(
-        str(folder), found.state, settings, total, success, episodes, env_steps, updates, seconds,
-        _note(found), command_of(folder),
+        str(folder), found.state, settings, total, success, episodes, held_out, env_steps, updates,
+        seconds, _note(found), command_of(folder),
     )  # fmt: skip
 
 

@@ -8,13 +8,16 @@ import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 
 import trimtab
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.folder import CONFIG, PROVENANCE, read_provenance
+from trimtab.benchmarks.runs.without_task import has_task
 from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import confirm
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
@@ -70,7 +73,7 @@ def write_provenance(
             "options": dict(parts.env.options),
             "physics": dict(parts.env.physics),
             "fingerprint": parts.env.fingerprint,
-            "confirmation": {**confirm(parts.env).to_json(), "processor": processor_kind()},
+            **(_confirmed(parts.env) if has_task(parts.env.id) else {}),
         },
         "dataset": None
         if dataset is None
@@ -83,6 +86,10 @@ def write_provenance(
         **({"restored": True} if restored else {}),
     }
     atomic_write_text(folder / PROVENANCE, json.dumps(document, indent=2) + "\n")
+
+
+def _confirmed(env: EnvSpec) -> dict[str, Any]:
+    return {"confirmation": {**confirm(env).to_json(), "processor": processor_kind()}}
 
 
 def write_config(folder: Path, config: RunConfig) -> None:

@@ -17,7 +17,7 @@ from trimtab.benchmarks.runs.rows import STOPPED_EARLY, EpisodeRow
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.policies.base import Policy
 
-__all__ = ["Record", "is_deterministic"]
+__all__ = ["Record", "is_deterministic", "results_of"]
 
 
 def is_deterministic(config: RunConfig, policy: Policy) -> bool:
@@ -146,12 +146,15 @@ class Record:
 
     def results(self, scores: Scores) -> dict[str, Any]:
         """Return what a bundle says of the scores of its policy."""
-        return {
-            "env": self.parts.env.id,
-            "episodes": len(scores.episodes),
-            "return": scores.mean_return,
-            "success": scores.success_rate,
-        }
+        return results_of(
+            {
+                "env": self.parts.env.id,
+                "episodes": len(scores.episodes),
+                "return": scores.mean_return,
+                "success": scores.success_rate,
+                "held_out": None if scores.fit is None else scores.fit.to_json(),
+            }
+        )
 
     def contract(
         self, *, env_steps: int, updates: int, ending: Mapping[str, Any]
@@ -159,10 +162,11 @@ class Record:
         """Return what a bundle says of the task and of how its policy was trained."""
         env, parts = self.parts.env, self.parts
         return {
+            **parts.described,
             "env": env.id,
             "env_options": dict(env.options),
             "env_horizon": env.horizon,
-            "fingerprint": env.fingerprint,
+            "fingerprint": env.fingerprint or None,
             "control_rate": env.control_rate,
             "act_steps": parts.act_steps,
             "training": {
@@ -178,6 +182,14 @@ class Record:
                 **ending,
             },
         }
+
+
+def results_of(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rows of a model card's table of results, from what ``result.json`` says."""
+    played = ("env", "episodes", "return", "success") if summary["episodes"] else ()
+    held_out = summary.get("held_out")
+    fit = {"held-out action error, standard deviations": held_out["error"]} if held_out else {}
+    return {**{key: summary[key] for key in played}, **fit}
 
 
 def _trained_parameters(algorithm: Algorithm) -> int:

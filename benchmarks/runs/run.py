@@ -27,7 +27,6 @@ from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.callbacks import Callback, Listeners, Moment
 from trimtab.benchmarks.runs.collector import Collector, training_envs
-from trimtab.benchmarks.runs.evaluate import torch_act
 from trimtab.benchmarks.runs.experience import (
     Experience,
     ReplayedExperience,
@@ -36,12 +35,13 @@ from trimtab.benchmarks.runs.experience import (
 )
 from trimtab.benchmarks.runs.generated import with_generator
 from trimtab.benchmarks.runs.metrics_log import MetricsLog, NotFinite, placed
-from trimtab.benchmarks.runs.record import Record, is_deterministic
+from trimtab.benchmarks.runs.record import Record
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
+from trimtab.benchmarks.runs.run_judge import RunJudge
 from trimtab.benchmarks.runs.spending import spent
 from trimtab.benchmarks.runs.tracking import start_trackers
-from trimtab.benchmarks.runs.trials import TrialJudge, make_evaluator
+from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.runs.unsaved import SavedWhole
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import Stopped, TrimtabError
@@ -84,9 +84,8 @@ class Run:
         self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks)
         self._asked_to_stop = threading.Event()  # by a callback
         self.evaluation_due, self.held = False, held
-        seed = config["seed"]
-        torch.manual_seed(seed)
-        np.random.seed(seed)  # for simulators that still draw from the global generator
+        torch.manual_seed(config["seed"])
+        np.random.seed(config["seed"])  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
         self.record = Record(config, parts, parts.policy_label or self.algorithm.policy.label)
         self.dataset_source = make_dataset_source(
@@ -100,14 +99,13 @@ class Run:
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(config, parts)
-        gathered = sum(phase.length for phase in self.phases if phase.gathers)
-        if gathered:
+        if gathered := sum(phase.length for phase in self.phases if phase.gathers):
             envs = training_envs(config, parts)
             data = self.dataset_source
             self.experience = make_experience(config, parts, self.algorithm, data, gathered)
             ring = self.experience.buffer
             self.collector = Collector(envs, self.algorithm, ring, config["device"])
-        self.evaluator = make_evaluator(parts, config["eval_episodes"], config["eval_seed"])
+        self.judge = RunJudge(config, parts, self.algorithm.policy)
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
@@ -137,13 +135,15 @@ class Run:
         )
         if self.evaluation_due and self.position < self.end:
             self._evaluate()
-        stopped = self._asked_to_stop.is_set
         for index in range(len(self.phases)):
             if index and not self.done[index] and self.metrics.pending:
                 self._log()  # no line has metrics of two phases, which may have other names
-            while self.done[index] < self.lengths[index] and not (self.reached or stopped()):
+            while self.done[index] < self.lengths[index] and not self._over():
                 self.advance(index)
         return self._finish()
+
+    def _over(self) -> bool:
+        return self.reached or self.judge.exhausted or self._asked_to_stop.is_set()
 
     @property
     def position(self) -> int:
@@ -242,10 +242,10 @@ class Run:
         saved = self.folder / "checkpoint"
         return f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
 
-    def _log(self) -> None:
+    def _log(self, **found: Any) -> None:
         self._settle()
         position = {"env_steps": self.env_steps, "updates": self.updates}
-        extra: dict[str, Any] = {"seconds": round(time.perf_counter() - self._started, 3)}
+        extra = {**found, "seconds": round(time.perf_counter() - self._started, 3)}
         if self.collector is not None:
             extra |= self.collector.books()
         self.listeners.metrics(self.metrics.write(position, extra))
@@ -266,7 +266,7 @@ class Run:
         if now // every > before // every and now < self.end:
             self._save()
         if now * 200 // self.end > before * 200 // self.end:
-            self.progress(now / self.end, f"{now:,} of {self.end:,} steps{self.evaluator.last}")
+            self.progress(now / self.end, f"{now:,} of {self.end:,} steps{self.judge.last}")
         self._check_stop()
 
     def _save(self) -> None:
@@ -292,12 +292,9 @@ class Run:
 
     def _evaluate(self, *, stopped: bool = False) -> None:
         self.evaluation_due = True
-        policy = self.algorithm.policy
-        judged = is_deterministic(self.config, policy)
         with placed(self._where, self.updates):
-            self.scores = self.evaluator.judge(
-                torch_act(policy), policy.reading, deterministic=judged, check=self._check_stop
-            )
+            policy = self.algorithm.policy
+            self.scores = self.judge.judge(policy, self.updates, self._check_stop)
         self.held()
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate
@@ -307,17 +304,18 @@ class Run:
         self.rows = [x for x in self.rows if {k: getattr(x, k) for k in here} != here]
         self.evaluations = [x for x in self.evaluations if {k: x[k] for k in here} != here]
         self.rows += self.record.rows(self.scores, self.algorithm, stopped=stopped, **here)
-        found = {"return": self.scores.mean_return, "success": self.scores.success_rate}
         gathered = self.collector.episodes if self.collector is not None else 0
         seconds = round(time.perf_counter() - self._started, 3)
         by_now = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
-        self.evaluations.append({**here, **by_now, **found})
+        self.evaluations.append({**here, **by_now, **self.scores.found})
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
             ending = self.record.ending(self.reached)
             self._save_policy(self.folder / "policies" / str(self.position), ending)
-        self.listeners.evaluated(self._now(), found)
-        logger.info("%s: %s: %s", self.folder, here, found)
+        if self.scores.fit is not None:
+            self._log(**self.scores.fit.curves)
+        self.listeners.evaluated(self._now(), self.scores.found)
+        logger.info("%s: %s: %s", self.folder, here, self.scores.found)
 
     def _finish(self) -> Result:
         # Saved before the last evaluation: a run killed during or after it repeats it, and has its
@@ -325,7 +323,8 @@ class Run:
         self._settle()
         if self._resumed_at != self.position:
             self._save()
-        stopped = self.position < self.end and not self.reached
+        stopped = self.position < self.end and not (self.reached or self.judge.exhausted)
+        self.judge.choose(self.algorithm.policy, self.updates)
         self._evaluate(stopped=stopped)
         self._log()
         self.listeners.trackers.arrived(self.position)
@@ -333,7 +332,9 @@ class Run:
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
             updates=self.updates, seconds=time.perf_counter() - self._started, ending=ending,
-        ) | spent(self.config, self.algorithm, self.trials)  # fmt: skip
+        )  # fmt: skip
+        summary |= spent(self.config, self.algorithm, self.trials)
+        summary |= self.judge.summary(self.scores)
         self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")
@@ -344,11 +345,12 @@ class Run:
             self.algorithm.policy,
             folder,
             contract=self.record.contract(
-                env_steps=self.env_steps, updates=self.updates, ending=ending
+                env_steps=self.env_steps, updates=self.updates,
+                ending={**ending, **self.judge.told(self.scores)},
             ),
             results=self.record.results(self.scores),
             onnx=False,
-        )
+        )  # fmt: skip
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -360,6 +362,7 @@ class Run:
             "rows": [row.to_row() for row in self.rows],
             "evaluations": self.evaluations,
             "trial_episodes": self.trials.episodes,
+            "judge": self.judge.state_dict(),
             **random_states(self.config["device"]),
             "start": self.parts.start,
             "phases": list(self.done),
@@ -378,6 +381,7 @@ class Run:
             self.experience.load_state_dict(state["experience"])
             self.collector.load_state_dict(state["collector"])
         self.metrics.load_state_dict(state["metrics"])
+        self.judge.load_state_dict(state.get("judge"))
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
         self.evaluations = list(state.get("evaluations", []))  # earlier versions kept none
         self.trials.episodes = int(state.get("trial_episodes", 0))
@@ -393,7 +397,7 @@ class Run:
     def close(self) -> None:
         """Close the trackers and the environments."""
         self.listeners.trackers.close()
-        self.evaluator.close()
+        self.judge.close()
         self.trials.close()
         if self.collector is not None:
             self.collector.envs.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.runs.folder import CONFIG, read_config, read_provenance
+from trimtab.benchmarks.runs.without_task import NO_TASK
 from trimtab.errors import TrimtabError
 from trimtab.plugins import command_line
 
@@ -35,6 +36,8 @@ _WORDS = {
     "evaluation.stop_at_success": "stop_at_success",
     "numerics.threads": "threads",
     "offline.steps": "offline_steps",
+    "holdout.share": "holdout",
+    "holdout.stop_after": "stop_after",
     "weighting.by": "dataset_weighting",
     "weighting.temperature": "weighting_temperature",
     "online.steps": "online_steps",
@@ -163,7 +166,7 @@ def _noted(config: Path) -> tuple[list[str], list[str]]:
 
 def _out(folder: Path, words: Iterable[str]) -> list[str]:
     """Return the word for where a run lies: above its task, method, hash and seed."""
-    env = next((word.partition("=")[2] for word in words if word.startswith("env=")), "")
+    env = next((word.partition("=")[2] for word in words if word.startswith("env=")), NO_TASK)
     above = folder.absolute().parents
     depth = 2 + len(Path(env).parts) if env else 0
     task = Path(env).parts

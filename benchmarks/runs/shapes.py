@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
+
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.observations import FLAT, Part
 from trimtab.policies.agent import Reading
-from trimtab.types import PolicySpec
+from trimtab.types import PolicySpec, Statistics
 
-__all__ = ["OBSERVATIONS", "read_by", "spec_of", "way_of"]
+__all__ = ["OBSERVATIONS", "made_up_statistics", "read_by", "spec_of", "way_of"]
 
 OBSERVATIONS = {
     "flat": "one vector",
@@ -41,3 +43,10 @@ def read_by(spec: PolicySpec) -> str:
     if list(spec.observed) == [FLAT]:
         return str(spec.observed[FLAT].size)
     return ", ".join(f"{name} {part.size}" for name, part in spec.observed.items())
+
+
+def made_up_statistics(env: EnvSpec) -> Statistics:
+    """Return statistics of no data, of the task's sizes."""
+    zero = torch.zeros(env.obs_dim)
+    low, high = torch.tensor(env.action_low), torch.tensor(env.action_high)
+    return Statistics(zero, zero + 1, zero - 1, zero + 1, low, high)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from trimtab.benchmarks.runs.without_task import NO_TASK
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.discovery import modules_in
@@ -179,7 +180,7 @@ def start_trackers(config: RunConfig, config_hash: str, folder: Path, position: 
             kind.start(
                 TrackedRun(
                     id=known,
-                    name=f"{config['env']} {config.algorithm} {config_hash} seed{seed}",
+                    name=f"{config['env'] or NO_TASK} {config.algorithm} {config_hash} seed{seed}",
                     group=config["suite_name"] or config.algorithm,
                     settings=config.settings,
                     position=position,

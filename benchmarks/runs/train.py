@@ -49,6 +49,7 @@ from trimtab.benchmarks.runs.run import Run
 from trimtab.benchmarks.runs.spending import planned
 from trimtab.benchmarks.runs.tracking import chosen_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
+from trimtab.benchmarks.runs.without_task import NO_TASK
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.episodes import Dataset
 from trimtab.errors import TrimtabError
@@ -147,8 +148,9 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
         )
     if algorithm.wants.goal is not None:
         goals_of(parts.env, config.algorithm, parts.act_steps)
-    if parts.dataset is not None:
-        _check_data(config, parts.dataset, algorithm, parts.act_steps)
+    if parts.split.training is not None:
+        _check_data(config, parts.split.training, algorithm, parts.act_steps)
+    _check_holdout(config, algorithm)
     if config["stop_at_success"] is not None:
         if config["eval_every"] is None:
             raise TrimtabError("stop_at_success: nothing is evaluated on the way; set eval_every")
@@ -178,6 +180,30 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
         )
 
 
+def _check_holdout(config: RunConfig, algorithm: Algorithm) -> None:
+    """Check that there is a held-out part where a setting is about it, and that a policy has one.
+
+    Raises:
+        TrimtabError: naming the setting.
+    """
+    after, remembered = config["stop_after"], algorithm.policy.reading.memories(1)
+    if config["holdout"] is not None and remembered:
+        raise TrimtabError(
+            f"holdout={config['holdout']}: the policy of {config.algorithm} reads "
+            f"{', '.join(remembered)} of its own episode, which data does not tell; leave it out"
+        )
+    if after is None:
+        return
+    for name, lacks in (("holdout", "the held-out error"), ("eval_every", "evaluations")):
+        if config[name] is None:
+            raise TrimtabError(f"stop_after={after}: counts by {lacks}; set {name}")
+    if config["online_steps"]:
+        raise TrimtabError(
+            f"stop_after={after}: what comes after the dataset would be left out; set "
+            "online_steps=0, or leave it out"
+        )
+
+
 def _check_data(config: RunConfig, dataset: Dataset, algorithm: Algorithm, act_steps: int) -> None:
     """Check that a dataset has what its method learns from."""
     told = algorithm.looks_at_rewards and algorithm.wants.goal is None
@@ -204,6 +230,11 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
     )
     if algorithm.learns and config["online_steps"] and not acts:
         raise _no_interaction(config)
+    if config["env"] is None and acts:
+        raise TrimtabError(
+            f"{config.algorithm} acts in a task, and this run has none: add env=…, set "
+            "online_steps=0, or choose a method that learns from data alone, such as bc"
+        )
     for phase in phases:
         if not phase.length:
             continue
@@ -252,7 +283,8 @@ def _train(
         return done
     parts = _components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
-    where = f"{config['env']}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
+    task = config["env"] or NO_TASK
+    where = f"{task}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
     folder = Path(config["out"]) / where
     if home is None:
         done = _finished(folder, parts, whole=whole)
@@ -275,7 +307,7 @@ def _done_without_data(config: RunConfig, *, whole: bool) -> Result | None:
         config: settings of the run.
         whole: as for :func:`_finished`.
     """
-    of_method = Path(config["out"], config["env"], config.algorithm)
+    of_method = Path(config["out"], config["env"] or NO_TASK, config.algorithm)
     seed = f"seed{config['seed']}"
     try:
         there = any(of_method.glob(f"*/{seed}/{RESULT}"))

@@ -143,7 +143,30 @@ def from_composed(composed: DictConfig) -> RunConfig:
         source=choices.get("source"),
     )
     check_values(config.settings)
+    _check_task(config)
     return config
+
+
+def _check_task(config: RunConfig) -> None:
+    """Check that a run has a task, or a file of data that stands in its place.
+
+    Raises:
+        TrimtabError: if it has neither, or both a task and a contract.
+    """
+    data = config["dataset"] or {}
+    if config["env"] is None and "path" not in data:
+        known = f"{config.dataset} is recorded in {data['env']}; " if "env" in data else ""
+        raise TrimtabError(
+            f"env is not given: add env=…; see trimtab list env ({known}without a task a run "
+            "learns from dataset=<a file or folder> alone)"
+        )
+    if config["env"] is None and config["env_options"] != conf_file("config.yaml")["env_options"]:
+        raise TrimtabError("env_options: are of a task, and this run has none; add env=…")
+    if config["env"] is not None and config["contract"] is not None:
+        raise TrimtabError(
+            f"contract={config['contract']}: {config['env']} says itself what a contract would; "
+            "leave it out, or env="
+        )
 
 
 def _without_the_files(group: str, choice: str, section: dict[Any, Any]) -> dict[Any, Any]:

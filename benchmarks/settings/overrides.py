@@ -31,7 +31,7 @@ from trimtab.errors import TrimtabError
 __all__ = ["check_name", "check_overrides", "dataset_override", "readable", "spell_out"]
 
 
-_PATHS = frozenset({"out", "base", "expert", "dataset.path"})
+_PATHS = frozenset({"out", "base", "expert", "contract", "dataset.path"})
 """Settings whose value is a path, which may have any letters."""
 _GRAMMAR = re.compile(r"""['"]|null$|(choice|range|interval|glob|sort|shuffle|tag)\(""")
 """How a value begins that is already written as Hydra reads it."""

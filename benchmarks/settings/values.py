@@ -63,6 +63,12 @@ def number(least: float, most: float) -> Rule:
     return rule
 
 
+def share(value: Any) -> str | None:
+    """Return what is wrong with a share that is neither nothing nor all."""
+    right = fits(value, float) and 0 < value < 1
+    return None if right else "must be a number between 0 and 1, such as 0.1"
+
+
 def positive(value: Any) -> str | None:
     """Return what is wrong with a number that has to be above 0, infinity included."""
     right = fits(value, float) and value > 0
@@ -146,7 +152,7 @@ def folders(value: Any) -> str | None:
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
-        "env": task,
+        "env": optional(task),
         "seed": whole(0, MOST_SEED),
         "num_envs": whole(1, _MOST_ENVS),
         "threads": whole(1, _MOST_THREADS),
@@ -162,6 +168,9 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "stream_above": optional(whole(0)),
         "discount": number(0, 1),
         "offline_share": number(0, 1),
+        "holdout": optional(share),
+        "stop_after": optional(whole(1)),
+        "contract": optional(text),
         "dataset_weighting": optional(name_of(SCORES, "weighting")),
         "weighting_temperature": positive,
         "base": optional(text),

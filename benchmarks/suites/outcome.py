@@ -9,6 +9,7 @@ from pathlib import Path
 from trimtab.benchmarks.core.rundir import is_set_aside
 from trimtab.benchmarks.runs.folder import read_provenance
 from trimtab.benchmarks.runs.overview import lines_of
+from trimtab.benchmarks.runs.without_task import NO_TASK
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.suites.launch import Done, Work
 from trimtab.errors import TrimtabError
@@ -29,6 +30,7 @@ class Outcome:
         seconds: that it took; None if it was never started.
         folder: where it lies; empty if it was never started.
         note: why it failed, or that it was done already.
+        held_out: error of its exported policy on held-out episodes, where it has some.
     """
 
     label: str
@@ -39,6 +41,7 @@ class Outcome:
     seconds: float | None = None
     folder: str = ""
     note: str = ""
+    held_out: float | None = None
 
 
 def outcomes_of(
@@ -68,7 +71,7 @@ def _ended(label: str, done: Done) -> Outcome:
     note = "already done" if done.already_done else ""
     return Outcome(
         label, "done", found["return"], found["success"], found["episodes"], found.get("seconds"),
-        done.folder, note,
+        done.folder, note, found.get("held_out", {}).get("error"),
     )  # fmt: skip
 
 
@@ -89,7 +92,7 @@ def _folder(run: RunConfig) -> Path | None:
 
     What it is called by, its hash, is only known once its base and its data have been read.
     """
-    place: Path = Path(run["out"]) / run["env"] / run.algorithm
+    place: Path = Path(run["out"]) / (run["env"] or NO_TASK) / run.algorithm
     folders: list[Path] = sorted(place.glob(f"*/seed{run['seed']}"))
     for folder in folders:
         try:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -20,7 +21,16 @@ from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work
 from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
 from trimtab.benchmarks.suites.space import asked_for
-from trimtab.benchmarks.suites.study import SCORES, Study, Trial, check_optuna, score_of, study_name
+from trimtab.benchmarks.suites.study import (
+    DIRECTIONS,
+    HELD_OUT,
+    SCORES,
+    Study,
+    Trial,
+    check_optuna,
+    score_of,
+    study_name,
+)
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import command_line
@@ -80,6 +90,11 @@ def search(
     _check(how)
     words, space, runs = asked_for(overrides)
     _check_score(how.score, runs)
+    if how.score == HELD_OUT and how.direction == DIRECTIONS[0]:
+        raise TrimtabError(
+            f"hydra.sweeper.score={HELD_OUT}: the smaller it is the better; add "
+            f"hydra.sweeper.direction={DIRECTIONS[1]}"
+        )
     own = [word for word in words if not word.startswith("out=")]
     about = {
         "words": sorted(own), "space": space, "direction": how.direction, "score": how.score,
@@ -122,18 +137,28 @@ def _check_score(score: str, runs: Sequence[RunConfig]) -> None:
         TrimtabError: naming the task whose results have not.
     """
     for run in runs:
-        task = get_spec(run["env"], **checked_names(run["env_options"] or {}))
-        success = None if task.success_key is None else 0.0
-        if score_of(score, {"return": 0.0, "success": success}) is None:
+        summary = _summary_like(run)
+        if score_of(score, summary) is None:
             others = " or ".join(
                 f"hydra.sweeper.score={name}"
                 for name in SCORES
-                if score_of(name, {"return": 0.0, "success": success}) is not None
+                if score_of(name, summary) is not None
             )
             raise TrimtabError(
-                f"hydra.sweeper.score={score}: {task.id} has no {score}, so no trial would have a "
-                f"score; write {others}"
+                f"hydra.sweeper.score={score}: {run['env'] or 'a run without a task'} has no "
+                f"{score}, so no trial would have a score; write "
+                f"{others or f'hydra.sweeper.score={HELD_OUT}, and holdout=0.1'}"
             )
+
+
+def _summary_like(run: RunConfig) -> dict[str, Any]:
+    """Return what a run's result has of each score, as far as it will have it."""
+    total = success = None
+    if run["env"] is not None:
+        task = get_spec(run["env"], **checked_names(run["env_options"] or {}))
+        total, success = 0.0, None if task.success_key is None else 0.0
+    held_out = {} if run["holdout"] is None else {"held_out": {"error": 0.0}}
+    return {"return": total, "success": success, **held_out}
 
 
 def _to_do(study: Study, how: Search) -> Iterator[Trial]:

@@ -19,6 +19,7 @@ from trimtab.files import atomic_write_json, read_json, sha256_json
 
 __all__ = [
     "DIRECTIONS",
+    "HELD_OUT",
     "SAMPLERS",
     "SCORES",
     "Study",
@@ -28,6 +29,8 @@ __all__ = [
     "study_name",
 ]
 
+HELD_OUT = "held_out_error"
+"""Name of the score that is better the smaller it is."""
 DIRECTIONS = ("maximize", "minimize")
 _FILE = "study.json"
 _STATES = ("running", "done", "failed")
@@ -39,9 +42,14 @@ SAMPLERS: Mapping[str, Callable[[Any, int], Any]] = {
 """What chooses the trials, by the name that ``hydra.sweeper.sampler`` takes."""
 
 
+def _return(summary: Mapping[str, Any]) -> float:
+    total = summary["return"]
+    return math.nan if total is None else float(total)
+
+
 def _either(summary: Mapping[str, Any]) -> float:
     success = summary["success"]
-    return float(summary["return"] if success is None else success)
+    return _return(summary) if success is None else float(success)
 
 
 def _success(summary: Mapping[str, Any]) -> float:
@@ -52,7 +60,8 @@ def _success(summary: Mapping[str, Any]) -> float:
 SCORES: Mapping[str, Callable[[Mapping[str, Any]], float]] = {
     "auto": _either,
     "success": _success,
-    "return": lambda summary: float(summary["return"]),
+    "return": _return,
+    HELD_OUT: lambda summary: float(summary.get("held_out", {}).get("error", math.nan)),
 }
 """What is searched for, of a run's last evaluation, by its name."""
 

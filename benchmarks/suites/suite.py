@@ -110,6 +110,8 @@ class Suite:
                 try:
                     found[job.name] = config = compose_run(words)
                     check_uses(config)
+                    if config["env"] is None:
+                        raise TrimtabError("a suite compares scores in tasks; add env=…")
                     declared(config["env"], checked_names(config["env_options"] or {}))
                 except TrimtabError as error:
                     raise TrimtabError(f"suite {self.name}: {job.name}: {error}") from error

@@ -57,7 +57,8 @@ from trimtab.policies.runtime import PolicyRunner
 
 _REQUIRED = ("env", "control_rate", "act_steps")
 _OPTIONAL = (
-    "env_options", "env_horizon", "fingerprint", "obs_names", "action_names", "training",
+    "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units", "action_names",
+    "action_units", "training",
 )  # fmt: skip
 _KNOWN = _REQUIRED + _OPTIONAL
 
@@ -92,8 +93,10 @@ def save_bundle(
         folder: where the bundle goes; an older bundle there is replaced.
         contract: what the policy itself does not know. Needed: ``env`` (id), ``control_rate`` (Hz
             or None), ``act_steps`` (actions played from each chunk). Optional: ``env_options``,
-            ``env_horizon`` (steps), ``fingerprint``, ``obs_names`` and ``action_names`` (in order),
-            ``training`` (provenance: algorithm, dataset, base, seed, steps, config_hash, packages).
+            ``env_horizon`` (steps), ``fingerprint``, ``obs_names``, ``obs_units``, ``action_names``
+            and ``action_units`` (a text for each dimension, in order; those of observations count
+            for a flat one), ``training`` (provenance: algorithm, dataset, base, seed, steps,
+            config_hash, packages).
         results: rows of the model card's table of results, by name.
         onnx: whether to write ``policy.onnx``; without it the bundle opens with torch only.
 
@@ -299,7 +302,7 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
         "version": VERSION,
         "policy": policy.config(),
         "inputs": {
-            **_observed(policy, units, given.get("obs_names")),
+            **_observed(policy, units, given),
             "noise": {
                 "dtype": "float32",
                 "shape": ["batch", *policy.noise_shape],
@@ -312,8 +315,8 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
             "action": {
                 "dtype": "float32",
                 "shape": ["batch", spec.horizon, spec.action_dim],
-                "units": units,
-                "order": _order(given.get("action_names"), spec.action_dim, "action_names"),
+                "units": _listed(given, "action_units", spec.action_dim) or units,
+                "order": _listed(given, "action_names", spec.action_dim) or "index",
                 "low": list(spec.action_low),
                 "high": list(spec.action_high),
             }
@@ -339,7 +342,7 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _observed(policy: Policy, units: str, names: Any) -> dict[str, Any]:
+def _observed(policy: Policy, units: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the contract says of each part of an observation; a flat one is one part."""
     spec, found = policy.spec, {}
     for name, part in spec.layout.items():
@@ -348,8 +351,8 @@ def _observed(policy: Policy, units: str, names: Any) -> dict[str, Any]:
         found[name] = {
             "dtype": part.dtype,
             "shape": ["batch", *past, *part.shape],
-            "units": _units(part, units),
-            "order": _order(names, part.size, "obs_names") if flat else "index",
+            "units": flat and _listed(given, "obs_units", part.size) or _units(part, units),
+            "order": flat and _listed(given, "obs_names", part.size) or "index",
             **({} if part.given is None else {"given": part.given}),
             **({"remembered": part.remembered} if part.remembered else {}),
         }
@@ -362,12 +365,14 @@ def _units(part: Part, units: str) -> str:
     return units if part.given is None else "chosen by the user"
 
 
-def _order(names: Any, count: int, what: str) -> list[str] | str:
-    if names is None:
-        return "index"
-    if len(names) != count:
-        raise TrimtabError(f"bundle contract: {what} has {len(names)} names for {count} dimensions")
-    return [str(name) for name in names]
+def _listed(given: Mapping[str, Any], key: str, count: int) -> list[str] | None:
+    """Return the texts of an entry of the contract, one a dimension; None where it is not there."""
+    texts = given.get(key)
+    if texts is None:
+        return None
+    if len(texts) != count:
+        raise TrimtabError(f"bundle contract: {key} has {len(texts)} texts for {count} dimensions")
+    return [str(text) for text in texts]
 
 
 def _packages() -> dict[str, str]:

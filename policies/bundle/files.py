@@ -191,6 +191,19 @@ def _parts(inputs: Mapping[str, Any], history: int) -> dict[str, Part]:
     return found
 
 
+def described_in(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return names and units of a bundle's ``config.json``, as :func:`save_bundle` takes them."""
+    found = {}
+    for side, port in (
+        ("obs", config["inputs"].get(FLAT)),
+        ("action", config["outputs"]["action"]),
+    ):
+        for key, entry in (("names", "order"), ("units", "units")):
+            if port is not None and isinstance(port.get(entry), list):
+                found[f"{side}_{key}"] = port[entry]
+    return found
+
+
 def sealed(config: Mapping[str, Any], files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return ``config`` with the hashes of ``files``, and with a hash of itself."""
     body = {key: value for key, value in config.items() if key not in ("files", "sha256")}

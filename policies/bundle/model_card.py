@@ -70,7 +70,7 @@ def _contract(config: Mapping[str, Any]) -> dict[str, Any]:
         "history": f"{config['history']} observations" if "history" in config else "",
         "noise": f"{_shape(noise)} {noise['dtype']}, {noise['distribution']}; "
         f"{noise['deterministic']} for deterministic actions",
-        "action": f"{_shape(action)} {action['dtype']}, {action['units']}",
+        "action": f"{_shape(action)} {action['dtype']}, {_units(action)}",
         "action order": _order(action["order"]),
         "action limits": f"{action['low']} to {action['high']}",
         "chunking": f"{chunking['horizon']} actions predicted, {chunking['act_steps']} played",
@@ -85,12 +85,17 @@ def _contract(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(name: str, port: Mapping[str, Any]) -> dict[str, str]:
     """Return the rows about one thing that the policy reads, by what the card calls it."""
-    kind = f"{_shape(port)} {port['dtype']}, {port['units']}"
+    kind = f"{_shape(port)} {port['dtype']}, {_units(port)}"
     if "remembered" in port:
         return {f"memory {name}": f"{kind}; {port['given']:g} as an episode begins"}
     if "given" in port:
         return {f"input {name}": f"{kind}; {port['given']:g} unless it is chosen"}
     return {called(name): kind, f"{called(name)} order": _order(port["order"])}
+
+
+def _units(port: Mapping[str, Any]) -> str:
+    units = port["units"]
+    return units if isinstance(units, str) else f"in {', '.join(units)}"
 
 
 def _shape(port: Mapping[str, Any]) -> str:

@@ -215,7 +215,7 @@ def test_a_place_behind_links_in_a_circle(
         ({"act_step": 1}, "did you mean act_steps?"),
         ({"act_steps": 5}, "act_steps must be from 1 to the horizon 4"),
         ({"act_steps": None}, "malformed"),
-        ({"obs_names": ["x"]}, "1 names for 6"),
+        ({"obs_names": ["x"]}, "1 texts for 6"),
         ({"training": {"loss": float("nan")}}, "cannot be written as JSON"),
         ({"training": {"when": object()}}, "cannot be written as JSON"),
         ({"control_rate": -1.0}, "control_rate"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ from trimtab.benchmarks.board import ranks
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
 from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.runs import base
-from trimtab.benchmarks.runs.dataset import fitting_dataset
+from trimtab.benchmarks.runs.dataset import (
+    check_rewards_tell,
+    data_without_task,
+    fitting_dataset,
+)
 from trimtab.benchmarks.runs.folder import find_runs, is_run, read_result
 from trimtab.benchmarks.runs.judging import task_of
 from trimtab.benchmarks.runs.offline_judge import ESTIMATORS, Estimate, OfflineJudge
 from trimtab.benchmarks.runs.shapes import spec_of
+from trimtab.benchmarks.runs.without_task import has_task, spec_of_data
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.words import listed, nearest
 from trimtab.envs.registry import get_spec
@@ -70,6 +76,11 @@ def evaluate_offline(
                 f"evaluate: offline=true: {first.folder} and {bundle.folder} are of another task "
                 "or chunk length; give runs of one"
             )
+    if out and not has_task(first.config["env"]["id"]):
+        raise TrimtabError(
+            f"evaluate: out={out}: the policies in {place} were never played, so there is no true "
+            "return to rank them by; leave it out"
+        )
     judge = _judge(first, dataset, overrides, gamma, updates, seed)
     folders, bundles = _checked(judge, folders, bundles)
     _check_enough(out, place, folders)
@@ -156,12 +167,22 @@ def _judge(
     bundle: Bundle, dataset: str, overrides: list[str], discount: float, updates: int, seed: int
 ) -> OfflineJudge:
     """Return the judge of a bundle's task by a dataset, which must be of that task."""
-    task, options = task_of(bundle, None, None)
-    env = get_spec(task, **options)
-    words = [f"env={task}", "algorithm=bc", "policy=gaussian", f"dataset={dataset}", *overrides]
-    words += [f"env_options.{name}={value}" for name, value in options.items()]
-    data = fitting_dataset(compose_run(words), env)
-    spec = spec_of(env, int(bundle.config["chunking"]["act_steps"]), "flat")
+    words = ["algorithm=bc", "policy=gaussian", f"dataset={dataset}", *overrides]
+    act_steps = int(bundle.config["chunking"]["act_steps"])
+    if has_task(bundle.config["env"]["id"]):
+        task, options = task_of(bundle, None, None)
+        env = get_spec(task, **options)
+        words += [f"env={task}", *(f"env_options.{key}={x}" for key, x in options.items())]
+        data = fitting_dataset(compose_run(words), env)
+    else:
+        config = compose_run(words)
+        data = data_without_task(config)
+        check_rewards_tell(data, "an estimator")
+        env, _ = spec_of_data(config, data)
+        trained = bundle.policy.spec.action_low, bundle.policy.spec.action_high
+        env = replace(env, action_low=trained[0], action_high=trained[1])
+        base.check_base_fits(bundle, spec_of(env, act_steps), env, called="policy")
+    spec = spec_of(env, act_steps, "flat")
     return OfflineJudge(data, spec, discount=discount, updates=updates, seed=seed)
 
 

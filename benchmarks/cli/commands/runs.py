@@ -64,7 +64,7 @@ def _list(where: str, other: str, format: str) -> int:
 
 def _row(line: Line, place: Path) -> dict[str, Any]:
     """Return a line of the table; the run by its path in the folder that was asked for."""
-    score = None if line.return_ is None else score_words(line.return_, line.success)
+    score = score_words(line.return_, line.success, line.held_out)
     settings = " ".join(f"{name}={text_of(value)}" for name, value in line.settings.items())
     path = Path(line.run)
     return {

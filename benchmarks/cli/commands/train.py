@@ -136,7 +136,7 @@ def _print_outcomes(outcomes: Sequence[Outcome], called: str = "runs") -> None:
 
 
 def _row(outcome: Outcome) -> dict[str, str]:
-    score = "" if outcome.return_ is None else score_words(outcome.return_, outcome.success)
+    score = score_words(outcome.return_, outcome.success, outcome.held_out)
     return {
         "settings": outcome.label,
         "state": outcome.state,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -36,6 +37,7 @@ from trimtab.datasets.formats.lerobot.metadata import (
     split_masks,
     widths_of,
 )
+from trimtab.datasets.formats.lerobot.names import feature_names
 from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.lerobot.writer import (
     ACTION,
@@ -50,6 +52,7 @@ from trimtab.datasets.formats.lerobot.writer import (
     loses,
     save,
 )
+from trimtab.datasets.formats.naming import NAMES
 from trimtab.datasets.formats.own import Own, flag_ends, flags_of, need, no_reward, parse
 from trimtab.datasets.io.parquet import read_table
 from trimtab.errors import TrimtabError
@@ -127,6 +130,7 @@ def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
             findings += time_findings(arrays, slices, info)
     robot = info.get("robot_type")
     recipe.update({"robot_type": robot} if isinstance(robot, str) else {})
+    recipe[NAMES] = feature_names(info["features"], _observed(widths), widths)
     rate = float(info["fps"])
     contents = contents_of(
         path, episodes, own, left_out=left_out, recipe=recipe, control_rate=rate, hints=hints,
@@ -135,13 +139,18 @@ def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
     return contents, Frames(path, info, cameras, numbers, own)
 
 
+def _observed(features: Iterable[str]) -> list[str]:
+    """Return those features that are observed, in the order in which they are joined."""
+    below = sorted(name for name in features if name.startswith(OBSERVATION))
+    return [n for n in _FIRST if n in below] + [n for n in below if n not in _FIRST]
+
+
 def _matrix(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array[:, None] if array.ndim == 1 else array
 
 
 def _stranger_episodes(arrays: Arrays, slices: list[slice], where: str) -> LazyEpisodes:
-    below = sorted(name for name in arrays if name.startswith(OBSERVATION))
-    names = [n for n in _FIRST if n in below] + [n for n in below if n not in _FIRST]
+    names = _observed(arrays)
     used = {*names, ACTION, REWARD, *INDICES, DONE, TERMINATED, TRUNCATED}
     infos = {name: array for name, array in arrays.items() if name not in used}
     if SUCCESS in infos:

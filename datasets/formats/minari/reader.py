@@ -25,6 +25,7 @@ from trimtab.datasets.formats.minari.metadata import (
     read_metadata,
 )
 from trimtab.datasets.formats.minari.spaces import Part
+from trimtab.datasets.formats.naming import NAMES, numbered
 from trimtab.datasets.formats.own import check_no_end_inside, flags_of
 from trimtab.datasets.io.hdf5 import REOPEN, child, children, opened, read_array, read_file
 from trimtab.datasets.io.sandbox import Read, Received
@@ -71,6 +72,10 @@ def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     order, left_out = _chosen(metadata, hints.get("keys", ""), f"dataset {path}")
     if left_out:
         fields["recipe"]["left_out"] = left_out
+    if "trimtab_recipe" not in metadata and order != [""]:
+        parts = {part.path: part for part in observation_parts(metadata, f"dataset {path}") or []}
+        named = [(key.replace("/", "."), parts[key].width) for key in order]
+        fields["recipe"][NAMES] = {"observation": numbered(named)}
     episodes: Sequence[Episode]
     if _OURS in metadata:
         _check_untouched(metadata, file_path)

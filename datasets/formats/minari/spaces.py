@@ -36,6 +36,11 @@ class Part:
     choices: tuple[tuple[int, int], ...] = ()
     vector: bool = True
 
+    @property
+    def width(self) -> int:
+        """How many numbers it is in a flat observation."""
+        return sum(count for _, count in self.choices) or math.prod(self.shape)
+
     def rows(self, stored: npt.NDArray[Any], place: str) -> npt.NDArray[Any]:
         """Return stored rows ``[T+1, ...]`` as vectors ``[T+1, D]``, flat as Gymnasium has them.
 

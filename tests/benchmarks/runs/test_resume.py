@@ -24,6 +24,7 @@ from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.core import segments
 from trimtab.benchmarks.core.checkpoint import Checkpoints, load_checkpoint
 from trimtab.benchmarks.runs import run as loop
+from trimtab.benchmarks.runs.evaluate import Evaluator
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.catalog import family_of
@@ -256,7 +257,7 @@ def test_told_to_end_during_an_evaluation_repeats_it(
 ) -> None:
     words = words_of(tiny, "ppo", tmp_path)
     monkeypatch.setattr(loop, "LOG_EVERY", 20)
-    judge, calls = loop.Evaluator.judge, []
+    judge, calls = Evaluator.judge, []
 
     def interrupted(evaluator: Any, *args: Any, **keywords: Any) -> Any:
         calls.append(evaluator)
@@ -264,7 +265,7 @@ def test_told_to_end_during_an_evaluation_repeats_it(
             os.kill(os.getpid(), signal.SIGTERM)
         return judge(evaluator, *args, **keywords)
 
-    monkeypatch.setattr(loop.Evaluator, "judge", interrupted)
+    monkeypatch.setattr(Evaluator, "judge", interrupted)
     with pytest.raises(Stopped, match="its state is saved, run the same command to go on"):
         train(compose_run(words))
     folder = run_folder(tmp_path)
