@@ -82,9 +82,12 @@ class Trials:
     Attributes:
         propose: returns the next trial, or None where there is none left, which ends the phase. The
             answer follows from the method's state alone, and asking changes nothing.
+        episodes: those of each trial that will be proposed, in order, where that is known before:
+            so a run can say how much of the search its steps hold.
     """
 
     propose: Callable[[], Trial | None]
+    episodes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

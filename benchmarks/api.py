@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
-from trimtab.benchmarks.board.sources import collect
+from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs import train as runs
@@ -227,7 +227,8 @@ def leaderboard(
     """Compute tables and their intervals from the raw rows of runs.
 
     Args:
-        runs: a folder of runs, or its address, or one ``episodes.parquet``.
+        runs: a folder of runs, or its address, or one ``episodes.parquet``; or several of them in
+            one text, with commas between.
         out: folder to write the page, the figure and the tables to; None writes nothing.
         baseline: method that the others are compared with.
         metric: ``success`` or ``return``; None for success where a task has it.
@@ -239,8 +240,9 @@ def leaderboard(
     """
     folder = _path("leaderboard", "runs", runs)
     target = None if out is None else _path("leaderboard", "out", out)
-    with visible(folder, "runs") as place:
-        table, sources = collect(place)
+    with ExitStack() as stack:
+        places = [stack.enter_context(visible(place, "runs")) for place in named_places(folder)]
+        table, sources = collect(*places)
         board = boards.build(
             table,
             metric=metric,

@@ -20,6 +20,7 @@ from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.minari.metadata import METADATA_FILE, read_metadata
 from trimtab.datasets.formats.ogbench.rewards import same_scene
 from trimtab.datasets.formats.registry import recognise
+from trimtab.datasets.recording import attempts_of
 from trimtab.errors import TrimtabError
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "load_external",
     "load_file",
     "made_datasets",
+    "success_sentence",
     "summary",
 ]
 
@@ -217,12 +219,16 @@ def list_datasets(root: str | Path) -> list[dict[str, Any]]:
 def summary(dataset: Dataset) -> dict[str, Any]:
     """Return what is in ``dataset`` as JSON values.
 
-    ``return`` and ``length`` hold mean, min and max over episodes; ``success_rate`` is the share of
-    episodes with a success, None where success is not recorded; ranges are per dimension.
+    ``return`` and ``length`` hold mean, min and max over episodes; without rewards, that is where
+    all are equal (``only_reward``), ``return`` is None. ``success_rate`` is the share of episodes
+    with a success, None where success is not recorded; ``attempts`` the episodes that a recipe
+    which keeps successes alone has played for them, else None; ``attempt_success_rate`` is the
+    share of successes among those. Ranges are per dimension.
     """
     statistics = dataset.statistics()
     successes = [episode.success for episode in dataset.episodes]
     known = [value for value in successes if value is not None]
+    attempts = attempts_of(dataset)
     ends = np.array([(e.terminations[-1], e.truncations[-1]) for e in dataset.episodes])
     return {
         "id": dataset.id,
@@ -233,9 +239,14 @@ def summary(dataset: Dataset) -> dict[str, Any]:
         "obs_dim": dataset.obs_dim,
         "action_dim": dataset.action_dim,
         "control_rate": dataset.control_rate,
-        "return": _spread([episode.total_reward for episode in dataset.episodes]),
+        "return": None
+        if dataset.only_reward is not None
+        else _spread([episode.total_reward for episode in dataset.episodes]),
+        "only_reward": dataset.only_reward,
         "length": _spread([len(episode) for episode in dataset.episodes]),
         "success_rate": float(np.mean(known)) if known else None,
+        "attempts": attempts,
+        "attempt_success_rate": None if attempts is None else len(dataset) / attempts,
         "terminated": int(ends[:, 0].sum()),
         "truncated": int(ends[:, 1].sum()),
         "without_last_observation": sum(not e.last_observed for e in dataset.episodes),
@@ -250,6 +261,17 @@ def summary(dataset: Dataset) -> dict[str, Any]:
         "recipe": dict(dataset.recipe),
         "content_hash": dataset.content_hash,
     }
+
+
+def success_sentence(dataset: Dataset) -> str:
+    """Return in words how often what gathered a dataset has succeeded."""
+    attempts, total = attempts_of(dataset), len(dataset)
+    if attempts is not None:
+        return f"success: {total} of {attempts} attempts ({total / attempts:.0%}), which are kept"
+    known = [e.success for e in dataset.episodes if e.success is not None]
+    if not known:
+        return "success: the data does not record it"
+    return f"success: {sum(known)} of {len(known)} episodes ({np.mean(known):.0%})"
 
 
 def _spread(values: list[float] | list[int]) -> dict[str, float]:

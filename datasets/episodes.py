@@ -228,6 +228,13 @@ class Dataset:
         return int(self.episodes[0].actions.shape[1])
 
     @cached_property
+    def only_reward(self) -> float | None:
+        """The reward of every step if all are equal, such as 0 where none was recorded; or None."""
+        first = float(self.episodes[0].rewards[0])
+        varied = any((episode.rewards != first).any() for episode in self.episodes)
+        return None if varied else first
+
+    @cached_property
     def content_hash(self) -> str:
         """SHA-256 over names, seeds and arrays in order; the file format does not change it."""
         digest = ContentHash(self.id, self.env, self.env_options, self.action_low, self.action_high)

@@ -6,15 +6,15 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.findings import Finding, noted
 from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF
-from trimtab.datasets.formats.own import DOUBTS, missing_ends
+from trimtab.datasets.formats.own import missing_ends
 
 __all__ = ["Finding", "check"]
 
@@ -29,23 +29,6 @@ _CHANCE = 500  # orders of the successes, of which few are sorted
 _LIMIT_TOLERANCE = 1e-5  # of the action's range: float32 rounding is no violation
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a check found.
-
-    Attributes:
-        level: ``error`` (training on it is wrong) or ``warning`` (look at it).
-        code: stable name of the check.
-        where: episode, key and dimension concerned.
-        message: what is wrong and what to do.
-    """
-
-    level: Literal["error", "warning"]
-    code: str
-    where: str
-    message: str
-
-
 def check(dataset: Dataset) -> list[Finding]:
     """Return everything suspicious in ``dataset``; an empty list means nothing was found.
 
@@ -53,12 +36,13 @@ def check(dataset: Dataset) -> list[Finding]:
     ``normalised-observation``, ``repeated-end``, ``missing-end``, ``constant-action``,
     ``saturated-action``, ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``,
     ``ordered-episodes``, ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``, and
-    those of what the reader doubted: ``lost-precision``, ``missing-chunk``.
+    what the reader of a file noted: ``missing-frames``, ``control-rate``, ``stale-mask``,
+    ``missing-chunk``, ``lost-precision``.
     """
     if not dataset.episodes:
         return [Finding("error", "no-episodes", dataset.id, "it has no episodes; make it again")]
     return [
-        *_doubts(dataset),
+        *noted(dataset.recipe),
         *_not_finite(dataset),
         *_observations(dataset),
         *_normalised(dataset),
@@ -70,11 +54,6 @@ def check(dataset: Dataset) -> list[Finding]:
         *_order(dataset),
         *_ends(dataset),
     ]
-
-
-def _doubts(dataset: Dataset) -> Iterator[Finding]:
-    for fields in dataset.recipe.get(DOUBTS, []):
-        yield Finding(*fields)
 
 
 def _not_finite(dataset: Dataset) -> Iterator[Finding]:

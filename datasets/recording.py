@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.datasets.episodes import COST, Episode
+from trimtab.datasets.episodes import COST, Dataset, Episode
 from trimtab.errors import TrimtabError
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "HopelessError",
     "Wanted",
     "Watcher",
+    "attempts_of",
     "play",
     "record",
     "select",
@@ -109,8 +110,7 @@ def play(
         attempt: number of the attempt.
         success_key: key of ``info`` that tells success, or None.
     """
-    seeds = np.random.SeedSequence([seed, attempt]).generate_state(2)
-    env_seed, controller_seed = (int(x) for x in seeds)
+    env_seed, controller_seed = _seeds(seed, attempt)
     controller = make_controller(task, np.random.default_rng(controller_seed))
     space = env.action_space
     assert isinstance(space, gymnasium.spaces.Box)
@@ -142,6 +142,29 @@ def play(
         },
         seed=env_seed,
     )
+
+
+def _seeds(seed: int, attempt: int) -> tuple[int, int]:
+    """Return the seeds of an attempt's environment and of its controller."""
+    env_seed, controller_seed = np.random.SeedSequence([seed, attempt]).generate_state(2)
+    return int(env_seed), int(controller_seed)
+
+
+def attempts_of(dataset: Dataset) -> int | None:
+    """Return how many attempts a recipe that keeps successes alone has taken for a dataset.
+
+    It follows from the seed of the last episode that was kept. None for other data.
+    """
+    recipe, last = dataset.recipe, dataset.episodes[-1].seed
+    seed, whole = recipe.get("seed"), recipe.get("episodes") in (None, len(dataset))
+    if recipe.get("only_successful") is not True or last is None or not whole:
+        return None
+    if type(seed) is not int or seed < 0:
+        return None
+    for attempt in range(_MOST_ATTEMPTS * (len(dataset) + _PATIENCE)):
+        if _seeds(seed, attempt)[0] == last:
+            return attempt + 1
+    return None
 
 
 def select(

@@ -132,7 +132,8 @@ def _unknown(id: str) -> str:
     known, opened = list_envs(), _open_families().values()
     lower = {name.lower(): name for name in known}
     by_task = {name.lower().split("/", 1)[1]: name for name in known}
-    near = difflib.get_close_matches(id.lower(), [*lower, *by_task], 1, 0.3)
+    by_task = {name.partition("-v")[0]: id for name, id in by_task.items()} | by_task
+    near = difflib.get_close_matches(id.lower(), [*lower, *by_task], 1, 0.6)
     hint = (lower | by_task)[near[0]] if near else ""
     elsewhere = [found for family in opened if (found := family.nearest(id)) is not None]
     if elsewhere and id.lower() not in by_task:

@@ -33,12 +33,13 @@ def interval(value: dict[str, float], digits: int = 2, *, signed: bool = False) 
 
 def gains(board: Any) -> Iterator[tuple[str, ...]]:
     """Yield the lines of a table of success rates and gains."""
-    yield "task", "method", "success", "gain"
+    yield "task", "method", "success", "gain", "over"
     by_env = {env["env"]: env["entries"] for env in board["tables"]}
     for env in ORDER:
         for entry in by_env[env]:
             gain = interval(entry["difference"], signed=True) if entry["difference"] else ""
-            yield f"`{env}`", entry["label"], interval(entry["mean"]), gain
+            over = entry["baseline"] or ""
+            yield f"`{env}`", entry["label"], interval(entry["mean"]), gain, over
 
 
 def parity(board: Any) -> Iterator[tuple[str, ...]]:

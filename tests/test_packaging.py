@@ -214,26 +214,46 @@ def test_installed_wheel_lists_what_the_tree_lists(
     assert ended.value.code == 0 and capfd.readouterr().out == alone
 
 
-def followed(page: Path, files: int, installed: Path, tmp_path: Path) -> str:
-    """Write the files of a page and run its commands in order; return what they print."""
+def followed(page: Path, installed: Path, place: Path, files: int) -> str:
+    """Write the files of a page, carry out its commands with the wheel alone; return what it said.
+
+    Args:
+        page: the document.
+        installed: folder of the wheel.
+        place: an empty folder.
+        files: how many files the page has.
+    """
     text = page.read_text(encoding="utf-8")
-    blocks = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == files
-    for name, body in blocks:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(body)
+    found = re.findall(r"^```\w+ file=(\S+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == files
+    for name, body in found:
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_text(body)
     commands = re.findall(r"^```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    (tmp_path / "bin").mkdir()
+    (place / "bin").mkdir()
     for name, words in (("python", ""), ("trimtab", "-m trimtab.benchmarks.cli.main")):
-        script = tmp_path / "bin" / name
+        script = place / "bin" / name
         script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
         script.chmod(0o755)
-    search = f"export PATH={tmp_path}/bin:$PATH"
-    return run("bash", "-ec", "\n".join([search, *commands]), cwd=tmp_path, path=installed)
+    search = f"export PATH={place}/bin:$PATH"
+    return run("bash", "-ec", "\n".join([search, *commands]), cwd=place, path=installed)
+
+
+def test_a_suite_of_ones_own_is_planned_run_and_compared(
+    installed: Path, root: Path, tmp_path: Path
+) -> None:
+    told = followed(root / "docs" / "suites.md", installed, tmp_path, 4)
+    assert re.search(r"^success: 6 of \d+ attempts \(", told, re.MULTILINE)
+    assert "algorithm.noise: 0.02" in told
+    assert "4 runs, 400 updates and 0 environment steps" in told
+    (sentence,) = re.findall(r"^smoothed_bc .* bc in robotics/PointMaze.*$", told, re.MULTILINE)
+    assert "paired by the 2 seeds" in sentence and "95 percent interval" in sentence
+    table = (tmp_path / "table.tex").read_text()
+    assert r"smoothed\_bc & " in table and table.count(r"\toprule") == 1
 
 
 def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_path: Path) -> None:
-    told = followed(root / "docs" / "own-data.md", 3, installed, tmp_path)
+    told = followed(root / "docs" / "own-data.md", installed, tmp_path, 3)
     errors = dict(re.findall(r"(error|nearest neighbour|mean action) ([\d.]+)", told))
     assert float(errors["error"]) < float(errors["nearest neighbour"])
     assert "observes ['shoulder', 'elbow', 'shoulder_mark', 'elbow_mark'] ['rad', 'rad'" in told
@@ -271,7 +291,7 @@ def test_files_of_others_become_bundles(installed: Path, root: Path, tmp_path: P
 
 
 def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Path) -> None:
-    told = followed(root / "docs" / "first-hour.md", 6, installed, tmp_path)
+    told = followed(root / "docs" / "first-hour.md", installed, tmp_path, 6)
     assert "no fault found" in told and "smoothed_bc" in told
     (reached,) = re.findall(r"reached the mark in (\d+) of 10 episodes", told)
     assert int(reached) >= 8

@@ -200,6 +200,19 @@ def test_the_arena_s_tables_are_recomputed_from_its_rows(arena: Arena, tmp_path:
             assert alike(path.read_text(), committed)
 
 
+def test_a_gain_is_the_same_in_the_arena_and_on_the_leaderboard(arena: Arena) -> None:
+    """Also where the frozen base has more seeds than what starts from it."""
+    board = json.loads((RESULTS / "arena" / "leaderboard.json").read_text())
+    entries = {one["config_hash"]: one for table in board["tables"] for one in table["entries"]}
+    compared = uneven = 0
+    for row in (row for contest in arena.contests for row in contest.rows if row.gain is not None):
+        entry = entries[row.config_hash]
+        if str(entry["baseline"]).startswith("frozen"):
+            assert entry["difference"] == pytest.approx(row.gain._asdict())
+            compared, uneven = compared + 1, uneven + (len(row.seeds) == 3)
+    assert compared > 150 and uneven > 50
+
+
 def test_the_arena_s_scores_are_those_of_its_rows(arena: Arena) -> None:
     rows = collect_episodes(RESULTS / "arena" / "episodes.parquet").to_pylist()
     doors = [contest for contest in arena.contests if contest.task == "doors"]

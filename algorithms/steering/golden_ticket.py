@@ -84,7 +84,8 @@ class GoldenTicket(Algorithm):
                 f"offline_steps={budget.offline_steps}: golden_ticket learns nothing from data; "
                 "leave it out"
             )
-        feed = Trials(self.propose)
+        first = (self.episodes,) * self.tickets.count
+        feed = Trials(self.propose, first + (self.final_episodes,) * self.tickets.finalists)
         return (Phase("search", budget.online_steps, "steps", feed, self.update),)
 
     def propose(self) -> Trial | None:

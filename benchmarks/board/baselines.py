@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 from trimtab.benchmarks.board.groups import Group
+from trimtab.benchmarks.board.stats import Array
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.errors import TrimtabError
 
-__all__ = ["Baselines", "baseline_of", "check_names", "known_among"]
+__all__ = ["Baselines", "baseline_of", "check_names", "known_among", "last_scores"]
 
 Baselines = Mapping[str, str | None] | str | None
 """One name for all methods, or one for each; None leaves every method with its frozen base."""
@@ -37,11 +38,7 @@ def check_names(baselines: Baselines, groups: Sequence[Group]) -> None:
     known = sorted({name for group in groups for name in (group.label, group.algorithm)})
     for name in named:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise TrimtabError(
-                f"leaderboard: no method is called {name!r}, did you mean {near!r}? "
-                f"There are: {', '.join(known)}"
-            )
+            raise TrimtabError(f"leaderboard: no method is called {name!r}; {nearest(name, known)}")
 
 
 def baseline_of(
@@ -69,3 +66,16 @@ def baseline_of(
             f"{' or '.join(other.label for other in found)}."
         )
     return found[0] if len(found) == 1 else None
+
+
+def last_scores(one: Group, other: Group) -> tuple[dict[int, Array], dict[int, Array]]:
+    """Return the last scores of two configurations, of the seeds that both have, if there are two.
+
+    A seed is a base, and what else both start from. One that only one side has says nothing of
+    their difference. Every gain that is shown anywhere is that of these scores.
+    """
+    ours, theirs = one.last(), other.last()
+    both = sorted(ours.keys() & theirs.keys())
+    if len(both) < 2:
+        return ours, theirs
+    return {seed: ours[seed] for seed in both}, {seed: theirs[seed] for seed in both}

@@ -23,6 +23,7 @@ from trimtab.benchmarks.board.groups import (
 from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import EnvTable, Leaderboard, Metric
 from trimtab.benchmarks.board.numbers import Numbers, aggregates_of
+from trimtab.benchmarks.board.recorded import check_recorded
 from trimtab.benchmarks.board.remarks import early_ends, remarks
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.sources import Sources
@@ -77,13 +78,15 @@ def build(
 
     Raises:
         TrimtabError: if there is no row, rows of one environment have different physics, a score is
-            missing or not finite, or a baseline or kind of interval is unknown.
+            missing, not finite or another than a run's result recorded, or a baseline or kind of
+            interval is unknown.
     """
     kind = kind_of(intervals, repetitions, seed)
     if table.num_rows == 0:
         raise TrimtabError("leaderboard: no episode rows; evaluate a run first")
     notes: list[str] = []
     known = sources or Sources()
+    check_recorded(table, known)
     table = with_physics(newest_revisions(table, notes), physics, notes)
     fingerprints = one_physics(table, known, physics)
     metrics = {env: metric_of(table, env, metric) for env in fingerprints}
@@ -99,7 +102,7 @@ def build(
         ]
         entries.sort(key=lambda entry: (-entry.iqm.value, -entry.mean.value, entry.label))
         tables.append(EnvTable(env, metrics[env], fingerprint, tuple(entries)))
-    notes += [*remarks(tables), *early_ends(table), *known.notes]
+    notes += [*remarks(tables, known), *early_ends(table), *known.notes]
     suites = sorted({str(x) for x in table["suite"].unique().to_pylist() if x is not None})
     return Leaderboard(
         title=title or "Leaderboard" + (f": {', '.join(suites)}" if suites else ""),
@@ -168,7 +171,7 @@ def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
 
 def print_table(leaderboard: Leaderboard, console: Console) -> None:
     """Print the tables to a terminal, with fewer columns than the files have."""
-    shown = ("Method", "Mean [95%]", "Best", "Gain [95%]", "Trained for", "Seeds")
+    shown = ("Method", "Mean [95%]", "Best", "Gain [95%]", "Baseline", "Trained for", "Seeds")
     console.print(leaderboard.title, style="bold", markup=False, highlight=False)
     for table in leaderboard.tables:
         view = RichTable(

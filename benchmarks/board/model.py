@@ -8,7 +8,7 @@ maximum over noisy checkpoints, hence optimistic, and shown beside the last and 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
@@ -20,10 +20,16 @@ from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.benchmarks.board.wording import AGGREGATE_READING, METRIC_NAMES, READING
 from trimtab.benchmarks.core.numerals import number_text
 
-__all__ = ["EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run"]
+__all__ = ["EnvTable", "Entry", "Leaderboard", "Metric", "Point", "Run", "decimals"]
 
 Metric = Literal["success", "return"]
 """What an environment is scored by."""
+
+
+def decimals(metric: Metric, scores: Sequence[float]) -> int:
+    """Return the decimals that scores of one table are shown with at least."""
+    largest = max(map(abs, scores))
+    return 2 if metric == "success" or largest < 10 else int(largest < 100)
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,7 @@ class EnvTable:
     @property
     def digits(self) -> int:
         """Decimals that numbers of this table are shown with."""
-        largest = max(abs(entry.mean.value) for entry in self.entries)
-        return 2 if self.metric == "success" or largest < 10 else int(largest < 100)
+        return decimals(self.metric, [entry.mean.value for entry in self.entries])
 
     def cells(self, entry: Entry) -> dict[str, str]:
         """Return what a table shows of a row, by column heading."""

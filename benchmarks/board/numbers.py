@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.benchmarks.board.across import Aggregate
+from trimtab.benchmarks.board.baselines import last_scores
 from trimtab.benchmarks.board.groups import Evaluations, Group
 from trimtab.benchmarks.board.intervals.kinds import IntervalKind
 from trimtab.benchmarks.board.model import Entry, EnvTable, Point, Run
@@ -52,11 +53,11 @@ class Numbers:
             mean=self.kind.mean(ours, self.rate),
             best=float(np.mean([run.best for run in runs])),
             curve=self._curve(evaluations),
-            **(self._comparison(last, baseline) if baseline else {}),
+            **(self._comparison(group, baseline) if baseline else {}),
         )
 
-    def _comparison(self, ours: dict[int, Array], baseline: Group) -> dict[str, Any]:
-        theirs = baseline.last()
+    def _comparison(self, group: Group, baseline: Group) -> dict[str, Any]:
+        ours, theirs = last_scores(group, baseline)
         ours_means = {seed: float(scores.mean()) for seed, scores in ours.items()}
         base_means = {seed: float(scores.mean()) for seed, scores in theirs.items()}
         level = float(np.mean(list(base_means.values())))  # for a seed that has no partner

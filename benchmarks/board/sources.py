@@ -6,7 +6,9 @@ they differ, and runs that are not in a table whole.
 
 from __future__ import annotations
 
+import dataclasses
 import glob
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,17 +21,19 @@ from trimtab.benchmarks.runs.folder import (
     EPISODES,
     Look,
     find_runs,
+    is_run,
     look,
     named_runs,
     read_provenance,
 )
-from trimtab.benchmarks.runs.rows import SUITE_NOTE, collect_episodes, episode_files
+from trimtab.benchmarks.runs.rows import PROGRESS, SUITE_NOTE, collect_files, episode_files
 from trimtab.benchmarks.runs.settings_of import identity_words
 from trimtab.benchmarks.runs.shards import check_shards, check_whole
+from trimtab.benchmarks.settings.words import listed
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 
-__all__ = ["CONFIGURATIONS", "Sources", "collect", "sources_of"]
+__all__ = ["CONFIGURATIONS", "Sources", "collect", "named_places", "sources_of"]
 
 CONFIGURATIONS = "configurations.json"
 """Beside published rows: the identity document of each hash."""
@@ -46,6 +50,7 @@ class Sources:
         notes: on runs that are unfinished or broken.
         baselines: where the rows are a suite's own, what it compares its methods with.
         unplayed: finished runs without a task, which have no rows.
+        results: what ``result.json`` of each finished run says, by hash and seed.
     """
 
     folders: Mapping[tuple[str, int], Path] = field(default_factory=dict)
@@ -53,6 +58,7 @@ class Sources:
     notes: tuple[str, ...] = ()
     baselines: Mapping[str, str | None] = field(default_factory=dict)
     unplayed: tuple[Path, ...] = ()
+    results: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
 
     def newest(self, runs: Iterable[tuple[str, int]]) -> float:
         """Return when the newest of some runs was evaluated, as seconds; 0 where none is known."""
@@ -60,32 +66,73 @@ class Sources:
         return max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
 
 
-def collect(place: Path) -> tuple[pa.Table, Sources]:
-    """Return all rows in a file or below a folder, and where they come from.
+def named_places(runs: str) -> list[str]:
+    """Return the places that ``runs=`` names: one, or several with commas between them."""
+    if "," not in runs or os.path.lexists(runs):
+        return [runs]
+    return listed(runs)
+
+
+def collect(*places: Path) -> tuple[pa.Table, Sources]:
+    """Return all rows in files or below folders, and where they come from.
+
+    Rows of one run that are in several places count once; what a suite compares is only known
+    where a single place is given.
 
     Raises:
-        TrimtabError: if there is no row, a file of rows is damaged, or a part of an evaluation is
-            there twice or is missing.
+        TrimtabError: if a place has no row, a file of rows is damaged, two places contradict each
+            other, or a part of an evaluation is there twice or is missing.
     """
-    if place.is_dir():
-        check_shards(place)
-    elif not place.exists() and glob.has_magic(str(place)):
+    known = [_known_of(place) for place in places]
+    for place, one in zip(places, known, strict=True):
+        if one.unplayed and len(one.unplayed) == len(one.folders):
+            why = one.notes[-1]
+            raise TrimtabError(f"leaderboard: there is nothing to compare in {place}: {why}")
+    files = [file for place in places for file in _files_of(place)]
+    table = collect_files(files, Path(" and ".join(map(str, places))))
+    notes = [note for one in known for note in one.notes]
+    notes += [note for place in places for note in _missing(place, table)]
+    return table, Sources(
+        folders={run: folder for one in known for run, folder in one.folders.items()},
+        settings={digest: words for one in known for digest, words in one.settings.items()},
+        notes=tuple(notes),
+        baselines=_baselines_of(places[0]) if len(places) == 1 else {},
+        results={run: result for one in known for run, result in one.results.items()},
+    )
+
+
+def _files_of(place: Path) -> list[Path]:
+    """Return the files of rows in a place.
+
+    Raises:
+        TrimtabError: if there is none, or they are not whole.
+    """
+    if not place.exists() and glob.has_magic(str(place)):
         raise TrimtabError(f"leaderboard: {place} does not exist; {_without_pattern(place)}")
-    else:
+    if not place.is_dir():
         check_whole(place)
-    runs = find_runs(place) if place.is_dir() else []
-    known = sources_of(runs)
-    if runs and len(known.unplayed) == len(runs):
-        raise TrimtabError(f"leaderboard: there is nothing to compare in {place}: {known.notes[0]}")
-    if runs and not episode_files(place):
-        one = known.notes[0].removesuffix(".")  # without rows no run is done
+        return [place]
+    check_shards(place)
+    files, runs = episode_files(place), find_runs(place)
+    if runs and not files:
+        one = sources_of(runs).notes[0].removesuffix(".")  # without rows no run is done
         raise TrimtabError(
             f"leaderboard: no {EPISODES} below {place}; of its {len(runs)} run(s), {one}"
         )
-    table = collect_episodes(place)
-    published = _published(place)
-    settings = {**published, **known.settings}
-    return table, Sources(known.folders, settings, known.notes, _baselines_of(place))
+    if not files:
+        raise TrimtabError(
+            f"episodes: no {EPISODES} below {place}; name a folder of runs, or train first"
+        )
+    return files
+
+
+def _known_of(place: Path) -> Sources:
+    """Return what is known of the runs in a place, or of those of a suite whose tables it has."""
+    folder = place if place.is_dir() else place.parent
+    runs = find_runs(place) if place.is_dir() else [folder] if is_run(folder) else []
+    suite = _noted(folder)
+    known = sources_of(runs or [run for run in suite.values() if run.is_dir()])
+    return dataclasses.replace(known, settings={**_published(place), **known.settings})
 
 
 def _without_pattern(place: Path) -> str:
@@ -100,6 +147,7 @@ def sources_of(runs: Iterable[Path]) -> Sources:
     """Return what is known of the runs in some folders."""
     folders: dict[tuple[str, int], Path] = {}
     settings: dict[str, Mapping[str, Any]] = {}
+    results: dict[tuple[str, int], Mapping[str, Any]] = {}
     notes: list[str] = []
     unplayed: list[Path] = []
     for folder in runs:
@@ -113,15 +161,70 @@ def sources_of(runs: Iterable[Path]) -> Sources:
             folders[digest, int(seed)] = folder
         if words := identity_words(found.get("identity", {})):
             settings[digest] = words
-        seen = look(folder)
-        notes += _unfinished(seen)
-        unplayed += [folder] if _played_nothing(seen) else []
+        whole = look(folder)
+        if whole.state == "done" and whole.result["return"] is None:  # it had no task
+            unplayed.append(folder)
+        elif whole.state == "done" and str(seed).isdigit():
+            results[digest, int(seed)] = whole.result
+        notes += _unfinished(whole)
     if unplayed:
         notes.append(
             f"{len(unplayed)} run(s) learned from data alone, without a task to play, and are in "
             f"no table: {named_runs(unplayed)}; trimtab runs shows their held-out errors."
         )
-    return Sources(folders, settings, tuple(notes), unplayed=tuple(unplayed))
+    return Sources(folders, settings, tuple(notes), unplayed=tuple(unplayed), results=results)
+
+
+def _noted(folder: Path) -> dict[str, Path]:
+    """Return the folders of the runs of a suite whose tables lie in a folder, by run and seed.
+
+    They are named ``<run>/<seed>``. There are none where no table was made or its note is damaged.
+    """
+    try:
+        found = read_json(folder / SUITE_NOTE, "suite")
+    except TrimtabError:
+        return {}
+    runs = found.get("folders") if isinstance(found, dict) else None
+    named = runs.items() if isinstance(runs, dict) else ()
+    return {run: Path(path) for run, path in named if isinstance(path, str)}
+
+
+def _missing(place: Path, table: pa.Table) -> list[str]:
+    """Return a note on each suite of whose runs some have no rows here, with their seeds."""
+    there = {(row["config_hash"], row["seed"]) for row in
+             table.group_by(["config_hash", "seed"]).aggregate([]).to_pylist()}  # fmt: skip
+    notes = []
+    files = [*place.rglob(SUITE_NOTE), *place.rglob(PROGRESS)] if place.is_dir() else ()
+    for folder in sorted({file.parent for file in files} or {place.parent}):
+        lacking: dict[str, list[str]] = {}
+        for run, path in _noted(folder).items():
+            name, _, seed = run.rpartition("/")
+            if seed.isdigit() and (path.parent.name, int(seed)) not in there:
+                lacking.setdefault(name, []).append(seed)
+        for label in _waiting(folder):
+            name, _, seed = label.rpartition(" seed ")
+            lacking.setdefault(name, []).append(seed)
+        if lacking:
+            said = "; ".join(
+                f"{name} seed{'s' * (len(seeds) > 1)} {', '.join(dict.fromkeys(seeds))}"
+                for name, seeds in lacking.items()
+            )
+            notes.append(f"Missing of the suite {folder.name}: {said}.")
+    return notes
+
+
+def _waiting(folder: Path) -> list[str]:
+    """Return the runs of a suite that have not come to their end, as it calls them."""
+    try:
+        found = read_json(folder / PROGRESS, "progress")
+    except TrimtabError:
+        return []
+    runs = found.get("runs") if isinstance(found, dict) else None
+    return [
+        label
+        for label, run in (runs.items() if isinstance(runs, dict) else ())
+        if isinstance(run, dict) and run.get("state") != "done"
+    ]
 
 
 def _baselines_of(place: Path) -> dict[str, str | None]:
@@ -146,11 +249,6 @@ def _baselines_of(place: Path) -> dict[str, str | None]:
             "or remove it"
         )
     return noted or {}
-
-
-def _played_nothing(found: Look) -> bool:
-    """Return whether a run is at its end and had no task."""
-    return found.state == "done" and found.result["return"] is None
 
 
 def _unfinished(found: Look) -> list[str]:

@@ -20,16 +20,19 @@ from collections.abc import Callable, Sequence
 import trimtab
 from trimtab.benchmarks.cli.surroundings import (
     check_folder,
+    check_memory,
     check_renderer,
     check_streams,
+    limits_told,
     log_level,
 )
 from trimtab.benchmarks.cli.table import COMMANDS
-from trimtab.benchmarks.cli.words import Command, near, parse
+from trimtab.benchmarks.cli.words import Command, parse
 from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import add_plugin
 
@@ -102,7 +105,7 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
         check_folder()
         check_renderer()
         logging.basicConfig(level=log_level(), format="%(message)s")
-        with sigterm_as_exit(), in_a_line():
+        with sigterm_as_exit(), in_a_line(), limits_told():
             code = run(words)
         sys.stdout.flush()
     except TrimtabError as error:
@@ -177,11 +180,12 @@ def run(words: Sequence[str]) -> int:
         return 0
     name, rest = words[0], list(words[1:])
     if name not in COMMANDS:
-        raise TrimtabError(f"{name}: there is no such command; {near(name, COMMANDS)}")
+        raise TrimtabError(f"{name}: there is no such command; {nearest(name, COMMANDS)}")
     command = COMMANDS[name]
     if "--help" in rest or "-h" in rest:
         sys.stdout.write(explain(name, command, rest))
         return 0
+    check_memory()
     module, _, attribute = command.function.partition(":")
     if command.settings is None:
         function: Callable[..., int] = getattr(imported(module), attribute)

@@ -100,7 +100,7 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
             "no run can start from it"
         )
     elif summary.get("all_tried") is False:
-        console.print("the steps were spent before all was tried; online_steps= gives it more")
+        console.print(summary["spending"][-1])
 
 
 def _held_out(found: Mapping[str, Any]) -> str:

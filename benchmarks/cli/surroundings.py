@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from trimtab.errors import TrimtabError
+from trimtab.files import limit_reached
 
-__all__ = ["LOG", "check_folder", "check_renderer", "check_streams", "log_level"]
+__all__ = [
+    "LOG", "check_folder", "check_memory", "check_renderer", "check_streams", "limits_told",
+    "log_level",
+]  # fmt: skip
+
 
 LOG = "TRIMTAB_LOG"
+_LEAST_MEMORY = 3 << 29  # bytes of addresses
 _RENDERERS = {
     *("", "egl", "glx", "osmesa", "glfw", "cgl", "wgl"),
     *("on", "enable", "enabled", "true", "1", "off", "disable", "disabled", "false", "0"),
@@ -52,6 +61,38 @@ def check_folder() -> None:
         os.getcwd()
     except OSError as error:
         raise TrimtabError("the current folder was removed; change to another one") from error
+
+
+def check_memory() -> None:
+    """Check that the shell allows as much memory as torch and a simulator take to be imported.
+
+    With less, libraries abort the process, or fail for a reason that is none.
+
+    Raises:
+        TrimtabError: if it does not.
+    """
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most != resource.RLIM_INFINITY and most < _LEAST_MEMORY:
+        raise TrimtabError(
+            f"the shell allows {most / 2**30:.1f} GiB of memory, and what is imported takes "
+            f"{_LEAST_MEMORY / 2**30:.1f}; raise that with ulimit -v, or say ulimit -v unlimited"
+        )
+
+
+@contextmanager
+def limits_told() -> Iterator[None]:
+    """Tell in one line what fails because of a limit of the shell (``ulimit``).
+
+    Raises:
+        TrimtabError: in the place of the exception.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = None if isinstance(error, TrimtabError) else limit_reached(error)
+        if reason is None:
+            raise
+        raise TrimtabError(f"{' '.join(str(error).split())[:200]}; {reason}") from error
 
 
 def check_renderer() -> None:

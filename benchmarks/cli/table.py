@@ -43,6 +43,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab bench suite=quickstart workers=1",
             "trimtab bench suite=arena launcher=slurm launcher.partition=cpu detach=true",
             "trimtab bench suite=arena status",
+            "trimtab bench suite=./mine.yaml plan",
         ),
         {
             "suite": Setting(
@@ -64,7 +65,11 @@ COMMANDS: dict[str, Command] = {
             "detach": Setting(
                 "false", "true: go on when the terminal is closed", ("true", "false")
             ),
-            "action": Setting("run", "status: show how far it is", ("run", "status")),
+            "action": Setting(
+                "run",
+                "status: show how far it is; plan: say what it will take, and run nothing",
+                ("run", "status", "plan"),
+            ),
             "scale": Setting("", "one of the suite's scales, such as ci; default: the first"),
             "seeds": Setting("", "seeds to use instead of the suite's own, such as 0,1,2"),
             "only": Setting(
@@ -165,10 +170,17 @@ COMMANDS: dict[str, Command] = {
     "leaderboard": Command(
         "trimtab.benchmarks.cli.commands.leaderboard:leaderboard",
         "recompute tables, statistics, figures and an HTML page from raw rows",
-        ("trimtab leaderboard runs=runs out=board", "trimtab leaderboard runs=episodes.parquet"),
+        (
+            "trimtab leaderboard runs=runs out=board",
+            "trimtab leaderboard runs=episodes.parquet",
+            "trimtab leaderboard runs=anna,bert,carl format=latex",
+        ),
         {
             "runs": Setting(
-                "runs", "a folder of runs, or its address, or one episodes.parquet", address=True
+                "runs",
+                "a folder of runs, or its address, or one episodes.parquet; or several of these, "
+                "separated by commas",
+                address=True,
             ),
             "out": Setting("", "folder to write to; default: only print"),
             "physics": Setting(
@@ -181,8 +193,34 @@ COMMANDS: dict[str, Command] = {
                 "student_t: made for few seeds; bootstrap: common, but too narrow with few seeds",
                 ("student_t", "bootstrap"),
             ),
+            "format": Setting(
+                "table",
+                "table, or only JSON, CSV or LaTeX's booktabs tables on standard output",
+                ("table", "json", "csv", "latex"),
+            ),
+        },
+    ),
+    "compare": Command(
+        "trimtab.benchmarks.cli.commands.compare:compare_two",
+        "say in one sentence whether one method beats another, paired by seeds",
+        (
+            "trimtab compare a=dsrl_sac b=frozen",
+            "trimtab compare a=sac/gym/Hopper-v5 b=td3/gym/Hopper-v5 runs=results",
+            "trimtab compare a=<a run or a folder of runs> b=<another>",
+        ),
+        {
+            "a": Setting(
+                ..., "a run, a folder of runs, or a method of those in runs=, as <method>[/<task>]"
+            ),
+            "b": Setting(..., "what it is compared with, named in the same way"),
+            "runs": Setting("runs", "folder of the runs among which methods are looked for"),
+            "metric": Setting("", "default: success where a task has it", ("success", "return")),
+            "intervals": Setting(
+                "student_t", "as of trimtab leaderboard", ("student_t", "bootstrap")
+            ),
             "format": FORMAT,
         },
+        bare=("a", "b"),
     ),
     "export": Command(
         "trimtab.benchmarks.cli.commands.export:export",
@@ -206,6 +244,7 @@ COMMANDS: dict[str, Command] = {
         "offline data: list, make, check, info or convert",
         (
             "trimtab dataset make two_routes dataset.episodes=50",
+            "trimtab dataset make ./mine.yaml",
             "trimtab dataset check runs/datasets/…/trimtab/two-routes-v0",
             "trimtab dataset info lift.hdf5 figure=lift.png",
             "trimtab dataset convert lift.hdf5 my/lift-v0 as=minari env=robosuite/Lift "
@@ -214,7 +253,9 @@ COMMANDS: dict[str, Command] = {
         {
             "action": Setting("list", "what to do", ("list", "make", "check", "info", "convert")),
             "dataset": Setting(
-                "", "name of a recipe or of an external dataset, as action=list shows them"
+                "",
+                "name of a recipe or of an external dataset, as action=list shows them, or a "
+                "recipe's YAML file of your own",
             ),
             "path": Setting("", "file or folder of a dataset, in any format"),
             "from": Setting("", "convert: file or folder to read; its format is recognised"),
@@ -224,6 +265,9 @@ COMMANDS: dict[str, Command] = {
             "id": Setting("", "id of the data, such as my/lift-v0, if its file has none"),
             "mask": Setting("", "only the episodes under this mask, such as train"),
             "horizon": Setting(0, "steps of a whole episode, for D4RL files without timeouts"),
+            "control_rate": Setting(
+                0.0, "LeRobot: actions a second, if its times and frame rate contradict each other"
+            ),
             "keys": Setting("", "observation keys to take, in this order, separated by commas"),
             "frames": Setting(
                 "", "LeRobot: cameras whose frames are decoded, separated by commas; or all"

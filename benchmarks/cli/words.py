@@ -5,7 +5,7 @@ Nothing heavy is imported here, so that ``trimtab --help`` answers at once.
 
 from __future__ import annotations
 
-import difflib
+import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from trimtab.benchmarks.settings.words import closest, nearest
 from trimtab.errors import TrimtabError
 
-__all__ = ["MOST", "Command", "Setting", "near", "parse"]
+__all__ = ["MOST", "Command", "Setting", "parse"]
 
 MOST = 2**32 - 1
 """The largest whole number of a setting: NumPy's older generators take no larger seed."""
@@ -30,7 +31,7 @@ class Setting:
     """One ``key=value`` word of a command; ``default`` decides its type, ``...`` means required.
 
     With ``address`` its value may be one, such as ``s3://bucket/runs``, in place of a path. A whole
-    number is at least ``least``.
+    number is at least ``least``, and a number with a fraction is greater than 0.
     """
 
     default: Any
@@ -58,14 +59,6 @@ class Command:
     within: str | tuple[str, ...] = ""
     bare: tuple[str, ...] = ()
     bare_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def near(word: str, known: Sequence[str] | Mapping[str, Any]) -> str:
-    """Return a hint that names the nearest right word, or all right words if none is near."""
-    if not known:
-        return "there are none"
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"there are: {', '.join(known)}"
 
 
 def _without_exponent(text: str) -> str:
@@ -121,7 +114,7 @@ def _place_of(
     choices = settings[first].choices
     # The word is a wrong one in the first place, unless what it is for is given as key=value.
     free = first not in given and choices
-    if free and (not {*given} & {*bare} or difflib.get_close_matches(word, choices, cutoff=0.5)):
+    if free and (not {*given} & {*bare} or closest(word, choices)):
         return first
     raise TrimtabError(f"{command}: {word}: one word too many; see trimtab {command} --help")
 
@@ -162,7 +155,7 @@ def parse(
             key, text = _place_of(command, settings, word, places, bare, values.keys()), word
         key = key.lstrip("-+")
         if key not in settings:
-            hint = near(key, settings)
+            hint = nearest(key, settings)
             if not key.isidentifier():
                 hint += f"; a path with = in it is {_first(settings, bare)}"
             raise TrimtabError(f"{command}: no setting {key!r}; {hint}")
@@ -179,7 +172,7 @@ def parse(
             text = os.path.expanduser(text)
         if setting.choices and text not in setting.choices:
             few = len(setting.choices) <= _FEW
-            hint = near("" if few else text, setting.choices)
+            hint = nearest("" if few else text, setting.choices)
             raise TrimtabError(f"{command}: {key}={text}: {hint}")
         if _ADDRESS.match(text) and not setting.address:
             raise TrimtabError(
@@ -194,6 +187,8 @@ def parse(
             if len(text.lstrip("0")) > len(str(MOST)) or int(text) > MOST:
                 raise TrimtabError(f"{command}: {key}={text}: must be at most {MOST}")
             values[key] = int(text)
+        elif isinstance(setting.default, float):
+            values[key] = _positive(command, key, text)
         else:
             values[key] = text
     for key, setting in settings.items():
@@ -202,3 +197,13 @@ def parse(
                 raise TrimtabError(f"{command}: {key} is not given: {setting.help}")
             values[key] = setting.default
     return values
+
+
+def _positive(command: str, key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise TrimtabError(f"{command}: {key}={text[:80]}: must be a number greater than 0")
+    return value

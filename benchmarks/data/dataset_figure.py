@@ -53,7 +53,9 @@ def draw(dataset: Dataset, path: Path) -> None:
 
     chart, axes = pyplot.subplots(2, 2, figsize=(9.6, 7.2), layout="constrained")
     returns = np.array([episode.total_reward for episode in dataset.episodes])
-    _histogram(axes[0, 0], returns, "return of an episode", "episodes")
+    only = dataset.only_reward
+    label = "return of an episode" + ("" if only is None else f" (every reward is {only:g})")
+    _histogram(axes[0, 0], returns, label, "episodes")
     lengths = np.array([len(episode) for episode in dataset.episodes])
     _histogram(axes[0, 1], lengths, "length of an episode (steps)", "episodes")
     _actions(chart, axes[1, 0], dataset)

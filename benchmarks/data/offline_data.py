@@ -25,7 +25,7 @@ from trimtab.files import read_json, resolved, sha256_json
 
 logger = logging.getLogger(__name__)
 
-FILE_WORDS = ("mask", "keys", "horizon")
+FILE_WORDS = ("mask", "keys", "horizon", "control_rate")
 """What ``dataset.<word>`` says of a file that does not say it itself."""
 STREAMS = "streams"
 """Folder below ``out`` where the columns of streamed datasets are kept."""

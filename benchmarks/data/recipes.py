@@ -7,6 +7,7 @@ as ``controller``, by a module of ``benchmarks/recipe_kinds/`` that defines ``KI
 from __future__ import annotations
 
 import functools
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any
 from trimtab.benchmarks.core.rundir import locked
 from trimtab.benchmarks.data.recording import dataset_of
 from trimtab.benchmarks.settings.groups import load_group
-from trimtab.datasets.catalog import made_datasets
+from trimtab.datasets.catalog import made_datasets, success_sentence
 from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import check_id
@@ -40,6 +41,8 @@ __all__ = [
     "recipe_identity",
     "record_recipe",
 ]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -213,5 +216,6 @@ def record_recipe(
                 raise
             validate(dataset, recipe["id"])
             save_minari(dataset, folder)
+            logger.info("%s: %s", dataset.id, success_sentence(dataset))
             shutil.rmtree(own / "blocks", ignore_errors=True)
     return folder

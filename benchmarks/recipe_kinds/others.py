@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.data.recipes import RecipeKind, make_dataset, recipe_identity
-from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.settings.groups import load_group, name_in_group
 from trimtab.datasets.episodes import Episode
 from trimtab.errors import TrimtabError
 
@@ -23,7 +23,7 @@ def parts_of(recipe: Mapping[str, Any]) -> list[dict[str, Any]]:
     names = recipe["of"]
     if not (isinstance(names, list) and names):
         raise TrimtabError(f"dataset.of={names}: must be a list of recipes' names")
-    parts = [load_group("dataset", str(name)) for name in names]
+    parts = [load_group("dataset", name_in_group("dataset", str(name))) for name in names]
     for name, part in zip(names, parts, strict=True):
         for key in ("env", "env_options"):
             if part.get(key) != recipe.get(key):

@@ -22,6 +22,7 @@ from trimtab.benchmarks.data.recipes import (
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.catalog import find_external
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.findings import noted
 from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import get_spec
@@ -30,6 +31,7 @@ from trimtab.errors import TrimtabError
 __all__ = [
     "check_dataset_fits",
     "check_goes_on",
+    "check_no_errors",
     "check_recipe_fits",
     "check_rewards_fit",
     "check_rewards_tell",
@@ -80,14 +82,16 @@ def data_without_task(
     """Load the file or folder that a run without a task learns from.
 
     Raises:
-        TrimtabError: if it is missing, damaged, or the replay buffer of a run.
+        TrimtabError: if it is missing, damaged, contradicts itself, or is a run.
     """
     recipe = config["dataset"]
     path = Path(recipe["path"])
     if is_run(path):
         raise TrimtabError(f"dataset={path}: is a run, whose data belongs to its task; add env=…")
     hints = file_hints(path, recipe)
-    return open_dataset(path, Path(config["out"]), config["stream_above"], progress, **hints)
+    found = open_dataset(path, Path(config["out"]), config["stream_above"], progress, **hints)
+    check_no_errors(found)
+    return found
 
 
 def expert_of(config: RunConfig, env: EnvSpec) -> Dataset | None:
@@ -110,6 +114,7 @@ def expert_of(config: RunConfig, env: EnvSpec) -> Dataset | None:
             "recipe: trimtab dataset make records one"
         )
     dataset = open_dataset(given, Path(config["out"]), None, task=env.id)
+    check_no_errors(dataset)
     if dataset.num_steps > _MOST_OF_EXPERTS:
         raise TrimtabError(
             f"expert={path}: has {dataset.num_steps:,} steps, and a method is guided by a few "
@@ -148,8 +153,26 @@ def resolve_dataset(
         progress: called with the share that is done.
 
     Raises:
-        TrimtabError: if the file is missing, damaged or wrong, or the recipe fails.
+        TrimtabError: if the file is missing, damaged or wrong or contradicts itself, or the recipe
+            fails.
     """
+    dataset = _resolved(config, env, progress)
+    check_no_errors(dataset)
+    return dataset
+
+
+def check_no_errors(dataset: Dataset) -> None:
+    """Check that the reader of a dataset's file found no error in it.
+
+    Raises:
+        TrimtabError: naming the first one.
+    """
+    for finding in noted(dataset.recipe):
+        if finding.level == "error":
+            raise TrimtabError(f"dataset {dataset.id}: {finding.where}: {finding.message}")
+
+
+def _resolved(config: RunConfig, env: EnvSpec, progress: Callable[[float], None]) -> Dataset:
     recipe, out = config["dataset"], Path(config["out"])
     if "runs" in recipe:
         return dataset_of_runs(recipe["runs"], env)
@@ -171,12 +194,16 @@ def data_identity(config: RunConfig, dataset: Dataset | None) -> dict[str, str] 
 
     A recipe is known by what defines it, so that the same recipe on another kind of processor,
     where last bits differ, is the same data, and before it is recorded. Everything else is known by
-    its content.
+    its content, and by the control rate where a setting says it.
     """
     recipe = config["dataset"]
     if recipe is not None and is_recipe_section(recipe):
         return {"recipe": recipe_identity(recipe, Path(config["out"]))}
-    return None if dataset is None else {"content": dataset.content_hash}
+    if dataset is None:
+        return None
+    stated = (recipe or {}).get("control_rate")
+    more = {} if stated is None else {"control_rate": f"{float(stated):g}"}
+    return {"content": dataset.content_hash, **more}
 
 
 def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec, *, other_task: bool) -> None:
@@ -240,13 +267,11 @@ def check_rewards_tell(dataset: Dataset, method: str) -> None:
     Raises:
         TrimtabError: if they are not.
     """
-    first = float(dataset.episodes[0].rewards[0])
-    if any((episode.rewards != first).any() for episode in dataset.episodes):
-        return
-    if first and any(episode.terminations[-1] for episode in dataset.episodes):
+    only = dataset.only_reward
+    if only is None or only and any(episode.terminations[-1] for episode in dataset.episodes):
         return
     raise TrimtabError(
-        f"dataset {dataset.id}: every reward is {first:g}, which tells {method} nothing; choose "
+        f"dataset {dataset.id}: every reward is {only:g}, which tells {method} nothing; choose "
         "data with rewards, or clone it with algorithm=bc"
     )
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.folder import log_fault
 from trimtab.errors import Stopped, TrimtabError
+from trimtab.files import limit_reached
 from trimtab.types import Metrics
 
 __all__ = ["MetricsLog", "NotFinite", "placed"]
@@ -174,6 +175,5 @@ class MetricsLog:
         except OSError as error:
             if self.path.is_dir():
                 raise TrimtabError(f"{self.path} is no file; {remedy(self.path.parent)}") from error
-            raise TrimtabError(
-                f"cannot write {self.path}: {error.strerror}; free the disk or choose another out="
-            ) from error
+            cure = limit_reached(error) or "free the disk or choose another out="
+            raise TrimtabError(f"cannot write {self.path}: {error.strerror}; {cure}") from error

@@ -70,7 +70,7 @@ class OfflineJudge:
         seed: of all that is drawn.
 
     Raises:
-        TrimtabError: if a setting is outside its range, or the dataset has no transitions.
+        TrimtabError: if a setting is outside its range, or all rewards of the dataset are equal.
     """
 
     def __init__(
@@ -88,6 +88,13 @@ class OfflineJudge:
             raise TrimtabError(f"evaluate: discount={discount}: must be from 0 to below 1")
         if min(updates, batch_size) < 1:
             raise TrimtabError("evaluate: updates and batch_size must be at least 1")
+        only = dataset.only_reward
+        if only is not None:
+            raise TrimtabError(
+                f"evaluate: offline=true: dataset {dataset.id}: every reward is {only:g}, so it "
+                "says nothing of a return; give data with rewards, or judge the policy in its task "
+                "without offline=true"
+            )
         self.dataset, self.spec, self.discount = dataset, spec, discount
         self.updates, self.batch_size, self.hidden, self.seed = updates, batch_size, hidden, seed
         self.normalizer = Normalizer(spec)

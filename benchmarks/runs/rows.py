@@ -35,6 +35,9 @@ STOPPED_EARLY = "stopped_early"
 SUITE_NOTE = "suite.json"
 """The file beside a suite's tables: which runs they are of, and what is compared with what."""
 
+PROGRESS = "progress.json"
+"""The file beside a suite's tables that says how far its runs are."""
+
 VERSION = 2
 """Version of the schema."""
 _VERSION_KEY = b"trimtab_rows"

@@ -39,8 +39,9 @@ from trimtab.benchmarks.runs.record import Record
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.runs.run_judge import RunJudge
+from trimtab.benchmarks.runs.spending import spent
 from trimtab.benchmarks.runs.tracking import start_trackers
-from trimtab.benchmarks.runs.trials import TrialJudge, tried
+from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.runs.unsaved import SavedWhole
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import Stopped, TrimtabError
@@ -93,8 +94,7 @@ class Run:
         self.saved = SavedWhole(config, parts, self.algorithm, self.dataset_source)
         self.experience: Experience | None = None
         self.collector: Collector | None = None
-        phases = self.algorithm.phases(budget_of(config))
-        self.phases = with_generator(phases, self.dataset_source)
+        self.phases = with_generator(self.algorithm.phases(budget_of(config)), self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(config, parts)
@@ -292,8 +292,7 @@ class Run:
     def _evaluate(self, *, stopped: bool = False) -> None:
         self.evaluation_due = True
         with placed(self._where, self.updates):
-            policy = self.algorithm.policy
-            self.scores = self.judge.judge(policy, self.updates, self._check_stop)
+            self.scores = self.judge.judge(self.algorithm.policy, self.updates, self._check_stop)
         self.held()
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate
@@ -305,8 +304,8 @@ class Run:
         self.rows += self.record.rows(self.scores, self.algorithm, stopped=stopped, **here)
         gathered = self.collector.episodes if self.collector is not None else 0
         seconds = round(time.perf_counter() - self._started, 3)
-        done = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
-        self.evaluations.append({**here, **done, **self.scores.curve})
+        by_now = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
+        self.evaluations.append({**here, **by_now, **self.scores.found})
         write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
             ending = self.record.ending(self.reached)
@@ -330,8 +329,9 @@ class Run:
         ending = self.record.ending(self.reached, (self.position, self.end) if stopped else None)
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
-            updates=self.updates, seconds=time.perf_counter() - self._started, ending=ending,
-        ) | tried(self.phases) | self.judge.summary(self.scores)  # fmt: skip
+            updates=self.updates, seconds=time.perf_counter() - self._started,
+            ending=ending | self.judge.summary(self.scores),
+        ) | spent(self.config, self.algorithm, self.trials)  # fmt: skip
         self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")

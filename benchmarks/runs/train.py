@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -45,15 +46,19 @@ from trimtab.benchmarks.runs.provenance import (
 from trimtab.benchmarks.runs.result import Progress, Result, budget_of
 from trimtab.benchmarks.runs.rows import STOPPED_EARLY
 from trimtab.benchmarks.runs.run import Run
+from trimtab.benchmarks.runs.spending import planned
 from trimtab.benchmarks.runs.tracking import chosen_trackers
 from trimtab.benchmarks.runs.trials import TrialJudge
 from trimtab.benchmarks.runs.without_task import NO_TASK
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.datasets.episodes import Dataset
 from trimtab.errors import TrimtabError
+from trimtab.files import limit_reached
 from trimtab.policies.registry import check_is_kind
 
 __all__ = ["check", "is_done", "train"]
+
+logger = logging.getLogger(__name__)
 
 
 def train(
@@ -90,9 +95,11 @@ def train(
         if fault_of_own_code(error) is not None:
             raise
         where = error.filename or "a file"
+        cure = limit_reached(error) or (
+            "free the disk or choose writable folders with out= and TMPDIR"
+        )
         raise TrimtabError(
-            f"cannot write or read {where}: {error.strerror or error}; free the disk or choose "
-            "writable folders with out= and TMPDIR"
+            f"cannot write or read {where}: {error.strerror or error}; {cure}"
         ) from error
 
 
@@ -192,8 +199,7 @@ def _check_holdout(config: RunConfig, algorithm: Algorithm) -> None:
             raise TrimtabError(f"stop_after={after}: counts by {lacks}; set {name}")
     if config["online_steps"]:
         raise TrimtabError(
-            f"stop_after={after}: what comes after the dataset would be left out; set "
-            "online_steps=0, or leave it out"
+            f"stop_after={after}: would end the run before its online_steps; leave out one of both"
         )
 
 
@@ -276,8 +282,8 @@ def _train(
         return done
     parts = _components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
-    task = config["env"] or NO_TASK
-    where = f"{task}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
+    of_method = f"{config['env'] or NO_TASK}/{config.algorithm}"
+    where = f"{of_method}/{parts.config_hash}/seed{config['seed']}"
     folder = Path(config["out"]) / where
     if home is None:
         done = _finished(folder, parts, whole=whole)
@@ -342,6 +348,8 @@ def _go_on(
         run = Run(config, parts, folder, progress, stop, callbacks, held)
         try:
             _write_start(folder, config, parts)
+            for line in planned(config, run.algorithm, run.trials):
+                logger.warning("%s: %s", config.algorithm, line)
             return run.carry_out()
         except Exception as error:
             where = f"at update {run.updates + 1}, after {run.env_steps} environment steps"

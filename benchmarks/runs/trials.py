@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from trimtab.algorithms.phases import Outcome, Phase, Trial, Trials
+from trimtab.algorithms.phases import Outcome, Trial, Trials
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
 from trimtab.benchmarks.runs.record import is_deterministic
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 
-__all__ = ["TrialJudge", "make_evaluator", "tried"]
+__all__ = ["TrialJudge", "make_evaluator"]
 
 _SPREAD = 2**30
 """How many numbers the first seed of a run's trials is drawn from."""
@@ -117,9 +117,3 @@ def make_evaluator(parts: Components, episodes: int, seed: int) -> Evaluator:
         options=env.options,
         observations=parts.observations,
     )
-
-
-def tried(phases: Sequence[Phase]) -> dict[str, bool]:
-    """Return whether all was tried that there is to try, as ``result.json`` says it, or nothing."""
-    feeds = [phase.feed for phase in phases if isinstance(phase.feed, Trials)]
-    return {"all_tried": all(feed.propose() is None for feed in feeds)} if feeds else {}

@@ -11,7 +11,13 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trimtab.benchmarks.settings.outside import check_placed, folders_outside, outside_file
+from trimtab.benchmarks.settings.outside import (
+    adopted,
+    check_placed,
+    folders_outside,
+    is_file_of_settings,
+    outside_file,
+)
 from trimtab.benchmarks.settings.words import nearest, yaml_fault
 from trimtab.errors import TrimtabError
 
@@ -23,6 +29,7 @@ __all__ = [
     "group_options",
     "heading",
     "load_group",
+    "name_in_group",
     "registered_target",
     "settings_help",
     "top_level",
@@ -41,6 +48,15 @@ def group_options(group: str) -> list[str]:
     files = [file for folder in folders if folder.is_dir() for file in folder.iterdir()]
     names = {file.name for file in files if file.name.endswith(".yaml") and file.is_file()}
     return sorted(name.removesuffix(".yaml") for name in names)
+
+
+def name_in_group(group: str, value: str) -> str:
+    """Return the name in a group that a value stands for: itself, or that of a user's own file.
+
+    Raises:
+        TrimtabError: if it is a file of settings that cannot be read, or whose name is taken.
+    """
+    return adopted(group, value, group_options(group)) if is_file_of_settings(value) else value
 
 
 def load_group(group: str, name: str) -> dict[str, Any]:

@@ -19,11 +19,12 @@ from trimtab.benchmarks.settings.groups import (
     conf_file,
     constructed_section,
     group_options,
+    name_in_group,
     top_level,
 )
-from trimtab.benchmarks.settings.outside import adopted, is_file_of_settings, outside_file
+from trimtab.benchmarks.settings.outside import is_file_of_settings, outside_file
 from trimtab.benchmarks.settings.renamed import RENAMED
-from trimtab.benchmarks.settings.words import nearest, quoted
+from trimtab.benchmarks.settings.words import closest, nearest, quoted
 from trimtab.datasets.catalog import external_datasets
 from trimtab.errors import TrimtabError
 
@@ -57,7 +58,7 @@ def spell_out(overrides: Sequence[str]) -> list[str]:
             value = inside[2].replace(f"\\{inside[1]}", inside[1])
             override = f"{key}={value}"
         if key in GROUPS and is_file_of_settings(value) and _is_one(value):
-            spelt.append(f"{key}={adopted(key, value, group_options(key))}")
+            spelt.append(f"{key}={name_in_group(key, value)}")
             continue
         is_folder = not value.startswith("[") and (
             "/" in value or "." in value or value == "~" or (value and Path(value).exists())
@@ -175,7 +176,9 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
                 "(algorithm._target_= names a class of your own, bench suite= a file)"
             )
         if head not in top:
-            raise TrimtabError(f"{key}: there is no such setting; {nearest(head, top)}")
+            close = closest(key, [*top, *_inner_settings(chosen)])
+            hint = f"did you mean {close}?" if close else nearest("", top)
+            raise TrimtabError(f"{key}: there is no such setting; {hint}")
         if not rest and override.is_delete() and head not in GROUPS:
             raise TrimtabError(f"{text}: a run needs it; leave the word out for its default")
         if rest and head in GROUPS and head not in chosen and "experiment" not in chosen:
@@ -186,6 +189,19 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
             text = _inner_override(text, head, rest, chosen)
         checked.append(text)
     return checked
+
+
+def _inner_settings(chosen: Mapping[str, Any]) -> list[str]:
+    """Return the settings of the chosen method, policy and data, as ``algorithm.<keyword>``."""
+    found = []
+    for group in (*CONSTRUCTED, "dataset"):
+        if group in chosen and group in CONSTRUCTED:
+            target = chosen.get(f"{group}._target_")
+            target = target or constructed_section(group, chosen[group])["_target_"]
+            found += [f"{group}.{name}" for name in keywords(target, f"{group}._target_")]
+        elif group in chosen:
+            found += [f"{group}.{name!s}" for name in conf_file(f"{group}/{chosen[group]}.yaml")]
+    return found
 
 
 def _check_choice(text: str, override: Override) -> None:

@@ -223,6 +223,7 @@ _DATASET_RULES: Mapping[str, Rule] = MappingProxyType(
         "mask": optional(listed),
         "keys": optional(listed),
         "horizon": optional(whole(1)),
+        "control_rate": optional(number(1e-6, 1e6)),
     }
 )
 

@@ -14,13 +14,12 @@ from typing import Any
 
 from trimtab.benchmarks.core.rundir import in_use
 from trimtab.benchmarks.core.storage import open_store
+from trimtab.benchmarks.runs.rows import PROGRESS
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_json, read_json
 
 __all__ = ["PROGRESS", "Followed", "following", "progress_of"]
 
-PROGRESS = "progress.json"
-"""The file beside a suite's tables that says how far its runs are."""
 EVERY = 2.0
 """Seconds between two times that it is written."""
 EVERY_AWAY = 30.0

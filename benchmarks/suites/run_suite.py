@@ -23,6 +23,9 @@ from trimtab.files import atomic_write_json, read_json
 
 __all__ = ["Outcome", "run_suite"]
 
+_USUAL = 60.0
+"""Weight in the progress bar of a run of which the suite does not say how long it takes."""
+
 
 @dataclass
 class Outcome:
@@ -68,7 +71,7 @@ def run_suite(
         _write_note(note, suite, done)
         return Outcome(done, already_done=True)
     outcome = Outcome()
-    weights = {job.label: job.seconds for job in suite.jobs}
+    weights = {job.label: _USUAL if job.seconds is None else job.seconds for job in suite.jobs}
     with (
         following(out / PROGRESS, suite.name, list(weights), chosen.kind.name, address) as followed,
         Bars(suite.name, weights, console) as bars,

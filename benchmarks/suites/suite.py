@@ -20,7 +20,8 @@ from trimtab.benchmarks.runs.build import check_uses
 from trimtab.benchmarks.runs.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.runs.provenance import versions
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.groups import group_options
+from trimtab.benchmarks.settings.groups import GROUPS, group_options
+from trimtab.benchmarks.settings.outside import is_file_of_settings
 from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded, matching
@@ -46,7 +47,8 @@ class Job:
     seed: int
     overrides: tuple[str, ...]
     base: str | None
-    seconds: float
+    seconds: float | None
+    """What it takes, by the suite's file."""
     place: Mapping[str, str | None] = field(default_factory=dict)
     """Where it stands in the suite's grid: ``task``, ``base``, ``method`` and ``variant``."""
 
@@ -184,9 +186,9 @@ def load_suite(
             Job(
                 name=run,
                 seed=seed,
-                overrides=(*common, *places, *words, f"seed={seed}"),
+                overrides=(*_with_own_files(source, [*common, *places, *words]), f"seed={seed}"),
                 base=base,
-                seconds=float(what.get("seconds", 60)),
+                seconds=float(what["seconds"]) if "seconds" in what else None,
                 place=what.get("place", {}),
             )
             for seed in chosen
@@ -213,6 +215,19 @@ def load_suite(
         | chosen_scale
         | ({"only": only} if only else {}),
     )
+
+
+def _with_own_files(source: str, words: Sequence[str]) -> list[str]:
+    """Return words with the whole paths of files of settings that lie beside a suite's file."""
+    if not is_file_of_settings(source):
+        return [*words]
+    found = []
+    for word in words:
+        key, _, value = word.partition("=")
+        file = Path(source).absolute().parent / value
+        own = key in GROUPS and is_file_of_settings(value) and file.is_file()
+        found.append(f"{key}={file}" if own else word)
+    return found
 
 
 def _figure(

@@ -26,14 +26,15 @@ from trimtab.datasets.episodes import (
     check_limits,
     validate,
 )
+from trimtab.datasets.formats.findings import Finding, note, noted
 from trimtab.datasets.formats.hints import Hints, Load
-from trimtab.datasets.formats.own import DOUBTS, LAST_OBSERVED, Own
+from trimtab.datasets.formats.own import LAST_OBSERVED, Own
 from trimtab.datasets.precision import Rounding, losses
 from trimtab.errors import TrimtabError
 
 __all__ = [
     "Contents", "LazyEpisodes", "Open", "Summary", "action_limits", "apply_hints", "assemble",
-    "chosen", "contents_of", "loads", "scanned", "tell_doubts", "with_ends", "with_losses",
+    "chosen", "contents_of", "loads", "scanned", "tell_findings", "with_ends", "with_losses",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -96,6 +97,7 @@ def contents_of(
     recipe: Mapping[str, Any] | None = None,
     control_rate: float | None = None,
     hints: Hints | None = None,
+    findings: Sequence[Finding] = (),
 ) -> Contents:
     """Return what was found in ``path``.
 
@@ -107,7 +109,9 @@ def contents_of(
         env: environment, where a stranger's file names it.
         recipe: where a stranger's data came from.
         control_rate: actions a second, where a stranger's file says it.
-        hints: what the user says, where the format takes ``keys`` or ``horizon``.
+        hints: what the user says, where the format takes ``keys``, ``horizon`` or
+            ``control_rate``.
+        findings: what was found in a stranger's file that does not hinder reading it.
 
     Raises:
         TrimtabError: if a hint says how a stranger's file is read, and this is one of ours.
@@ -119,11 +123,11 @@ def contents_of(
             "id": f"imported/{re.sub(r'[^-_0-9A-Za-z]+', '-', path.stem) or 'data'}-v0",
             "env": env,
             "env_options": {},
-            "control_rate": control_rate,
-            "recipe": {**(recipe or {}), **unread},
+            "control_rate": (hints or {}).get("control_rate", control_rate),
+            "recipe": {**(recipe or {}), **unread, **note(findings)},
         }
         return Contents(path, episodes, fields)
-    for name in ("keys", "horizon"):
+    for name in ("keys", "horizon", "control_rate"):
         if name in (hints or {}):
             raise TrimtabError(
                 f"dataset {path}: {name}= says how others' data is read, and Trimtab wrote this; "
@@ -208,7 +212,7 @@ def assemble(contents: Contents, hints: Hints) -> Dataset:
     dataset = Dataset(episodes=episodes, action_low=low, action_high=high, **contents.fields)
     validate(dataset, where)
     recipe = with_losses(dataset.recipe, (episode.roundings for episode in episodes))
-    tell_doubts(recipe, where)
+    tell_findings(recipe, where)
     dataset = dataclasses.replace(dataset, recipe=recipe)
     if contents.check is not None:
         contents.check(dataset.num_steps, dataset.content_hash)
@@ -219,17 +223,17 @@ def with_losses(
     recipe: Mapping[str, Any], roundings: Iterable[Mapping[str, Rounding]]
 ) -> Mapping[str, Any]:
     """Return a recipe that also tells what float32 rounded away of the episodes."""
-    lost = [["warning", "lost-precision", where, what] for where, what in losses(roundings)]
-    return {**recipe, DOUBTS: [*recipe.get(DOUBTS, []), *lost]} if lost else recipe
+    lost = [Finding("warning", "lost-precision", where, what) for where, what in losses(roundings)]
+    return {**recipe, **note([*noted(recipe), *lost])}
 
 
-def tell_doubts(recipe: Mapping[str, Any], where: str) -> None:
-    """Log a line for each of the first doubts of a recipe."""
-    doubts = recipe.get(DOUBTS, [])
-    for _, _, place, what in doubts[:_MOST_TOLD]:
-        logger.warning("%s: %s: %s", where, place, what)
-    if len(doubts) > _MOST_TOLD:
-        more = len(doubts) - _MOST_TOLD
+def tell_findings(recipe: Mapping[str, Any], where: str) -> None:
+    """Log a line for each of the first findings that a reader noted in a recipe."""
+    found = noted(recipe)
+    for one in found[:_MOST_TOLD]:
+        logger.warning("%s: %s: %s", where, one.where, one.message)
+    if len(found) > _MOST_TOLD:
+        more = len(found) - _MOST_TOLD
         logger.warning("%s: %d more of these; trimtab dataset check shows them", where, more)
 
 

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import assemble, contents_of
+from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.own import DOUBTS, flag_ends, is_picture
+from trimtab.datasets.formats.own import flag_ends, is_picture
 from trimtab.datasets.io.zarr import Store, opened_store
 from trimtab.errors import TrimtabError
 
@@ -62,7 +63,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         left_out = [name for name, described in there.items() if not _is_vector(name, *described)]
         arrays = {name: store.read(f"data/{name}") for name in there if name not in left_out}
         ends = store.read(_ENDS)
-        doubts = list(_missing_chunks(store, arrays, where))
+        findings = list(_missing_chunks(store, arrays, where))
     if left_out:
         logger.warning("%s: left out, as not vectors: %s", where, ", ".join(left_out))
     if _ACTION not in arrays:
@@ -88,11 +89,15 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         rewards=np.zeros(len(actions), np.float32) if rewards is None else rewards,
     )
     recipe: dict[str, Any] = {"imported": "diffusion_policy", "observation": chosen}
-    recipe.update({DOUBTS: doubts} if doubts else {})
-    return assemble(
-        contents_of(path, list(_episodes(arrays, ends)), None, left_out=left_out, recipe=recipe),
-        hints,
+    contents = contents_of(
+        path,
+        list(_episodes(arrays, ends)),
+        None,
+        left_out=left_out,
+        recipe=recipe,
+        findings=findings,
     )
+    return assemble(contents, hints)
 
 
 def _is_vector(name: str, shape: tuple[int, ...], letter: str) -> bool:
@@ -113,8 +118,8 @@ def _lost(store: Store, name: str) -> str:
     )
 
 
-def _missing_chunks(store: Store, names: Iterable[str], where: str) -> Iterator[list[str]]:
-    """Yield a doubt for each array that lost some of its chunks.
+def _missing_chunks(store: Store, names: Iterable[str], where: str) -> Iterator[Finding]:
+    """Yield a finding for each array that lost some of its chunks.
 
     Raises:
         TrimtabError: if it is the ends of the episodes.
@@ -123,11 +128,13 @@ def _missing_chunks(store: Store, names: Iterable[str], where: str) -> Iterator[
         raise TrimtabError(f"{where}, key '{_ENDS}': {what}; {_ADVICE}")
     for name in names:
         if what := _lost(store, f"data/{name}"):
-            yield [
-                "error", "missing-chunk", f"key 'data/{name}'",
+            yield Finding(
+                "warning",
+                "missing-chunk",
+                f"key 'data/{name}'",
                 f"{what}: the fill value is read there; if the writer did not leave them out, "
                 "fetch a fresh copy",
-            ]  # fmt: skip
+            )
 
 
 def _episodes(arrays: Arrays, ends: npt.NDArray[Any]) -> Iterator[Episode]:

@@ -17,7 +17,7 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import assemble, contents_of
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.own import check_ends, flag_ends, flags_of, need, no_reward
+from trimtab.datasets.formats.own import check_no_end_inside, flag_ends, flags_of, need, no_reward
 from trimtab.datasets.io.npz import array_names, read_npz
 from trimtab.errors import TrimtabError
 
@@ -79,7 +79,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     if "terminals" in arrays:
         terminals = flags_of(arrays["terminals"], f"{where}, key 'terminals'")
         for index, flags in enumerate(np.split(terminals, np.cumsum(lengths)[:-1])):
-            check_ends(flags, f"{where}, key 'terminals': episode {index}")
+            check_no_end_inside(flags, f"{where}, key 'terminals': episode {index}")
         arrays["terminals"] = terminals
     for name, prefix in (("states", "obs"), ("actions", "action")):
         low, high = limits[f"{prefix}_min"], limits[f"{prefix}_max"]

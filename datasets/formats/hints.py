@@ -18,6 +18,7 @@ class Hints(TypedDict, total=False):
         id: id of the dataset, ``namespace/name-v0``.
         mask: name of a part, such as ``train``; only its episodes are kept.
         horizon: length of an episode that the clock ended, where the file does not mark it.
+        control_rate: actions a second, where the file contradicts itself or does not say it.
         keys: names of observation keys after commas; these alone are concatenated, in this order.
         task: id of the task that a run wants it for, where a file serves several.
         frames: cameras after commas, or ``all``, whose frames are decoded; otherwise none are.
@@ -27,6 +28,7 @@ class Hints(TypedDict, total=False):
     id: str
     mask: str
     horizon: int
+    control_rate: float
     keys: str
     task: str
     frames: str

@@ -20,7 +20,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "DOUBTS", "LAST_OBSERVED", "Own", "check_continuous", "check_ends", "check_replaceable",
+    "LAST_OBSERVED", "Own", "check_continuous", "check_no_end_inside", "check_replaceable",
     "common_infos", "ends_of", "flag_ends", "flags_of", "is_picture", "missing_ends", "need",
     "no_reward", "parse", "text_of", "uneven_infos", "with_common_infos",
 ]  # fmt: skip
@@ -31,12 +31,6 @@ Infos = dict[str, tuple[str, tuple[int, ...]]]
 
 LAST_OBSERVED = "last_observed"
 """Key of which episodes' last observations were recorded; it lacks where all of them were."""
-
-DOUBTS = "doubts"
-"""Key of a recipe: what a reader doubts of the data, as the fields of a ``lint.Finding`` each.
-
-A line tells of each when the data is read, and ``lint.check`` reports it.
-"""
 
 _DIGEST = "sha256"
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -184,6 +178,20 @@ def flags_of(array: npt.NDArray[Any], place: str) -> npt.NDArray[np.bool_]:
     return array.astype(np.bool_)
 
 
+def check_no_end_inside(flags: npt.NDArray[Any], place: str) -> None:
+    """Check that an episode's stored flags ``[T]`` of its end are set nowhere before its last step.
+
+    Raises:
+        TrimtabError: if one is; the message names the step.
+    """
+    inside = np.flatnonzero(flags[:-1])
+    if len(inside):
+        raise TrimtabError(
+            f"{place}: set at step {inside[0]} of {len(flags)}, inside the episode; split it "
+            "there if two recordings were joined, or clear the flag"
+        )
+
+
 def flag_ends(
     steps: int, *, terminated: bool
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -207,24 +215,6 @@ def check_continuous(actions: npt.NDArray[Any], place: str, *, discrete: bool = 
         raise TrimtabError(
             f"{place}: discrete actions (type {actions.dtype}, shape {actions.shape}); only "
             "continuous ones are supported: floats of shape (N, A)"
-        )
-
-
-def check_ends(flags: npt.NDArray[Any], place: str) -> None:
-    """Check that nothing but an episode's last step ends it.
-
-    Args:
-        flags: ``[T]`` which steps end the episode.
-        place: opens the message.
-
-    Raises:
-        TrimtabError: if another step does.
-    """
-    inside = np.flatnonzero(flags[:-1])
-    if len(inside):
-        raise TrimtabError(
-            f"{place}: step {inside[0]} of {len(flags)} already ends the episode; split it there, "
-            "or correct the flag"
         )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from trimtab.datasets.formats.base import Format
+from trimtab.datasets.io.hdf5 import check_opens
 from trimtab.discovery import modules_in
 from trimtab.errors import TrimtabError
 
@@ -50,19 +52,34 @@ def recognise(path: str | Path) -> Format:
     """Return the format that ``path`` has, told from its content.
 
     Raises:
-        TrimtabError: if there is nothing, or no format knows it.
+        TrimtabError: if there is nothing, it may not be read or cannot be opened, or no format
+            knows it.
     """
     path = Path(path)
     if not path.exists():
         raise TrimtabError(f"dataset {path}: there is no such file or folder; check the path")
     if not path.is_file() and not path.is_dir():  # a device may have no end
         raise TrimtabError(f"dataset {path}: neither a file nor a folder; check the path")
+    for place in (path, *path.glob("*")):
+        _check_permission(place)
     for format in list_formats():
         if format.recognises(path):
             return format
+    for place in path.rglob("*"):
+        _check_permission(place)
+    if path.is_file():
+        check_opens(path)
     raise TrimtabError(
         f"dataset {path}: in none of the formats {_names()}, or too damaged to tell; check the path"
     )
+
+
+def _check_permission(path: Path) -> None:
+    needed = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
+    if os.path.exists(path) and not os.access(path, needed):  # a link may lead nowhere
+        raise TrimtabError(
+            f"dataset {path}: you may not read it; run chmod u+rX on it, or ask its owner"
+        )
 
 
 def format_for(path: str | Path, name: str = "") -> Format:

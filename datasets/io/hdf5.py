@@ -6,9 +6,10 @@ point into another file. Everything is checked against the file's own size befor
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from trimtab.datasets.io.sandbox import (
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "H5PY_ERRORS", "REOPEN", "VERSION", "child", "children", "in_blocks", "joined", "opened",
-    "read_array", "read_file", "root_names",
+    "H5PY_ERRORS", "REOPEN", "VERSION", "check_opens", "child", "children", "in_blocks", "joined",
+    "opened", "read_array", "read_file", "root_names",
 ]  # fmt: skip
 
 VERSION = "v110"
@@ -41,12 +42,29 @@ REOPEN = 100
 _BLOCK_BYTES = 1 << 24
 _MOST_EMPTY_BYTES = 1 << 24  # of an array of which hardly anything is stored
 _MOST_COMPRESSION = 1100  # deflate cannot reach more than about 1032 to 1
+_MOST_OF_PLUGINS = 1 << 17  # Zstandard and Blosc, of chunks that are one value
 _ADVICE = "make the dataset again or fetch a fresh copy"
 H5PY_ERRORS = (
     OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError, AttributeError,
     IndexError, OverflowError,
 )  # fmt: skip
 """What h5py raises of a file that is damaged, or of a name or type that HDF5 has not."""
+_FILTERS = {32001: "Blosc", 32004: "LZ4", 32013: "ZFP", 32015: "Zstandard", 32026: "Blosc2"}
+"""Filters that hdf5plugin brings; a file need not name the one that it uses."""
+_REASONS = {
+    "unable to lock file": (
+        "another program has it open for writing; close it there, or wait until it is written"
+    ),
+    "already open for write": (
+        "the program that wrote it has not closed it; let it finish or, if it was killed, run "
+        "h5clear -s on a copy and check what is in it"
+    ),
+    "truncated file": (
+        "it is cut short; let the program that writes or copies it finish, or fetch a fresh copy"
+    ),
+    "Permission denied": "you may not read it; run chmod u+rX on it, or ask its owner",
+}
+"""What HDF5 says of a file that is not damaged, or only cut, and what to do."""
 
 
 @contextmanager
@@ -64,6 +82,9 @@ def opened(path: Path) -> Iterator[h5py.File]:
     except FileNotFoundError as error:
         raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}") from error
     except H5PY_ERRORS as error:
+        for said, reason in _REASONS.items():
+            if said in str(error):
+                raise TrimtabError(f"dataset {path}: {reason}") from error
         raise TrimtabError(
             f"dataset {path}: not a whole HDF5 file ({type(error).__name__}: {error}); {_ADVICE}"
         ) from error
@@ -95,14 +116,26 @@ def _inside(path: str, read: str, arguments: Sequence[Any]) -> Iterator[Read]:
 def root_names(path: Path) -> frozenset[str]:
     """Return the names at the root and ``<group>/<name>`` one below; none if it is not HDF5."""
     try:
-        with open(path, "rb") as raw:
-            start = raw.read(max(_SIGNATURE_PLACES) + len(_SIGNATURE))
-        if not any(start[place:].startswith(_SIGNATURE) for place in _SIGNATURE_PLACES):
-            return frozenset()
-        values, _ = read_file(path, _names_below)
+        values, _ = read_file(path, _names_below) if _is_hdf5(path) else ({"names": []}, {})
     except (OSError, TrimtabError):
         return frozenset()
     return frozenset(values["names"])
+
+
+def check_opens(path: Path) -> None:
+    """Say why an HDF5 file cannot be opened; any other file is passed over.
+
+    Raises:
+        TrimtabError: as :func:`opened`.
+    """
+    if _is_hdf5(path):
+        read_file(path, _names_below)
+
+
+def _is_hdf5(path: Path) -> bool:
+    with open(path, "rb") as raw:
+        start = raw.read(max(_SIGNATURE_PLACES) + len(_SIGNATURE))
+    return any(start[place:].startswith(_SIGNATURE) for place in _SIGNATURE_PLACES)
 
 
 def _names_below(file: h5py.File) -> Read:
@@ -210,9 +243,31 @@ def _checked(member: h5py.Group | h5py.Dataset, place: str) -> h5py.Dataset:
     stored = min(int(member.id.get_storage_size()), file_bytes)
     claimed = math.prod(shape) * dtype.itemsize
     chunked = storage.get_layout() == h5py.h5d.CHUNKED  # chunks never written are not stored
-    most = stored * (_MOST_COMPRESSION if storage.get_nfilters() else 1)
+    filters = [storage.get_filter(number) for number in range(storage.get_nfilters())]
+    for code, _, _, name in filters:
+        _check_filter(code, name.decode(errors="replace").partition(";")[0], place)
+    plugins = any(code >= h5py.h5z.FILTER_RESERVED for code, *_ in filters)
+    most = stored * (_MOST_OF_PLUGINS if plugins else _MOST_COMPRESSION if filters else 1)
     if claimed > most + (_MOST_EMPTY_BYTES if chunked else 0):
         raise TrimtabError(
             f"{place}: shape {shape} needs {claimed} bytes, {stored} are stored; {_ADVICE}"
         )
     return member
+
+
+def _check_filter(code: int, name: str, place: str) -> None:
+    """Check that a filter that an array went through can be undone here.
+
+    Raises:
+        TrimtabError: if it is neither one of HDF5's own nor installed.
+    """
+    if h5py.h5z.filter_avail(code):
+        return
+    with suppress(ImportError):
+        importlib.import_module("hdf5plugin")  # it registers what it brings
+    if not h5py.h5z.filter_avail(code):
+        called = f"{name} (HDF5 filter {code})" if name else f"HDF5 filter {code}"
+        raise TrimtabError(
+            f"{place}: compressed with {_FILTERS.get(code, called)}, which is not installed here; "
+            "run pip install hdf5plugin, or save it again with gzip"
+        )

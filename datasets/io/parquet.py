@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from trimtab.datasets.io.sandbox import Blocks, Read, read_apart
 from trimtab.errors import TrimtabError
 
-__all__ = ["PANDAS", "read_columns"]
+__all__ = ["PANDAS", "Table", "read_columns", "read_table"]
 
 PANDAS = ("pandas",)
 """What pyarrow imports, where it is installed, when numbers are first asked for."""
@@ -28,6 +28,20 @@ _FAULTS = (
 _MOST_COMPRESSION = 10_000  # dictionaries and runs of one value, and then snappy
 _DEEPEST = 4
 _ADVICE = "make the dataset again or fetch a fresh copy"
+
+
+class Table(NamedTuple):
+    """Files of one table, end to end.
+
+    Attributes:
+        columns: those that were asked for and are there, ``[N]`` or ``[N, width]``.
+        names: of all columns.
+        rows: number of rows of each file.
+    """
+
+    columns: dict[str, npt.NDArray[Any]]
+    names: list[str]
+    rows: list[int]
 
 
 def read_columns(
@@ -44,8 +58,18 @@ def read_columns(
     Raises:
         TrimtabError: if a file is damaged, or a column is not of that many numbers.
     """
+    return read_table(paths, widths, folder).columns
+
+
+def read_table(paths: Sequence[Path], widths: Mapping[str, int], folder: Path) -> Table:
+    """Read as :func:`read_columns` does, and say what columns and rows there are.
+
+    Raises:
+        TrimtabError: as :func:`read_columns`.
+    """
     task = ([str(path) for path in paths], dict(widths))
-    return read_apart(folder, _read, *task, imports=PANDAS)[1]
+    values, columns = read_apart(folder, _read, *task, imports=PANDAS)
+    return Table(columns, values["names"], values["rows"])
 
 
 @contextmanager
@@ -56,7 +80,11 @@ def _read(paths: Sequence[str], widths: Mapping[str, int]) -> Iterator[Read]:
         if missing := sorted(set(names) - file.types.keys()):
             place = f"dataset {file.path}, key '{missing[0]}'"
             raise TrimtabError(f"{place}: missing; {_ADVICE}")
-    yield {}, ((name, _joined(name, widths[name], files)) for name in names)
+    values = {
+        "names": sorted(set().union(*(file.names for file in files))),
+        "rows": [file.rows for file in files],
+    }
+    yield values, ((name, _joined(name, widths[name], files)) for name in names)
 
 
 class _Columns:
@@ -81,6 +109,7 @@ class _Columns:
             size = path.stat().st_size
             with pq.ParquetFile(path) as file:
                 self._metadata = file.metadata
+                self.names = list(file.schema_arrow.names)
                 fields = [field for field in file.schema_arrow if field.name in widths]
             self.rows = self._metadata.num_rows
         for field in fields:
@@ -93,6 +122,10 @@ class _Columns:
     def _guarded(self, name: str = "") -> Iterator[None]:
         try:
             yield
+        except PermissionError as error:
+            raise TrimtabError(
+                f"dataset {self.path}: you may not read it; run chmod u+rX on it, or ask its owner"
+            ) from error
         except _FAULTS as error:
             key = f", key '{name}'" if name else ""
             raise TrimtabError(

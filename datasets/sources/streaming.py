@@ -27,7 +27,7 @@ from trimtab.datasets.formats.contents import (
     Contents,
     action_limits,
     chosen,
-    tell_doubts,
+    tell_findings,
     with_losses,
 )
 from trimtab.datasets.formats.hints import Hints
@@ -50,6 +50,7 @@ FLAGS = "flags"
 Progress = Callable[[float], None]
 
 _CORE = ("observations", "actions", "rewards", "terminations", "truncations")
+_READERS = 2  # raised when a reader makes something else of a file, or refuses it
 _EVERY = 50  # episodes between two reports of progress
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
@@ -187,7 +188,7 @@ def load(
             "raise stream_above"
         )
     digests = _digests(path, lambda share: progress(0.1 * share))
-    place = cache / sha256_json([format.name, path.name, digests, hints])[:16]
+    place = cache / sha256_json([_READERS, format.name, path.name, digests, hints])[:16]
     found = open_columns(place, lambda share: progress(0.1 + 0.9 * share))
     if found is None:
         with spilled_to(cache):
@@ -199,7 +200,7 @@ def load(
     columns, about = found
     episodes = StoredEpisodes(columns, about["lengths"], about["seeds"], about["last_observed"])
     low, high = about["limits"]
-    tell_doubts(about["fields"]["recipe"], f"dataset {path}")
+    tell_findings(about["fields"]["recipe"], f"dataset {path}")
     return StreamedDataset(
         **about["fields"],
         action_low=tuple(-np.inf if x is None else x for x in low),

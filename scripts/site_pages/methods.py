@@ -191,7 +191,7 @@ def _results(name: str) -> str:
         )
         for one in found
     ]
-    heading_ = ("Task", "Row", "Score", "Gain over its base", "Seeds", "Result")
+    heading_ = ("Task", "Row", "Score", "Gain", "Seeds", "Result")
     return table(heading_, rows) + (
         "\n\nA score is a mean over seeds with its 95 percent interval; "
         "[statistics](../statistics.md) says how it is computed."

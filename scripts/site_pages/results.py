@@ -24,7 +24,7 @@ class Entry:
         method: registered name of the method.
         label: what the leaderboard calls it.
         score: mean and interval, as text.
-        gain: difference to its own base and interval, as text; empty where there is none.
+        gain: difference to its baseline, with interval and name; empty where there is none.
         seeds: how many runs there are.
     """
 
@@ -56,7 +56,9 @@ def entries() -> Sequence[Entry]:
                         row["algorithm"],
                         row["label"],
                         f"{one['metric']} {_interval(row['mean'], digits)}",
-                        "" if gain is None else _interval(gain, digits, "+"),
+                        ""
+                        if gain is None
+                        else f"{_interval(gain, digits, '+')} over {row['baseline']}",
                         len(row["runs"]),
                     )
                 )

@@ -184,5 +184,5 @@ def _results(id: str) -> list[str]:
     ]
     if not rows:
         return []
-    heading = ("Method", "Row", "Score", "Gain over its base", "Seeds", "Result")
+    heading = ("Method", "Row", "Score", "Gain", "Seeds", "Result")
     return ["## Committed results", table(heading, rows)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import io
 import json
@@ -40,6 +41,47 @@ def _beside(path: Path, *, folder: bool = False) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
 
 
+_LIMITS = {
+    errno.EMFILE: ("NOFILE", "-n", "{} open files"),
+    errno.EFBIG: ("FSIZE", "-f", "files of {} bytes"),
+    errno.EAGAIN: ("NPROC", "-u", "{} processes and threads"),
+    errno.ENOMEM: ("AS", "-v", "{} bytes of memory"),
+}
+"""What a limit of the shell refuses: its name, the word of ``ulimit``, and what it allows."""
+_REFUSED = {
+    "can't start new thread": errno.EAGAIN,
+    "failed to map segment from shared object": errno.ENOMEM,
+}
+"""How libraries say it that raise no ``OSError``."""
+
+
+def limit_reached(error: BaseException) -> str | None:
+    """Return which limit of the shell has ended something, and what to do; None if none has.
+
+    Args:
+        error: what was raised; what it came of is looked at, too.
+    """
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    cause: BaseException | None = error
+    while cause is not None:
+        refused = next((number for text, number in _REFUSED.items() if text in str(cause)), None)
+        known = _LIMITS.get(cause.errno or 0 if isinstance(cause, OSError) else refused or 0)
+        if isinstance(cause, MemoryError):
+            known = _LIMITS[errno.ENOMEM]
+        if known is not None:
+            name, word, allows = known
+            most = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
+            if most != resource.RLIM_INFINITY:
+                return (
+                    f"the shell allows {allows.format(f'{most:,}')}; raise that with ulimit {word}"
+                )
+        cause = cause.__cause__
+    return None
+
+
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     """Turn an operating system's refusal into the one line that a user needs."""
@@ -47,9 +89,8 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise TrimtabError(
-            f"cannot write {path}: {reason}; free the disk or choose a writable folder"
-        ) from error
+        remedy = limit_reached(error) or "free the disk or choose a writable folder"
+        raise TrimtabError(f"cannot write {path}: {reason}; {remedy}") from error
 
 
 def atomic_write_bytes(path: str | Path, data: bytes) -> None:

@@ -68,7 +68,8 @@ def robomimic(path: Path, *, following: bool = True) -> Arrays:
             demo["dones"] = (np.arange(steps) == steps - 1).astype(np.int64)
             demo["states"] = np.ones((steps, 4))
             seen = arrays["observations"][rows]
-            for group, values in (("obs", seen), ("next_obs", seen + 1)):
+            later = np.concatenate([seen[1:], seen[-1:] + 1])
+            for group, values in (("obs", seen), ("next_obs", later)):
                 if group == "obs" or following:
                     demo[f"{group}/robot0_eef_pos"] = values[:, 1:]
                     demo[f"{group}/object"] = values[:, :1].astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from trimtab.datasets import catalog
-from trimtab.datasets.catalog import find, is_dataset, list_datasets, summary
+from trimtab.datasets.catalog import find, is_dataset, list_datasets, success_sentence, summary
 from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.envs.registry import list_tasks
@@ -63,6 +64,15 @@ def test_summary_is_json_and_right(make_dataset: Any) -> None:
     assert len(result["obs_min"]) == result["obs_dim"] == 3
     assert len(result["action_max"]) == result["action_dim"] == 2
     assert result["infos"] == ["pose/left", "success"]
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, -0.5])
+def test_without_rewards_there_is_no_return(make_dataset: Any, reward: float) -> None:
+    made = make_dataset((4, 1))
+    flat = [replace(e, rewards=np.full_like(e.rewards, reward)) for e in made.episodes]
+    result = summary(replace(made, episodes=tuple(flat)))
+    assert (result["return"], result["only_reward"]) == (None, reward)
+    assert success_sentence(made) == "success: 1 of 2 episodes (50%)"
 
 
 @pytest.mark.parametrize("id", catalog.external_datasets())

@@ -60,10 +60,17 @@ def test_importing_and_making_says_nothing() -> None:
         ("Hopper-v5", "gym/Hopper-v5"),
         ("metaworld/pick-place", "metaworld/pick-place-v3"),
         ("mujoco/Ant-v5", "gym/Ant-v5"),
+        ("hopper", "gym/Hopper-v5"),
     ],
 )
 def test_unknown_id_names_the_nearest(wrong: str, right: str) -> None:
     with pytest.raises(TrimtabError, match=f"unknown environment '{wrong}'.*'{right}'"):
+        make(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["unknown", "gym/Unknown", "foo/bar", "x"])
+def test_an_id_that_is_near_none_is_not_taken_for_one(wrong: str) -> None:
+    with pytest.raises(TrimtabError, match=f"'{wrong}'; trimtab list env shows all"):
         make(wrong)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest, CurvePoint, Overall
-from trimtab.benchmarks.board.baselines import FROZEN
+from trimtab.benchmarks.board.baselines import FROZEN, last_scores
 from trimtab.benchmarks.board.groups import (
     Evaluations,
     Group,
@@ -28,7 +28,7 @@ from trimtab.benchmarks.board.groups import (
 )
 from trimtab.benchmarks.board.intervals.kinds import KINDS, IntervalKind, kind_of
 from trimtab.benchmarks.board.model import Metric
-from trimtab.benchmarks.board.stats import REPETITIONS, Array
+from trimtab.benchmarks.board.stats import REPETITIONS
 from trimtab.errors import TrimtabError
 
 __all__ = ["area_under", "build", "worst_drop"]
@@ -120,28 +120,16 @@ def _contest(
             row = replace(
                 row,
                 control=control.place["method"],
-                control_gain=kind.difference(*_of_the_same_bases(one, control.group), rate),
+                control_gain=kind.difference(*last_scores(one.group, control.group), rate),
             )
         if start is not None and one.group is not start:
-            row = replace(row, gain=kind.difference(*_of_the_same_bases(one, start), rate))
+            row = replace(row, gain=kind.difference(*last_scores(one.group, start), rate))
         rows.append(row)
     best = max(row.area for row in rows)
     rows = [replace(row, regret=best - row.area) for row in rows]
     rows.sort(key=lambda row: (-row.score.value, -row.area, row.label))
     level = None if frozen is None else kind.mean([*frozen.last().values()], rate)
     return Contest(task, found[0].group.env, base, metric, level, tuple(rows))
-
-
-def _of_the_same_bases(one: _Found, other: Group) -> tuple[dict[int, Array], dict[int, Array]]:
-    """Return the last scores of both sides, of the seeds that both have, if there are two.
-
-    A seed is a base. One that only one side starts from says nothing of their difference.
-    """
-    ours, theirs = one.group.last(), other.last()
-    both = sorted(ours.keys() & theirs.keys())
-    if len(both) < 2:
-        return {**ours}, {**theirs}
-    return {seed: ours[seed] for seed in both}, {seed: theirs[seed] for seed in both}
 
 
 def _level(group: Group) -> float:

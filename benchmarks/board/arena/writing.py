@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest
+from trimtab.benchmarks.board.baselines import FROZEN
 from trimtab.benchmarks.board.tables import csv_table, markdown_table
 from trimtab.benchmarks.core.numerals import number_text
 from trimtab.files import atomic_write_text
@@ -80,7 +81,7 @@ def _cells(contest: Contest, row: ArenaRow) -> dict[str, str]:
         "Score [95%]": row.score.text(digits),
         "Control gain [95%]": gain.text(digits, signed=True) if gain else "–",
         "Control": row.control or "–",
-        "Gain [95%]": row.gain.text(digits, signed=True) if row.gain else "–",
+        f"Gain over {FROZEN} [95%]": row.gain.text(digits, signed=True) if row.gain else "–",
         "Area": number(row.area),
         "Regret": number(row.regret),
         "Worst drop": number(row.worst_drop, signed=True),

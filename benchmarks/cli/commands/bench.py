@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,9 @@ from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
+from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.core import rundir
+from trimtab.benchmarks.core.numerals import number_text
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, SUITE_NOTE, collect_files
@@ -28,6 +32,7 @@ from trimtab.benchmarks.settings.words import listed, nearest
 from trimtab.benchmarks.suites import figures
 from trimtab.benchmarks.suites.following import PROGRESS, progress_of
 from trimtab.benchmarks.suites.launch import chosen_launcher
+from trimtab.benchmarks.suites.plan import Plan, plan_of
 from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.errors import TrimtabError
@@ -75,8 +80,11 @@ def bench(
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
     address = runs if is_address(runs) else ""
     folder = Path(out) if out else Path("runs" if address else runs) / "suites" / name
-    if action != "run":
+    if action == "status":
         background.print_progress(progress_of(folder, address), format)
+        return 0
+    if action == "plan":
+        _print_plan(plan_of(loaded, Path(runs), _done(folder)), Path(runs), workers, format)
         return 0
     where = chosen_launcher(launcher, overrides)
     chosen_by = {"suite": suite, "scale": scale, "only": only}
@@ -108,6 +116,57 @@ def bench(
     for what, path in paths.items():
         plain.print(f"{what + ':':<11} {path}")
     return 0
+
+
+def _done(folder: Path) -> set[str]:
+    """Return the runs of a suite that are finished, as far as an earlier call has noted it."""
+    try:
+        runs = progress_of(folder)["runs"]
+    except TrimtabError:
+        return set()
+    return {label for label, run in runs.items() if run["state"] == "done"}
+
+
+def _print_plan(plan: Plan, runs: Path, workers: int, format: str) -> None:
+    """Print what a suite will take, a line a run, and in all."""
+    side = workers or os.cpu_count() or 1
+    hours, megabytes = (sum(getattr(x, name) for x in plan.runs) for name in ("hours", "megabytes"))
+    there = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(there).free / 1e6
+    if format == "json":
+        print_json({
+            **dataclasses.asdict(plan), "workers": side, "hours": hours,
+            "hours_side_by_side": hours / side, "megabytes": megabytes, "megabytes_free": free,
+        })  # fmt: skip
+        return
+    rows = [
+        {
+            "run": one.run,
+            "seeds": one.seeds,
+            "done": one.done,
+            "updates": f"{one.updates:,}",
+            "steps": f"{one.steps:,}",
+            "hours": number_text(one.hours),
+            "hours from": one.hours_from,
+            "MB": number_text(one.megabytes, 0),
+            "MB from": one.megabytes_from,
+        }
+        for one in plan.runs
+    ]
+    left = [(one.seeds - one.done, one) for one in plan.runs]
+    updates, steps = (sum(n * getattr(x, name) for n, x in left) for name in ("updates", "steps"))
+    print_rows("what is left to run", rows)
+    little = "; that is too little" if free < megabytes else ""
+    lines = [
+        f"{sum(n for n, _ in left)} runs, {updates:,} updates and {steps:,} environment steps",
+        f"about {number_text(hours)} hours of one core, {number_text(hours / side)} with {side} "
+        "runs side by side; a rough guess leaves evaluations out",
+        f"about {number_text(megabytes, 0)} MB of disk; {number_text(free, 0)} MB are free in "
+        f"{there}{little}",
+    ]
+    if plan.recipes:
+        lines.append(f"data that is recorded first, and not counted: {', '.join(plan.recipes)}")
+    Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines), markup=False)
 
 
 def _check_place(folder: Path, suite: Suite) -> None:

@@ -9,16 +9,18 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
-from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.data.dataset_figure import check_place, draw
 from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed, with_task_limits
 from trimtab.benchmarks.data.offline_data import is_large, memory_bytes, open_dataset, summary_of
 from trimtab.benchmarks.data.published import EQUAL, compare, published_name
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_folder
+from trimtab.benchmarks.runs.dataset import check_no_errors
 from trimtab.benchmarks.settings import config, groups
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.base import Format
+from trimtab.datasets.formats.findings import noted
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.minari.metadata import read_metadata
 from trimtab.datasets.formats.minari.reader import load as load_minari
@@ -31,7 +33,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import resolved
 
 _ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
-_HINTS = ("env", "id", "mask", "horizon", "keys", "frames")
+_HINTS = ("env", "id", "mask", "horizon", "control_rate", "keys", "frames")
 _MADE_BELOW = "runs"  # the default of out=
 _STREAM_ABOVE = 1 << 28  # bytes of a file; a run, which reads it again and again, takes more
 
@@ -54,6 +56,7 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
     summary = {"path": str(place), "format": kind, **catalog.summary(loaded)}
     summary["published"] = _published(place, loaded)
     summary["left_out"] = _left_out(loaded)
+    summary["findings"] = [vars(finding) for finding in noted(loaded.recipe)]
     if words["figure"]:
         draw(loaded, Path(words["figure"]))
         summary["figure"] = words["figure"]
@@ -61,12 +64,14 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
         print_json(summary)
     else:
         apart = ("obs_min", "obs_max", "action_min", "action_max", "action_low", "action_high")
-        hidden = (*apart, "left_out")
+        hidden = (*apart, "left_out", "only_reward", "findings")
+        if summary["only_reward"] is not None:
+            summary["return"] = f"none: every reward is {summary['only_reward']:g}"
         rows = [{"what": k, "value": v} for k, v in summary.items() if k not in hidden]
         print_rows(loaded.id, rows)
         print_rows("observations", _per_dimension(summary, "obs_min", "obs_max"))
         print_rows("actions", _per_dimension(summary, *apart[2:]))
-        _print_lines(_left_out_lines(loaded))
+        _print_lines([catalog.success_sentence(loaded), *_left_out_lines(loaded)])
     return 0
 
 
@@ -189,9 +194,14 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
             )
         path = catalog.external_datasets()[name].path
         return path, catalog.load_external(name), recognise(path).name
+    given, name = name, groups.name_in_group("dataset", name)
     recipes = _recipes()
+    if name not in recipes and name != given:
+        raise TrimtabError(
+            f"dataset={given}: is no recipe; one has id, env and a controller, as in docs/suites.md"
+        )
     if name not in recipes:
-        raise TrimtabError(f"dataset={name}: there is no such recipe; {near(name, recipes)}")
+        raise TrimtabError(f"dataset={name}: there is no such recipe; {nearest(name, recipes)}")
     recipe = config.recipe_with(name, words["overrides"])
     with progress_bar(name) as tell:
         loaded = make_dataset(recipe, Path(out), lambda share: tell(share, ""))
@@ -267,6 +277,7 @@ def _convert(words: dict[str, Any], format: str) -> int:
     if target in halves:
         raise TrimtabError(f"dataset: to={target} and from={source} belong together; rename it")
     loaded = _load(reader, source, _hints(reader, words))
+    check_no_errors(loaded)
     assert writer.save is not None
     writer.save(loaded, target)
     before, lost = loaded.content_hash, [*missing_ends(loaded), *writer.loses(loaded)]

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from trimtab.benchmarks.board import ranks
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
-from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.dataset import (
@@ -25,7 +24,7 @@ from trimtab.benchmarks.runs.offline_judge import ESTIMATORS, Estimate, OfflineJ
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.benchmarks.runs.without_task import has_task, spec_of_data
 from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.words import listed
+from trimtab.benchmarks.settings.words import listed, nearest
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import Bundle
@@ -142,7 +141,7 @@ def _wanted(text: str) -> list[str]:
     names = listed(text) or list(ESTIMATORS)
     for name in names:
         if name not in ESTIMATORS:
-            raise TrimtabError(f"evaluate: estimator={name}: {near(name, ESTIMATORS)}")
+            raise TrimtabError(f"evaluate: estimator={name}: {nearest(name, ESTIMATORS)}")
     return names
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from rich.console import Console
 
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
-from trimtab.benchmarks.board.sources import collect
+from trimtab.benchmarks.board.latex import to_latex
+from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.away import visible
 from trimtab.benchmarks.settings.renamed import RENAMED
@@ -18,6 +22,11 @@ from trimtab.benchmarks.settings.words import listed
 from trimtab.plugins import command_line
 
 __all__ = ["leaderboard"]
+
+_TEXTS: Mapping[str, Callable[[Leaderboard], str]] = {
+    "json": Leaderboard.to_json, "csv": Leaderboard.to_csv, "latex": to_latex,
+}  # fmt: skip
+"""What is written to standard output alone, by the format's name."""
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +48,9 @@ def leaderboard(
         "physics": ",".join(wanted),
     }
     command = command_line("leaderboard", *(f"{key}={word}" for key, word in said.items() if word))
-    with visible(runs, "runs") as place:
-        table, sources = collect(place)
+    with ExitStack() as stack:
+        places = [stack.enter_context(visible(place, "runs")) for place in named_places(runs)]
+        table, sources = collect(*places)
         board = boards.build(
             table,
             baselines=baseline or None,
@@ -54,8 +64,8 @@ def leaderboard(
     if out:
         paths = boards.write(board, out)
         logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
-    if format == "json":
-        sys.stdout.write(board.to_json())
+    if format in _TEXTS:
+        sys.stdout.write(_TEXTS[format](board))
     else:
         boards.print_table(board, Console(markup=False))
     return 0

@@ -11,7 +11,6 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
-from trimtab.benchmarks.cli.words import near
 from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.core.storage import is_address
@@ -20,6 +19,7 @@ from trimtab.benchmarks.runs.folder import find_runs
 from trimtab.benchmarks.runs.overview import Line, lines_of
 from trimtab.benchmarks.runs.repair import Mended, repair
 from trimtab.benchmarks.runs.settings_of import settings_of, text_of
+from trimtab.benchmarks.settings.words import nearest
 from trimtab.errors import TrimtabError
 
 __all__ = ["runs"]
@@ -39,7 +39,7 @@ def runs(action: str, where: str, other: str, format: str) -> int:
 
 def _list(where: str, other: str, format: str) -> int:
     if other:
-        raise TrimtabError(f"runs: {where} {other}: {near(where, list(_ACTIONS))}")
+        raise TrimtabError(f"runs: {where} {other}: {nearest(where, list(_ACTIONS))}")
     with visible(where, "runs") as place:
         lines = lines_of(_runs_in(str(place)))
     if place != Path(where):  # an address: its runs by their names there
@@ -160,7 +160,7 @@ def _runs_in(where: str) -> list[Path]:
     place = Path(where)
     if not place.is_dir():
         why = "is no folder" if place.exists() else "does not exist"
-        hint = f"; {near(where, list(_ACTIONS))}" if _is_near(where) else ""
+        hint = f"; {nearest(where, list(_ACTIONS))}" if _is_near(where) else ""
         raise TrimtabError(f"runs: {where} {why}; name a folder of runs, or train first{hint}")
     found = find_runs(place)
     if not found:
@@ -169,7 +169,7 @@ def _runs_in(where: str) -> list[Path]:
 
 
 def _is_near(word: str) -> bool:
-    return "/" not in word and near(word, list(_ACTIONS)).startswith("did you mean")
+    return "/" not in word and nearest(word, list(_ACTIONS)).startswith("did you mean")
 
 
 def _run_at(where: str) -> Path:

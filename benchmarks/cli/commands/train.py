@@ -171,7 +171,8 @@ def explain_run(words: Sequence[str] = ()) -> list[str]:
     ]
     for word in words:
         group, _, names = word.partition("=")
-        for name in names.split(",") if group in groups.CONSTRUCTED else ():
+        for value in names.split(",") if group in groups.CONSTRUCTED else ():
+            name = groups.name_in_group(group, value)
             check_name(group, name, groups.group_options(group))
             lines += ["", *keywords_help(group, name)]
     return lines

@@ -1,4 +1,4 @@
-"""LeRobot's folder of Parquet and JSON: versions 3.0 (also written) and 2.1 are read.
+"""LeRobot's folder of Parquet and JSON: versions 3.0 (also written), 2.1 and 2.0 are read.
 
 The layout: ``src/lerobot/datasets/`` of LeRobot (``utils.py``, ``io_utils.py``). What it has no
 feature for is in ``meta/trimtab.json``, which its readers pass over.
@@ -9,8 +9,7 @@ from __future__ import annotations
 import base64
 import logging
 import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,8 +19,24 @@ import numpy.typing as npt
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of
+from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.lerobot.cameras import advice, chosen_cameras
+from trimtab.datasets.formats.lerobot.consistency import (
+    check_columns,
+    check_ends,
+    check_metadata,
+    episode_slices,
+    time_findings,
+)
+from trimtab.datasets.formats.lerobot.metadata import (
+    OBSERVATION,
+    Arrays,
+    data_files,
+    read_info,
+    split_masks,
+    widths_of,
+)
 from trimtab.datasets.formats.lerobot.names import feature_names
 from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.lerobot.writer import (
@@ -39,7 +54,7 @@ from trimtab.datasets.formats.lerobot.writer import (
 )
 from trimtab.datasets.formats.naming import NAMES
 from trimtab.datasets.formats.own import Own, flag_ends, flags_of, need, no_reward, parse
-from trimtab.datasets.io.parquet import read_columns
+from trimtab.datasets.io.parquet import read_table
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 
@@ -47,14 +62,7 @@ __all__ = ["FORMAT"]
 
 logger = logging.getLogger(__name__)
 
-Arrays = dict[str, npt.NDArray[Any]]
-
-_FILES = {2: "data/chunk-*/episode_*.parquet", 3: "data/chunk-*/file-*.parquet"}
-"""Where the frames are, by the layout's major version."""
-_OBSERVATION = "observation."
 _FIRST = (STATE, "observation.environment_state")
-_VERSION = re.compile(r"v(\d)\.\d+", re.ASCII)
-_MOST_NUMBERS = 1 << 20  # in one row of one feature
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -67,123 +75,73 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     that is not terminated says so. Missing rewards are zero. ``next.done`` does not tell an end by
     the clock from a true one: an episode counts as terminated where it ends with
     ``next.terminated``, with ``next.done`` and not ``next.truncated``, or, where neither is stored,
-    with ``next.success``.
+    with ``next.success``. The splits of info.json become the recipe's ``masks``. Frames that are
+    missing, or not as far apart as ``fps`` says, are noted in the recipe, unless the hint
+    ``control_rate`` says how far apart they are.
 
     Raises:
-        TrimtabError: if anything is missing, damaged, of a wrong shape or of another version.
+        TrimtabError: if anything is missing, damaged, of a wrong shape or of another version, or
+            the folder contradicts itself.
     """
-    contents, frames = _read(Path(path), hints.get("frames", ""))
+    contents, frames = _read(Path(path), hints)
     return frames.assemble(contents, hints)
 
 
 def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     """Read as ``_load`` does, without frames, which are not streamed."""
-    contents, frames = _read(Path(path), hints.get("frames", ""))
+    contents, frames = _read(Path(path), hints)
     if frames.cameras:
         raise TrimtabError(f"dataset {path}: frames= is for data in memory; raise stream_above")
     return contents
 
 
-def _read(path: Path, wanted: str) -> tuple[Contents, Frames]:
-    """Return what the tables hold, and what decodes the frames of the cameras ``wanted``."""
+def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
+    """Return what the tables hold, and what decodes the frames of the cameras that are wanted."""
     where = f"dataset {path}"
-    info = _info(path)
-    widths, left_out = _widths(info, where)
-    cameras = chosen_cameras(info, wanted, where)
+    info = read_info(path, hints.get("control_rate"))
+    widths, left_out = widths_of(info, where)
+    cameras = chosen_cameras(info, hints.get("frames", ""), where)
     left_out = sorted({*left_out} - {camera.name for camera in cameras})
     if left_out:
         names = ", ".join(left_out)
         logger.warning("%s: left out, as not vectors: %s%s", where, names, advice(info, left_out))
-    files = sorted(path.glob(_FILES[info["major"]]))
-    if not files:
-        raise TrimtabError(f"{where}: there is no {_FILES[info['major']]} in it; {_ADVICE}")
-    arrays = read_columns(files, widths, path)
+    table = read_table(data_files(path, info["major"], where), widths, path)
+    arrays = table.columns
     need(arrays, ("episode_index", ACTION), where)
+    check_columns(table, info, widths, where)
     for name in (DONE, TERMINATED, TRUNCATED, SUCCESS):
         if name in arrays:
             arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
+    slices = episode_slices(arrays, info, where)
+    check_metadata(path, info, arrays, slices, widths)
+    numbers = [int(arrays["episode_index"][rows.start]) for rows in slices]
     own_path = path / OWN_FILE
     own = parse(read_bytes(own_path), where) if own_path.is_file() else None
-    slices = _slices(arrays, info, where)
+    recipe: dict[str, Any] = {"imported": "lerobot"}
+    findings: list[Finding] = []
     if own is not None:
         episodes = _own_episodes(arrays, slices, own, where)
     else:
+        check_ends(arrays, slices, where)
         episodes = _stranger_episodes(arrays, slices, where)
+        masks, findings = split_masks(info, numbers)
+        recipe.update({"masks": masks} if masks else {})
+        if "control_rate" not in hints:
+            findings += time_findings(arrays, slices, info)
     robot = info.get("robot_type")
-    recipe: dict[str, Any] = {"imported": "lerobot"}
     recipe.update({"robot_type": robot} if isinstance(robot, str) else {})
     recipe[NAMES] = feature_names(info["features"], _observed(widths), widths)
-    numbers = [int(arrays["episode_index"][rows.start]) for rows in slices]
     rate = float(info["fps"])
-    contents = contents_of(path, episodes, own, left_out=left_out, recipe=recipe, control_rate=rate)
+    contents = contents_of(
+        path, episodes, own, left_out=left_out, recipe=recipe, control_rate=rate, hints=hints,
+        findings=findings,
+    )  # fmt: skip
     return contents, Frames(path, info, cameras, numbers, own)
-
-
-def _info(path: Path) -> dict[str, Any]:
-    place = path / "meta" / "info.json"
-    info = read_json(place, "dataset")
-    if isinstance(info, dict) and isinstance(info.get("fps"), float) and info["fps"].is_integer():
-        info["fps"] = int(info["fps"])  # some writers have 24.0
-    types = {"codebase_version": str, "fps": int, "features": dict, "total_frames": int}
-    for key, kind in types.items():
-        if not isinstance(info, dict) or type(info.get(key)) is not kind:
-            raise TrimtabError(
-                f"dataset {place}: '{key}' is not of type {kind.__name__}; {_ADVICE}"
-            )
-    version = _VERSION.fullmatch(info["codebase_version"])
-    if version is None or int(version[1]) not in _FILES:
-        raise TrimtabError(
-            f"dataset {place}: version {info['codebase_version']} is not read here; convert it to "
-            "v3.0 with the lerobot package"
-        )
-    if not 0 < info["fps"] < 10**6:
-        raise TrimtabError(f"dataset {place}: 'fps' is {info['fps']}; {_ADVICE}")
-    return {**info, "major": int(version[1])}
-
-
-def _widths(info: Mapping[str, Any], where: str) -> tuple[dict[str, int], list[str]]:
-    """Return the numbers in a row of each feature of numbers, and the names of the others."""
-    widths, left_out = {}, []
-    for name, feature in info["features"].items():
-        try:
-            shape = [int(size) for size in feature["shape"]]
-            dtype = np.dtype(str(feature["dtype"]))
-            numbers = dtype.kind in "biuf"
-        except (KeyError, TypeError, ValueError):
-            numbers, shape = False, []
-        width = math.prod(shape)
-        if numbers and 0 < width < _MOST_NUMBERS:
-            widths[name] = width
-        else:
-            left_out.append(name)
-    if not any(name.startswith(_OBSERVATION) for name in widths):
-        raise TrimtabError(f"{where}: no vector below '{_OBSERVATION}' to observe; {_ADVICE}")
-    return widths, sorted(left_out)
-
-
-def _slices(arrays: Arrays, info: Mapping[str, Any], where: str) -> list[slice]:
-    """Put the frames in order and return where each episode lies."""
-    numbers = arrays["episode_index"].astype(np.int64)
-    frames = arrays.get("frame_index", np.arange(len(numbers)))
-    order = np.lexsort((frames, numbers))
-    if (order != np.arange(len(order))).any():
-        arrays.update({name: array[order] for name, array in arrays.items()})
-        numbers = numbers[order]
-    if len(numbers) != info["total_frames"] or not len(numbers):
-        raise TrimtabError(
-            f"{where}: {len(numbers)} frames, but info.json says {info['total_frames']}; {_ADVICE}"
-        )
-    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    if info.get("total_episodes", len(starts) - 1) != len(starts) - 1:
-        raise TrimtabError(
-            f"{where}: {len(starts) - 1} episodes, but info.json says otherwise; {_ADVICE}"
-        )
-    return [slice(a, b) for a, b in zip(starts[:-1], starts[1:], strict=True)]
 
 
 def _observed(features: Iterable[str]) -> list[str]:
     """Return those features that are observed, in the order in which they are joined."""
-    below = sorted(name for name in features if name.startswith(_OBSERVATION))
+    below = sorted(name for name in features if name.startswith(OBSERVATION))
     return [n for n in _FIRST if n in below] + [n for n in below if n not in _FIRST]
 
 
@@ -205,7 +163,7 @@ def _stranger_episodes(arrays: Arrays, slices: list[slice], where: str) -> LazyE
     def build(index: int) -> Episode:
         rows = slices[index]
         with np.errstate(over="ignore"):  # infinity is refused afterwards
-            parts = [_matrix(arrays[name][rows]).astype(np.float32) for name in names]
+            parts = [_matrix(arrays[name][rows]) for name in names]
         seen = np.concatenate(parts, axis=1)
         steps = len(seen)
         terminated = _terminated(arrays, rows.stop - 1)
@@ -269,7 +227,7 @@ def _recognises(path: Path) -> bool:
         info = read_json(path / "meta" / "info.json", "dataset")
     except TrimtabError:
         return False
-    return isinstance(info, dict) and "codebase_version" in info
+    return isinstance(info, dict) and bool({"codebase_version", "features"} & info.keys())
 
 
 FORMAT = Format(
@@ -281,5 +239,5 @@ FORMAT = Format(
     recognises=_recognises,
     save=save,
     loses=loses,
-    hints=frozenset({"env", "id", "mask", "frames"}),
+    hints=frozenset({"env", "id", "mask", "frames", "control_rate"}),
 )

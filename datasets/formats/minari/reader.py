@@ -26,7 +26,7 @@ from trimtab.datasets.formats.minari.metadata import (
 )
 from trimtab.datasets.formats.minari.spaces import Part
 from trimtab.datasets.formats.naming import NAMES, numbered
-from trimtab.datasets.formats.own import check_ends, flags_of
+from trimtab.datasets.formats.own import check_no_end_inside, flags_of
 from trimtab.datasets.io.hdf5 import REOPEN, child, children, opened, read_array, read_file
 from trimtab.datasets.io.sandbox import Read, Received
 from trimtab.errors import TrimtabError
@@ -257,7 +257,7 @@ def _read_episode(
     for key in ("terminations", "truncations"):
         arrays[key] = flags_of(arrays[key], f"{place}, key '{key}'")
         if _OURS not in metadata:
-            check_ends(arrays[key], f"{place}, key '{key}'")
+            check_no_end_inside(arrays[key], f"{place}, key '{key}'")
     _check_noted(group, index, arrays["rewards"], place)
     steps = len(arrays["rewards"])
     stored = child(group, "observations", place)

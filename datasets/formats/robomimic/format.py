@@ -21,16 +21,23 @@ import numpy.typing as npt
 from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
+from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.own import (
     Own,
     check_replaceable,
-    flag_ends,
-    flags_of,
     need,
-    no_reward,
     parse,
     text_of,
+)
+from trimtab.datasets.formats.robomimic.demonstrations import (
+    STATES,
+    Arrays,
+    check_not_raw,
+    check_total,
+    parts_of,
+    stranger_episodes,
+    vectors,
 )
 from trimtab.datasets.formats.robomimic.tasks import PARTS, Parts, env_args, observation_parts
 from trimtab.datasets.io.hdf5 import (
@@ -51,11 +58,8 @@ __all__ = ["FORMAT"]
 
 logger = logging.getLogger(__name__)
 
-Arrays = dict[str, npt.NDArray[Any]]
-
 _DEMO = re.compile(r"demo_(\d{1,9})", re.ASCII)
 _OWN = "trimtab"
-_STATES = "states"
 _TEXT = "json"  # in the group of ours; earlier, the group's own place in "data" was this array
 _OWN_KEYS = ("actions", "rewards", f"{_OWN}/terminations", f"{_OWN}/truncations")
 _EARLIER_PARTS = [("flat", 0)]  # of all observations in files that do not note any
@@ -72,10 +76,12 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     episode that is not terminated says so. Missing rewards are zero. ``dones`` is set at the end of
     every demonstration by most writers, whatever ended it: an episode counts as terminated only
     where it ends done with a reward of 1 in data whose rewards are 0 and 1. ``mask/*`` becomes the
-    recipe's ``masks``, and ``states`` an info.
+    recipe's ``masks``, and ``states`` an info. A mask that names what is not there is noted in the
+    recipe.
 
     Raises:
-        TrimtabError: if anything is missing, damaged or of a wrong shape.
+        TrimtabError: if anything is missing, damaged or of a wrong shape, or the file contradicts
+            itself.
     """
     path = Path(path)
     where = f"dataset {path}"
@@ -88,26 +94,29 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         index, _, key = name.partition("/")
         if key:
             demos[int(index)][key] = array
-    if own is None:
-        several = {path.partition("/obs/")[2] for path in arrays if "/obs/" in path}
-        if len(several) > 1 and "keys" not in hints:
-            logger.warning(
-                "%s: observation keys are joined in the order of their names (%s); keys= says "
-                "which, and in what order", where, ", ".join(sorted(several)),
-            )  # fmt: skip
-        keys = [key.strip() for key in hints.get("keys", "").split(",") if key.strip()]
-        episodes = _stranger_episodes(demos, keys, where)
-        parts = _parts(demos[0] if demos else {}, keys)
-    else:
-        episodes = _own_episodes(demos, own, where)
-        parts = []
     named, masks = values["env_args"], values["masks"]
     recipe = {"imported": "robomimic", "env_args": named, **({"masks": masks} if masks else {})}
-    recipe.update({PARTS: [list(part) for part in parts]} if parts else {})
+    if own is not None:
+        episodes = _own_episodes(demos, own, where)
+    else:
+        keys = [key.strip() for key in hints.get("keys", "").split(",") if key.strip()]
+        if not values["images"]:
+            check_not_raw(demos, where)
+        check_total(demos, values["total"], where)
+        episodes = stranger_episodes(demos, values["demos"], values["samples"], keys, where)
+        parts = parts_of(demos[0] if demos else {}, keys)
+        recipe.update({PARTS: [list(part) for part in parts]} if parts else {})
+        if len(parts) > 1 and not keys:
+            logger.warning(
+                "%s: observation keys are joined in the order of their names (%s); keys= says "
+                "which, and in what order", where, ", ".join(name for name, _ in parts),
+            )  # fmt: skip
     env = named.get("env_name")
     env = env if isinstance(env, str) and env else "unknown"
-    left_out = sorted(values["images"])
-    return contents_of(path, episodes, own, left_out=left_out, env=env, recipe=recipe, hints=hints)
+    return contents_of(
+        path, episodes, own, left_out=sorted(values["images"]), env=env, recipe=recipe,
+        hints=hints, findings=[Finding(**row) for row in values["findings"]],
+    )  # fmt: skip
 
 
 def _read(file: h5py.File, path: str, where: str) -> Read:
@@ -116,21 +125,30 @@ def _read(file: h5py.File, path: str, where: str) -> Read:
         raise TrimtabError(f"{where}, key 'data': not a group; {_ADVICE}")
     numbered = {name: match for name in data if (match := _DEMO.fullmatch(name))}
     demos = sorted(numbered, key=lambda name: int(numbered[name][1]))
-    images: list[str] = []
-    values = {
+    masks, findings = _masks(file, demos, where)
+    values: dict[str, Any] = {
         "demos": demos,
-        "images": images,
+        "images": [],
+        "samples": [],
+        "total": _whole(data.attrs.get("total")),
         "env_args": _env_args(data),
-        "masks": _masks(file, demos, where),
+        "masks": masks,
+        "findings": [vars(finding) for finding in findings],
     }
     file.close()
-    return values, _arrays(Path(path), demos, images, where)
+    return values, _arrays(Path(path), demos, values, where)
+
+
+def _whole(value: Any) -> int | None:
+    """Return an attribute that is a whole number."""
+    return int(value) if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu" else None
 
 
 def _arrays(
-    path: Path, demos: Sequence[str], images: list[str], where: str
+    path: Path, demos: Sequence[str], values: dict[str, Any], where: str
 ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yield what is to be read, demonstration by demonstration; name the images."""
+    """Yield what is to be read, demonstration by demonstration; note the images and lengths."""
+    images = values["images"]
     for first in range(0, len(demos), REOPEN):
         with opened(path) as file:
             data = child(file, "data", where)
@@ -144,6 +162,7 @@ def _arrays(
                 group = child(data, demo, where)
                 if not isinstance(group, h5py.Group):
                     raise TrimtabError(f"{place}: not a group; {_ADVICE}")
+                values["samples"].append(_whole(group.attrs.get("num_samples")))
                 for name, member in _wanted(group, None if ours is None else ours.get(demo), place):
                     if member.dtype.kind in "biuf" and (_OWN in name or len(member.shape) <= 2):
                         yield f"{index}/{name}", read_array(member, f"{place}, key '{name}'")
@@ -165,7 +184,7 @@ def _wanted(
     if isinstance(ours, h5py.Group):
         for below, member in children(ours, place).items():
             yield f"{_OWN}/{below}", member
-    for name in ("actions", "rewards", "dones", _STATES):
+    for name in ("actions", "rewards", "dones", STATES):
         if name in group:
             member = child(group, name, place)
             if isinstance(member, h5py.Dataset):
@@ -190,86 +209,36 @@ def _env_args(data: h5py.Group) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _masks(file: h5py.File, demos: list[str], where: str) -> dict[str, list[int]]:
-    """Return the positions of the demonstrations that each mask names."""
+def _masks(
+    file: h5py.File, demos: list[str], where: str
+) -> tuple[dict[str, list[int]], list[Finding]]:
+    """Return the places of the demonstrations that each mask names, and what is wrong with one."""
     if "mask" not in file:
-        return {}
+        return {}, []
     group = child(file, "mask", where)
     if not isinstance(group, h5py.Group):
         raise TrimtabError(f"{where}, key 'mask': not a group; {_ADVICE}")
     places = {name: index for index, name in enumerate(demos)}
-    masks = {}
+    masks: dict[str, list[int]] = {}
+    findings = []
     for key in group:
         member = child(group, key, where)
         fit = isinstance(member, h5py.Dataset) and len(member.shape or ()) == 1
         if not fit or member.dtype.kind not in "SO" or member.shape[0] > _MOST_NAMES:
-            raise TrimtabError(f"{where}, key 'mask/{key}': not a list of names; {_ADVICE}")
-        names = [n.decode(errors="replace") if isinstance(n, bytes) else str(n) for n in member[()]]
-        unknown = [name for name in names if name not in places]
-        if unknown:
-            raise TrimtabError(
-                f"{where}, key 'mask/{key}': there is no demonstration '{unknown[0]}'; {_ADVICE}"
-            )
-        masks[key] = [places[name] for name in names]
-    return masks
-
-
-def _vectors(demo: Arrays, group: str, keys: Sequence[str], place: str) -> npt.NDArray[Any] | None:
-    """Return what lies below ``group``: ``keys`` in their order, or all in that of their names."""
-    prefix = f"{group}/"
-    there = sorted(name.removeprefix(prefix) for name in demo if name.startswith(prefix))
-    lacking = [key for key in keys if key not in there]
-    if there and lacking:
-        raise TrimtabError(
-            f"{place}: there is no key '{prefix}{lacking[0]}'; there are {', '.join(there)}"
-        )
-    arrays = [demo[prefix + key] for key in (keys if there and keys else there)]
-    parts = [array[:, None] if array.ndim == 1 else array for array in arrays]
-    if any(part.ndim != 2 or len(part) != len(parts[0]) for part in parts):
-        raise TrimtabError(f"{place}, key '{group}': parts of shapes {[p.shape for p in parts]}")
-    return np.concatenate(parts, axis=1) if parts else None
-
-
-def _parts(demo: Arrays, keys: Sequence[str]) -> Parts:
-    """Return the names and lengths of the parts that an observation is put together of."""
-    prefix = "obs/"
-    there = {n.removeprefix(prefix): a for n, a in demo.items() if n.startswith(prefix)}
-    chosen = [key for key in keys or sorted(there) if key in there]
-    return [(key, there[key].shape[1] if there[key].ndim > 1 else 1) for key in chosen]
-
-
-def _stranger_episodes(demos: list[Arrays], keys: Sequence[str], where: str) -> LazyEpisodes:
-    seen = [demo["rewards"] for demo in demos if "rewards" in demo]
-    sparse = bool(seen) and all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
-    if not all(any(key.startswith("next_obs/") for key in demo) for demo in demos):
-        logger.warning("%s: no next_obs: last observations are not known", where)
-    if len(seen) < len(demos):
-        logger.warning("%s: missing rewards are zero", where)
-
-    def build(index: int) -> Episode:
-        demo, place = demos[index], f"{where}: demonstration {index}"
-        observations = _vectors(demo, "obs", keys, place)
-        if "actions" not in demo or observations is None or not len(observations):
-            raise TrimtabError(f"{place}: it has no 'actions' or no vectors in 'obs'; {_ADVICE}")
-        following = _vectors(demo, "next_obs", keys, place)
-        final = (observations if following is None else following)[-1:]
-        if final.shape[1:] != observations.shape[1:]:
-            raise TrimtabError(f"{place}, key 'next_obs': not the keys of 'obs'; {_ADVICE}")
-        steps = len(observations)
-        rewards = demo.get("rewards", no_reward(steps))
-        dones = flags_of(demo.get("dones", np.zeros(steps)), f"{place}, key 'dones'")
-        done = sparse and dones.shape == rewards.shape == (steps,)
-        terminated = bool(done and dones[-1] and rewards[-1] == 1)
-        flags = flag_ends(steps, terminated=terminated)
-        states = demo.get(_STATES)
-        infos = {_STATES: states} if states is not None and len(states) == steps else {}
-        with np.errstate(over="ignore"):  # infinity is refused afterwards
-            return Episode(
-                np.concatenate([observations, final]), demo["actions"], rewards, *flags, infos,
-                last_observed=terminated or following is not None,
-            )  # fmt: skip
-
-    return LazyEpisodes(len(demos), build)
+            fault, names = "is no list of names", []
+        else:
+            names = [
+                x.decode(errors="replace") if isinstance(x, bytes) else str(x) for x in member[()]
+            ]
+            other = next((name for name in names if name not in places), "")
+            fault = f"names {other!r:.40}, which is not there" if other else ""
+            if len(set(names)) < len(names):
+                fault = fault or "names a demonstration twice"
+        masks[key] = [places[name] for name in dict.fromkeys(names) if name in places]
+        if fault:
+            taken = f"mask={key} takes the rest ({len(masks[key])})" if masks[key] else "left out"
+            findings.append(Finding("warning", "stale-mask", f"mask/{key}", f"{fault}: {taken}"))
+    return {key: chosen for key, chosen in masks.items() if chosen}, findings
 
 
 def _own_episodes(demos: list[Arrays], own: Own, where: str) -> LazyEpisodes:
@@ -277,15 +246,15 @@ def _own_episodes(demos: list[Arrays], own: Own, where: str) -> LazyEpisodes:
     parts = [name for name, _ in own.get(PARTS, _EARLIER_PARTS)]
 
     def build(index: int) -> Episode:
-        demo, seed, has_states = demos[index], own["seeds"][index], own[_STATES][index]
+        demo, seed, has_states = demos[index], own["seeds"][index], own[STATES][index]
         below = [f"{group}/{part}" for group in ("obs", "next_obs") for part in parts]
-        need(demo, (*below, *_OWN_KEYS, *[_STATES] * has_states), where)
+        need(demo, (*below, *_OWN_KEYS, *[STATES] * has_states), where)
         infos = {n.removeprefix(prefix): a for n, a in demo.items() if n.startswith(prefix)}
         if has_states:
-            infos[_STATES] = demo[_STATES]
+            infos[STATES] = demo[STATES]
         actions, rewards, *flags = (demo[name] for name in _OWN_KEYS)
-        seen = _vectors(demo, "obs", parts, where)
-        following = _vectors(demo, "next_obs", parts, where)
+        seen = vectors(demo, "obs", parts, where)
+        following = vectors(demo, "next_obs", parts, where)
         if seen is None or following is None or following.shape != seen.shape:
             raise TrimtabError(f"{where}, key 'obs': not what Trimtab saved; {_ADVICE}")
         observations = np.concatenate([seen, following[-1:]])
@@ -332,7 +301,7 @@ def _save(dataset: Dataset, path: Path) -> None:
 
 
 def _is_states(episode: Episode) -> bool:
-    return _STATES in episode.infos and episode.infos[_STATES].ndim == 2
+    return STATES in episode.infos and episode.infos[STATES].ndim == 2
 
 
 def _valid_masks(dataset: Dataset) -> Mapping[str, list[int]]:
@@ -349,13 +318,13 @@ def _arrays_of(episode: Episode, parts: Parts, has_states: bool) -> Arrays:
         arrays.update({f"{group}/{n}": a for (n, _), a in zip(parts, split, strict=True)})
     arrays["actions"], arrays["rewards"] = episode.actions, episode.rewards
     arrays["dones"] = (episode.terminations | episode.truncations).astype(np.int64)
-    arrays[_STATES] = episode.infos[_STATES] if has_states else np.zeros((len(episode), 1))
+    arrays[STATES] = episode.infos[STATES] if has_states else np.zeros((len(episode), 1))
     return arrays
 
 
 def _own_arrays(episode: Episode, has_states: bool) -> Arrays:
     """Return what robomimic has no place for."""
-    infos = {n: a for n, a in episode.infos.items() if not (has_states and n == _STATES)}
+    infos = {n: a for n, a in episode.infos.items() if not (has_states and n == STATES)}
     return {
         "terminations": episode.terminations,
         "truncations": episode.truncations,

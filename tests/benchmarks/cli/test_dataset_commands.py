@@ -88,6 +88,28 @@ def test_a_strangers_file_with_hints(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert load_minari(to).content_hash == done["content_hash"]
 
 
+def test_a_contradicted_control_rate(
+    recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, to = tmp_path / "x", tmp_path / "y"
+    get_format("lerobot").save(recorded, folder)  # type: ignore[misc]
+    (folder / "meta/trimtab.json").unlink()
+    place = folder / "meta/info.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), "fps": 4}))
+    (checked, *_) = answer(capfd, "check", str(folder), code=1)["findings"]
+    (told,) = answer(capfd, "info", str(folder))["findings"]
+    assert checked == told and (told["level"], told["code"]) == ("error", "control-rate")
+    assert "info.json 4" in told["message"]
+    convert = ["convert", str(folder), str(to), "as=minari", "id=mine/y-v0"]
+    assert "say control_rate=<Hz>" in answer(capfd, *convert, code=2)
+    assert not to.exists()
+    done = answer(capfd, *convert, "control_rate=7.5")
+    assert done["steps"] == recorded.num_steps and load_minari(to).control_rate == 7.5
+    for word in ("0", "nan", "inf", "fast"):
+        said = answer(capfd, "info", str(folder), f"control_rate={word}", code=2)
+        assert f"control_rate={word}: must be a number greater than 0" in said
+
+
 def test_camera_frames_by_the_command_line(
     recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -216,7 +238,7 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
         (["list", "dataset=two_routes"], "takes no dataset="),
         (["list", "dataset.episodes=5"], "takes no dataset.episodes=5"),
         *((["list", f"{word}=3"], f"takes no {word}=")
-          for word in ("env", "id", "mask", "horizon", "keys")),
+          for word in ("env", "id", "mask", "horizon", "keys", "control_rate")),
         (["info", f"path={folder}", "to=y"], "to= belongs to action=convert"),
         (["check", f"path={folder}", "figure=y.png"], "figure= belongs to action=info"),
         (["info", f"path={tmp_path / 'thesis.hdf5'}"], "too damaged to tell"),

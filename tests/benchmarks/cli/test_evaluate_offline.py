@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from trimtab.benchmarks.runs.offline_judge import _decisions_of
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.datasets.episodes import Dataset, Episode
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.minari.writer import save as save_minari
 from trimtab.errors import TrimtabError
 
 
@@ -71,6 +74,28 @@ def test_decisions_of_two_actions_and_what_an_episodes_end_leaves() -> None:
     assert found.valid.tolist() == [[True, True], [True, False], [True, True], [True, True]]
     assert found.reward.tolist() == [[3, 4], [3, 12]]
     assert found.taken.all() and found.ended.tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("reward", "ended"), [(0.0, True), (1.0, False), (-1.0, True)])
+def test_data_without_rewards_give_no_return(
+    reward: float, ended: bool, runs: Path, tiny: Any, tmp_path: Path
+) -> None:
+    made = load_minari(tiny.dataset)
+    flat = [
+        replace(
+            one,
+            rewards=np.full_like(one.rewards, reward),
+            terminations=one.terminations & ended,
+            truncations=np.arange(len(one)) == len(one) - 1,
+        )
+        for one in made.episodes
+    ]
+    save_minari(replace(made, episodes=tuple(flat)), tmp_path / "flat")
+    asked = [word for word in words(runs, tiny) if not word.startswith("dataset=")]
+    for more in ([], ["estimator=fitted_q"], [f"out={tmp_path / 'ranks'}", "estimator=importance"]):
+        with pytest.raises(TrimtabError, match=f"every reward is {reward:g}, so it says nothing"):
+            carry_out([*asked, f"dataset={tmp_path / 'flat'}", *more])
+    assert not (tmp_path / "ranks").exists()
 
 
 def test_what_has_no_density_is_left_out_or_refused(

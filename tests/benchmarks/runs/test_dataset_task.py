@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import group_options
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.minari.reader import load as load_minari
+from trimtab.datasets.formats.registry import get_format
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.types import TrimtabError
 
@@ -134,6 +137,31 @@ def test_what_a_file_does_not_say_is_said_by_the_run(tiny: Any, tmp_path: Path) 
     ):
         with pytest.raises(TrimtabError, match=re.escape(message)):
             opened(f"dataset={tmp_path / 'd.hdf5'}", word)
+
+
+def test_a_contradicted_control_rate_is_refused_or_stated(tiny: Any, tmp_path: Path) -> None:
+    """Both ways, the run knows the rate; a stated one is part of what the run is known by."""
+    path = tmp_path / "x"
+    save = get_format("lerobot").save
+    assert save is not None
+    save(load_minari(tiny.dataset), path)
+    (path / "meta/trimtab.json").unlink()
+    words = [*tiny.cloning(tmp_path / "out"), f"dataset={path}"]
+    plain = build.components(compose_run(words))
+    information = json.loads((path / "meta/info.json").read_text())
+    true = information["fps"]
+    (path / "meta/info.json").write_text(json.dumps({**information, "fps": 2 * true}))
+    with pytest.raises(
+        TrimtabError, match=rf"'timestamp': row 1 comes .* their median tells {true}"
+    ):
+        build.components(compose_run(words))
+    stated = build.components(compose_run([*words, f"dataset.control_rate={true}"]))
+    assert stated.dataset is not None and stated.dataset.control_rate == true
+    same = build.components(compose_run([*words, f"dataset.control_rate={true}.0"]))
+    assert plain.config_hash != stated.config_hash == same.config_hash
+    for value in ("0", "-5", "inf", "fast"):
+        with pytest.raises(TrimtabError, match="must be a number from 1e-06 to 1e\\+06"):
+            build.components(compose_run([*words, f"dataset.control_rate={value}"]))
 
 
 def test_every_suites_data_is_of_its_task() -> None:

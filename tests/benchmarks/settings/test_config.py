@@ -15,7 +15,7 @@ from trimtab.benchmarks.settings import groups
 from trimtab.benchmarks.settings.config import compose_run, recipe_with
 from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.benchmarks.settings.groups import conf_file, load_group
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.settings.words import closest, nearest
 from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.types import TrimtabError
 
@@ -228,6 +228,39 @@ def test_nothing_is_left_of_one_composition_in_the_next() -> None:
 def test_the_nearest_word() -> None:
     assert nearest("horizn", ["seed", "horizon"]) == "did you mean horizon?"
     assert nearest("q", ["seed", "horizon"]) == "there are: seed, horizon"
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "found"),
+    [
+        ("warmup_steps", ["act_steps", "algorithm.warmup_steps"], "algorithm.warmup_steps"),
+        ("warmup", ["act_steps", "algorithm.warmup_steps"], "algorithm.warmup_steps"),
+        ("warmup_steps", ["act_steps", "online_steps"], None),  # the rest of them is different
+        ("batch_size", ["buffer_size"], None),
+        ("learning_rat", ["policy", "algorithm.learning_rate"], "algorithm.learning_rate"),
+        ("episodes", ["eval_episodes", "dataset.episodes"], "dataset.episodes"),
+        ("Seed", ["seed"], "seed"),
+        ("a.lerning_rate", ["a.learning_rate", "b.learning_rate"], "a.learning_rate"),
+        ("", ["seed"], None),
+    ],
+)
+def test_a_word_is_held_against_what_tells_names_apart(
+    word: str, known: list[str], found: str | None
+) -> None:
+    assert closest(word, known) == found
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("warmup_steps=10", "warmup_steps: there is no such setting; did you mean alg.*warmup_st"),
+        ("hiden=[8]", "hiden: there is no such setting; did you mean algorithm.hidden"),
+        ("batch_size=8", "did you mean algorithm.batch_size"),
+    ],
+)
+def test_a_method_s_keyword_that_lacks_its_group_is_told_so(word: str, said: str) -> None:
+    with pytest.raises(TrimtabError, match=said):
+        compose_run(["env=gym/Hopper-v5", "algorithm=sac", word])
 
 
 def test_a_file_of_a_group_is_plain_values() -> None:

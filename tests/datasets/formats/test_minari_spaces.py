@@ -147,8 +147,8 @@ BOX = {"type": "Box", "dtype": "float32", "low": -9, "high": 9}
         (attribute("id", 0), "episode 1: its id is 0, expected 1"),
         (attribute("total_steps", STEPS + 1), "episode 1: its total_steps is 5, expected 4"),
         (attribute("rewards_sum", 99.0), "episode 1: its rewards_sum is 99"),
-        (flag("terminations"), "episode 1, key 'terminations': step 1 of 4 already ends"),
-        (flag("truncations"), "episode 1, key 'truncations': step 1 of 4 already ends"),
+        (flag("terminations"), "episode 1, key 'terminations': set at step 1 of 4"),
+        (flag("truncations"), "episode 1, key 'truncations': set at step 1 of 4"),
         (lambda m, f: f["episode_0/observations/a"].resize(STEPS, axis=0), "numbers of rows"),
         (
             lambda m, f: m.update(action_space=json.dumps(

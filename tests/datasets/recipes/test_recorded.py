@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from loading import load_module
 from trimtab.benchmarks.data import recording
 from trimtab.benchmarks.data.recipes import make_dataset
 from trimtab.benchmarks.data.recording import dataset_of, record_episodes
-from trimtab.datasets.recording import Wanted, record
+from trimtab.datasets.catalog import success_sentence
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.recording import Wanted, attempts_of, record
 from trimtab.envs.registry import make
 from trimtab.types import TrimtabError
 
@@ -68,6 +71,22 @@ def test_only_successful_drops_the_others() -> None:
     assert [episode.seed for episode in successes][: len(kept)] == kept
     assert all(episode.success for episode in successes)
     assert len(successes) == len(everything) == 30
+
+
+def test_attempts_follow_from_the_seed_of_the_last_success() -> None:
+    tried, kept = recorded(episodes=60), recorded(only_successful=True)
+    recipe: dict[str, Any] = {"seed": 0, "only_successful": True, "episodes": 30}
+
+    def told(recipe: dict[str, Any], episodes: list[Any] = kept) -> int | None:
+        return attempts_of(Dataset("a/b-v0", "a/b", {}, episodes, (-1.0,), (1.0,), recipe=recipe))
+
+    attempts = told(recipe)
+    assert attempts == [one.seed for one in tried].index(kept[-1].seed) + 1 > 30
+    for other in ({"seed": 1}, {"seed": "0"}, {"only_successful": False}, {"episodes": 31}):
+        assert told({**recipe, **other}) is None
+    assert told({}, [replace(one, seed=None) for one in kept]) is None
+    sentence = success_sentence(Dataset("a/b-v0", "a/b", {}, kept, (-1.0,), (1.0,), recipe=recipe))
+    assert sentence.startswith(f"success: 30 of {attempts} attempts (")
 
 
 def test_end_flags_are_those_of_the_task() -> None:

@@ -1,0 +1,82 @@
+"""What a limit of the shell (ulimit) refuses is one line that names the limit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_write_bytes, limit_reached
+
+MADE = ("dataset", "make", "two_routes", "dataset.episodes=2")
+
+
+@pytest.mark.parametrize(
+    ("limit", "words", "said"),
+    [
+        ("-n 9", MADE, "the shell allows 9 open files; raise that with ulimit -n"),
+        ("-v 600000", MADE, "the shell allows 0.6 GiB of memory, and what is imported takes 1.5;"),
+    ],
+)
+def test_a_command_says_which_limit_ended_it(
+    limit: str, words: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    shell = f'ulimit {limit}; exec "$0" -m trimtab.benchmarks.cli.main "$@"'
+    done = subprocess.run(
+        ["bash", "-c", shell, sys.executable, *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith("trimtab: ") and said in line and "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def limited() -> Iterator[None]:
+    """With a soft limit on processes, files and memory that refuses nothing in a test."""
+    names = (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
+    before = {name: resource.getrlimit(name) for name in names}
+    for name in names:
+        most = before[name][1]
+        resource.setrlimit(name, (1 << 45 if most == resource.RLIM_INFINITY else most, most))
+    yield
+    for name in names:
+        resource.setrlimit(name, before[name])
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (RuntimeError("can't start new thread"), "-u"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "-u"),
+        (OSError(errno.EFBIG, "File too large"), "-f"),
+        (MemoryError(), "-v"),
+        (ImportError("x.so: failed to map segment from shared object"), "-v"),
+        (OSError(errno.ENOSPC, "No space left on device"), None),
+        (RuntimeError("shapes do not match"), None),
+    ],
+)
+def test_what_a_limit_refuses_is_known_from_what_is_not(
+    error: Exception, word: str | None, limited: None
+) -> None:
+    outer = ImportError("numpy cannot be imported")
+    outer.__cause__ = error
+    for one in (error, outer):
+        told = limit_reached(one)
+        assert told is None if word is None else str(told).endswith(f"with ulimit {word}")
+
+
+def test_without_a_limit_none_is_blamed(tmp_path: Path) -> None:
+    if resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY:
+        assert limit_reached(OSError(errno.EFBIG, "File too large")) is None
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TrimtabError, match="choose a writable folder"):
+        atomic_write_bytes(tmp_path / "file" / "below", b"")
