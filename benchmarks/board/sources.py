@@ -49,16 +49,16 @@ class Sources:
             command line.
         notes: on runs that are unfinished or broken.
         baselines: where the rows are a suite's own, what it compares its methods with.
-        results: what ``result.json`` of each finished run says, by hash and seed.
         unplayed: finished runs without a task, which have no rows.
+        results: what ``result.json`` of each finished run says, by hash and seed.
     """
 
     folders: Mapping[tuple[str, int], Path] = field(default_factory=dict)
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     baselines: Mapping[str, str | None] = field(default_factory=dict)
-    results: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
     unplayed: tuple[Path, ...] = ()
+    results: Mapping[tuple[str, int], Mapping[str, Any]] = field(default_factory=dict)
 
     def newest(self, runs: Iterable[tuple[str, int]]) -> float:
         """Return when the newest of some runs was evaluated, as seconds; 0 where none is known."""
@@ -84,6 +84,10 @@ def collect(*places: Path) -> tuple[pa.Table, Sources]:
             other, or a part of an evaluation is there twice or is missing.
     """
     known = [_known_of(place) for place in places]
+    for place, one in zip(places, known, strict=True):
+        if one.unplayed and len(one.unplayed) == len(one.folders):
+            why = one.notes[-1]
+            raise TrimtabError(f"leaderboard: there is nothing to compare in {place}: {why}")
     files = [file for place in places for file in _files_of(place)]
     table = collect_files(files, Path(" and ".join(map(str, places))))
     notes = [note for one in known for note in one.notes]
@@ -110,11 +114,8 @@ def _files_of(place: Path) -> list[Path]:
         return [place]
     check_shards(place)
     files, runs = episode_files(place), find_runs(place)
-    known = sources_of(runs)
-    if runs and len(known.unplayed) == len(runs):
-        raise TrimtabError(f"leaderboard: there is nothing to compare in {place}: {known.notes[0]}")
     if runs and not files:
-        one = known.notes[0].removesuffix(".")  # without rows no run is done
+        one = sources_of(runs).notes[0].removesuffix(".")  # without rows no run is done
         raise TrimtabError(
             f"leaderboard: no {EPISODES} below {place}; of its {len(runs)} run(s), {one}"
         )
@@ -160,17 +161,18 @@ def sources_of(runs: Iterable[Path]) -> Sources:
             folders[digest, int(seed)] = folder
         if words := identity_words(found.get("identity", {})):
             settings[digest] = words
-        seen = look(folder)
-        if seen.state == "done" and str(seed).isdigit():
-            results[digest, int(seed)] = seen.result
-        notes += _unfinished(seen)
-        unplayed += [folder] if _played_nothing(seen) else []
+        whole = look(folder)
+        if whole.state == "done" and whole.result["return"] is None:  # it had no task
+            unplayed.append(folder)
+        elif whole.state == "done" and str(seed).isdigit():
+            results[digest, int(seed)] = whole.result
+        notes += _unfinished(whole)
     if unplayed:
         notes.append(
             f"{len(unplayed)} run(s) learned from data alone, without a task to play, and are in "
             f"no table: {named_runs(unplayed)}; trimtab runs shows their held-out errors."
         )
-    return Sources(folders, settings, tuple(notes), results=results, unplayed=tuple(unplayed))
+    return Sources(folders, settings, tuple(notes), unplayed=tuple(unplayed), results=results)
 
 
 def _noted(folder: Path) -> dict[str, Path]:
@@ -247,11 +249,6 @@ def _baselines_of(place: Path) -> dict[str, str | None]:
             "or remove it"
         )
     return noted or {}
-
-
-def _played_nothing(found: Look) -> bool:
-    """Return whether a run is at its end and had no task."""
-    return found.state == "done" and found.result["return"] is None
 
 
 def _unfinished(found: Look) -> list[str]:

@@ -82,14 +82,16 @@ def data_without_task(
     """Load the file or folder that a run without a task learns from.
 
     Raises:
-        TrimtabError: if it is missing, damaged, or the replay buffer of a run.
+        TrimtabError: if it is missing, damaged, contradicts itself, or is a run.
     """
     recipe = config["dataset"]
     path = Path(recipe["path"])
     if is_run(path):
         raise TrimtabError(f"dataset={path}: is a run, whose data belongs to its task; add env=…")
     hints = file_hints(path, recipe)
-    return open_dataset(path, Path(config["out"]), config["stream_above"], progress, **hints)
+    found = open_dataset(path, Path(config["out"]), config["stream_above"], progress, **hints)
+    check_no_errors(found)
+    return found
 
 
 def expert_of(config: RunConfig, env: EnvSpec) -> Dataset | None:

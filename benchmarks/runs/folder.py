@@ -308,8 +308,9 @@ def _result(folder: Path) -> dict[str, Any]:
         _check_type(value, key, (int, float), folder / RESULT)
     for key in ("env", "algorithm", "config_hash"):
         _check_type(value, key, (str,), folder / RESULT)
-    for key in ("return", "success"):  # a run without a task has neither
-        _check_type(value, key, (int, float, type(None)), folder / RESULT)
+    scores = (int, float, type(None))  # a run without a task has neither
+    for key in ("return", "success"):
+        _check_type(value, key, scores, folder / RESULT)
     for name, kind in (("evaluations", dict), ("spending", str)):
         many = value.get(name, [])
         if not (isinstance(many, list) and all(isinstance(one, kind) for one in many)):
@@ -317,9 +318,8 @@ def _result(folder: Path) -> dict[str, Any]:
     for one in value.get("evaluations", []):
         for key in ("env_steps", "updates"):
             _check_type(one, key, (int, float), folder / RESULT)
-        for key in ("return", "success"):
-            if key in one:
-                _check_type(one, key, (int, float, type(None)), folder / RESULT)
+        for key in {"return", "success"} & one.keys():
+            _check_type(one, key, scores, folder / RESULT)
     return value
 
 

@@ -94,8 +94,7 @@ class Run:
         self.saved = SavedWhole(config, parts, self.algorithm, self.dataset_source)
         self.experience: Experience | None = None
         self.collector: Collector | None = None
-        phases = self.algorithm.phases(budget_of(config))
-        self.phases = with_generator(phases, self.dataset_source)
+        self.phases = with_generator(self.algorithm.phases(budget_of(config)), self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(config, parts)
@@ -293,8 +292,7 @@ class Run:
     def _evaluate(self, *, stopped: bool = False) -> None:
         self.evaluation_due = True
         with placed(self._where, self.updates):
-            policy = self.algorithm.policy
-            self.scores = self.judge.judge(policy, self.updates, self._check_stop)
+            self.scores = self.judge.judge(self.algorithm.policy, self.updates, self._check_stop)
         self.held()
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate
@@ -331,10 +329,9 @@ class Run:
         ending = self.record.ending(self.reached, (self.position, self.end) if stopped else None)
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
-            updates=self.updates, seconds=time.perf_counter() - self._started, ending=ending,
-        )  # fmt: skip
-        summary |= spent(self.config, self.algorithm, self.trials)
-        summary |= self.judge.summary(self.scores)
+            updates=self.updates, seconds=time.perf_counter() - self._started,
+            ending=ending | self.judge.summary(self.scores),
+        ) | spent(self.config, self.algorithm, self.trials)  # fmt: skip
         self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")

@@ -199,8 +199,7 @@ def _check_holdout(config: RunConfig, algorithm: Algorithm) -> None:
             raise TrimtabError(f"stop_after={after}: counts by {lacks}; set {name}")
     if config["online_steps"]:
         raise TrimtabError(
-            f"stop_after={after}: what comes after the dataset would be left out; set "
-            "online_steps=0, or leave it out"
+            f"stop_after={after}: would end the run before its online_steps; leave out one of both"
         )
 
 
@@ -283,8 +282,8 @@ def _train(
         return done
     parts = _components(config, lambda share: progress(share, "the dataset"))
     torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
-    task = config["env"] or NO_TASK
-    where = f"{task}/{config.algorithm}/{parts.config_hash}/seed{config['seed']}"
+    of_method = f"{config['env'] or NO_TASK}/{config.algorithm}"
+    where = f"{of_method}/{parts.config_hash}/seed{config['seed']}"
     folder = Path(config["out"]) / where
     if home is None:
         done = _finished(folder, parts, whole=whole)

@@ -14,7 +14,6 @@ from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
 from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.dataset import (
-    check_rewards_tell,
     data_without_task,
     fitting_dataset,
 )
@@ -177,10 +176,9 @@ def _judge(
     else:
         config = compose_run(words)
         data = data_without_task(config)
-        check_rewards_tell(data, "an estimator")
         env, _ = spec_of_data(config, data)
-        trained = bundle.policy.spec.action_low, bundle.policy.spec.action_high
-        env = replace(env, action_low=trained[0], action_high=trained[1])
+        trained = bundle.policy.spec  # other data without limits of its own reaches others
+        env = replace(env, action_low=trained.action_low, action_high=trained.action_high)
         base.check_base_fits(bundle, spec_of(env, act_steps), env, called="policy")
     spec = spec_of(env, act_steps, "flat")
     return OfflineJudge(data, spec, discount=discount, updates=updates, seed=seed)

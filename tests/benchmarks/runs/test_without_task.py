@@ -281,3 +281,12 @@ def test_a_search_is_told_what_there_is_to_search_by(
     with pytest.raises(TrimtabError, match=told):
         command(["train", "-m", *swept])
     assert not (tmp_path / "runs").exists()
+
+
+def test_times_that_contradict_the_rate_are_refused_without_a_task_too(tmp_path: Path) -> None:
+    foreign.lerobot(tmp_path / "x", timestamp=np.array([0, 0.2, 0.4, 0, 0.2], np.float32))
+    with pytest.raises(TrimtabError, match="control_rate"):
+        train(compose_run(words(tmp_path / "x")))
+    done = train(compose_run(words(tmp_path / "x", "dataset.control_rate=5")))
+    contract = json.loads((done.folder / "policy" / "config.json").read_text())
+    assert contract["control_rate"] == 5
