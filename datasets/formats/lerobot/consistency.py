@@ -81,7 +81,7 @@ def episode_slices(arrays: Arrays, info: Mapping[str, Any], where: str) -> list[
         )
     frames = arrays.get("frame_index", np.arange(len(numbers)))
     order = np.lexsort((frames, numbers))
-    if (order != np.arange(len(order))).any():
+    if (np.diff(order) != 1).any():
         arrays.update({name: array[order] for name, array in arrays.items()})
     slices = _slices(arrays["episode_index"])
     for what, count in (("frames", len(numbers)), ("episodes", len(slices))):
@@ -102,15 +102,16 @@ def _slices(numbers: npt.NDArray[np.int64]) -> list[slice]:
 def _numbers(array: npt.NDArray[Any], place: str) -> npt.NDArray[np.int64]:
     """Return whole numbers from 0."""
     with np.errstate(invalid="ignore"):
-        whole = array.astype(np.int64)
+        whole = array.astype(np.int64, copy=False)
     if array.ndim != 1 or (whole != array).any() or (whole < 0).any():
         raise TrimtabError(f"{place}: not one whole number from 0 a row; {_ADVICE}")
     return whole
 
 
 def _repeated(numbers: npt.NDArray[np.int64]) -> int | None:
-    values, counts = np.unique(numbers, return_counts=True)
-    return int(values[counts > 1][0]) if (counts > 1).any() else None
+    ordered = np.sort(numbers)
+    again = ordered[1:][np.diff(ordered) == 0]
+    return int(again[0]) if len(again) else None
 
 
 def _inside(slices: Sequence[slice]) -> npt.NDArray[np.bool_]:
