@@ -21,6 +21,7 @@ from trimtab.envs.core.spaces import check_limit, faults_of_spaces, with_flat_sp
 from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.envs.registry import bare, declared, get_spec
 from trimtab.errors import TrimtabError
+from trimtab.limits import inward
 
 __all__ = ["REPEATED", "Episode", "episode_in_process", "faults_of", "is_unseeded", "play"]
 
@@ -60,7 +61,15 @@ class Episode:
     truncated: bool = False
 
 
-def play(id: str, env: RawEnv, success_key: str | None, *, seed: int, steps: int) -> Episode:
+def play(
+    id: str,
+    env: RawEnv,
+    success_key: str | None,
+    *,
+    seed: int,
+    steps: int,
+    at_limits: bool = False,
+) -> Episode:
     """Play up to ``steps`` of an episode, and look at all that the environment returns.
 
     Args:
@@ -69,10 +78,13 @@ def play(id: str, env: RawEnv, success_key: str | None, *, seed: int, steps: int
         success_key: key of info for success, or None.
         seed: of the episode, and of the actions.
         steps: environment steps at most.
+        at_limits: whether the first action has all its lower limits, the second its upper ones.
     """
     found = Episode()
     space = env.action_space
     assert isinstance(space, gymnasium.spaces.Box)
+    low, high = inward(space.low, space.high)
+    first = [low, high] if at_limits else []
     generator = np.random.default_rng(seed)
     until = time.monotonic() + SECONDS
     obs: list[Any] = []
@@ -84,8 +96,11 @@ def play(id: str, env: RawEnv, success_key: str | None, *, seed: int, steps: int
         if not found.faults:
             obs.append(np.array(result[0], np.float64))
     while obs and not found.faults and found.steps < steps and time.monotonic() < until:
-        action: FloatArray = generator.uniform(space.low, space.high).astype(np.float32)
-        with _raised_in(id, found, "step()"):
+        drawn: FloatArray = generator.uniform(low, high).astype(np.float32)
+        where, action = "step()", drawn.clip(low, high)
+        if found.steps < len(first):
+            where, action = "step() at the limits of action_space", first[found.steps]
+        with _raised_in(id, found, where):
             given = action.copy()
             result = env.step(given)
             if not np.array_equal(given, action):
@@ -176,7 +191,8 @@ def _look_at(
         "take all that is random from self.np_random, which super().reset(seed=seed) seeds, and "
         "let reset() leave nothing of the episode before"
     )
-    lines += play(id, env, success_key, seed=_OTHER_SEED, steps=3).faults
+    if not first.faults:
+        lines += play(id, env, success_key, seed=_OTHER_SEED, steps=3, at_limits=True).faults
     for played, where in ((env, "a second time"), (other, "in a second copy of it")):
         again = play(id, played, success_key, seed=_SEED, steps=REPEATED)
         lines += again.faults

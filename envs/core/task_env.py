@@ -15,6 +15,7 @@ from trimtab.envs.core.faults import OLD_RESET, faults_of_reset, faults_of_step,
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.errors import TrimtabError
+from trimtab.limits import inward
 
 __all__ = ["CheckedEnv", "TaskEnv"]
 
@@ -116,7 +117,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
                 -np.inf, np.inf, observation.shape, np.float32
             )
             self.action_space = gymnasium.spaces.Box(
-                action.low.astype(np.float32), action.high.astype(np.float32), dtype=np.float32
+                *inward(action.low, action.high), dtype=np.float32
             )
 
     def reset(
