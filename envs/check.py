@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.envs.core.faults import OLD_RESET, faults_of_reset, faults_of_step, where_raised
+from trimtab.envs.core.global_draws import GlobalDraws
 from trimtab.envs.core.spaces import check_limit, faults_of_spaces, with_flat_spaces
 from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.envs.registry import bare, declared, get_spec
@@ -84,6 +85,7 @@ def play(
     space = env.action_space
     assert isinstance(space, gymnasium.spaces.Box)
     low, high = inward(space.low, space.high)
+    touched = GlobalDraws()
     first = [low, high] if at_limits else []
     generator = np.random.default_rng(seed)
     until = time.monotonic() + SECONDS
@@ -91,7 +93,8 @@ def play(
     rewards: list[float] = []
     shape = env.observation_space.shape or ()
     with _raised_in(id, found, "reset()"):
-        result: Any = env.reset(seed=seed, options=None)
+        with touched.by("reset()"):
+            result: Any = env.reset(seed=seed, options=None)
         found.faults += faults_of_reset(result, shape)
         if not found.faults:
             obs.append(np.array(result[0], np.float64))
@@ -102,7 +105,8 @@ def play(
             where, action = "step() at the limits of action_space", first[found.steps]
         with _raised_in(id, found, where):
             given = action.copy()
-            result = env.step(given)
+            with touched.by("step()"):
+                result = env.step(given)
             if not np.array_equal(given, action):
                 found.faults.append(_CHANGED)
             found.faults += faults_of_step(result, shape, success_key)
@@ -114,6 +118,7 @@ def play(
         found.terminated, found.truncated = bool(result[2]), bool(result[3])
         if found.terminated or found.truncated:
             break
+    found.faults += touched.faults
     if obs:
         found.obs = np.stack(obs)
     found.rewards = np.array(rewards)
@@ -163,7 +168,10 @@ def faults_of(
         if playable and not playing:
             episode = Episode()
         elif playable:
-            other = closing.enter_context(contextlib.closing(bare(id, options)))
+            touched = GlobalDraws()  # all is imported by now
+            with touched.by("its constructor"):
+                other = closing.enter_context(contextlib.closing(bare(id, options)))
+            lines += touched.faults
             envs = with_flat_spaces(id, raw), with_flat_spaces(id, other)
             episode = _look_at(id, *envs, success_key, lines)
             if not lines:

@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from trimtab.benchmarks.cli.surroundings import json_stream
 from trimtab.benchmarks.core.progress import Pace, telling
 
 _LONGEST_NAME = 48
@@ -99,7 +100,9 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
 
 def print_json(value: Any) -> None:
     """Write a value as JSON to standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    out = json_stream()
+    out.write(json.dumps(value, indent=2, default=str) + "\n")
+    out.flush()
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, Any]]) -> None:

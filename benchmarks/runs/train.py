@@ -288,7 +288,8 @@ def _go_on(
     with sigterm_as_event() as stop:
         run = Run(config, parts, folder, progress, stop, callbacks, held)
         try:
-            _write_start(folder, config, parts)
+            with run.others:  # the task is played, to confirm its physics
+                _write_start(folder, config, parts)
             return run.carry_out()
         except Exception as error:
             where = f"at update {run.updates + 1}, after {run.env_steps} environment steps"

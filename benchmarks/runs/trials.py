@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -28,10 +29,16 @@ class TrialJudge:
     Args:
         config: settings of the run.
         parts: what they name.
+        others: around each call of the environments.
     """
 
-    def __init__(self, config: RunConfig, parts: Components) -> None:
-        self.config, self.parts = config, parts
+    def __init__(
+        self,
+        config: RunConfig,
+        parts: Components,
+        others: AbstractContextManager[None] | None = None,
+    ) -> None:
+        self.config, self.parts, self._others = config, parts, others
         drawn = int(np.random.SeedSequence([config["seed"], 4]).generate_state(1)[0])
         behind = config["eval_seed"] + config["eval_episodes"]
         # Behind the evaluation's, or before them where seeds come to an end.
@@ -97,6 +104,7 @@ class TrialJudge:
                 act_steps=self.parts.act_steps,
                 options=self.parts.env.options,
                 observations=self.parts.observations,
+                others=self._others,
             )
         return self._evaluators[place]
 

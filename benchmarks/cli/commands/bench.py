@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
+from trimtab.benchmarks.cli.surroundings import json_stream
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs import provenance
@@ -98,7 +98,7 @@ def bench(
         )
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
-        sys.stdout.write(board.to_json())
+        json_stream().write(board.to_json())
         return 0
     answer = Console(markup=False)
     if outcome.already_done:

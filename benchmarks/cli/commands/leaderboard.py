@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 from rich.console import Console
@@ -11,6 +10,7 @@ from rich.console import Console
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.sources import collect
+from trimtab.benchmarks.cli.surroundings import json_stream
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.away import visible
 from trimtab.benchmarks.settings.renamed import RENAMED
@@ -55,7 +55,7 @@ def leaderboard(
         paths = boards.write(board, out)
         logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
     if format == "json":
-        sys.stdout.write(board.to_json())
+        json_stream().write(board.to_json())
     else:
         boards.print_table(board, Console(markup=False))
     return 0

@@ -76,6 +76,9 @@ BY_PLAYING = {
     "UnseededStep": "reset(seed=11) a second time gives another observation after 1 steps",
     "ChangesTheAction": "step() changes the array of the action that it is given, which is the pol",
     "RefusesItsLimits": "step() at the limits of action_space raises AssertionError: too far, toys",
+    "SeedsTorch": "reset() seeds torch's global random generator, or draws from it, which the",
+    "DrawsFromNumPys": "step() seeds NumPy's global random generator, or draws from it, which the",
+    "SeedsPythonsWhenMade": "its constructor seeds Python's global random generator, or draws from",
     "LeavesItsProcess": "it ends the process that plays it, without a word: see what reset() an",
     "OfTheProcess": "reset(seed=…) in another process gives another observation: something of the",
 }

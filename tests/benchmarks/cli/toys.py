@@ -7,12 +7,14 @@ family ``toys`` (``TRIMTAB_FAMILIES=toys``).
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from trimtab.envs.core.spec import Family, Task
@@ -294,6 +296,24 @@ class ChangesTheAction(Right):
     def step(self, action: Any) -> Any:
         action *= 0.5
         return super().step(action)
+
+
+class SeedsTorch(Right):
+    def start(self) -> Any:
+        torch.manual_seed(3)
+        return super().start()
+
+
+class DrawsFromNumPys(Right):
+    def reward(self) -> Any:
+        np.random.normal()
+        return super().reward()
+
+
+class SeedsPythonsWhenMade(Right):
+    def __init__(self) -> None:
+        random.seed(1)
+        super().__init__()
 
 
 class LeavesItsProcess(Right):
