@@ -260,9 +260,9 @@ class PolicySpec:
     history: int = 1
 
     def __post_init__(self) -> None:
-        low, high = inward(self.action_low, self.action_high)
-        object.__setattr__(self, "action_low", tuple(low.tolist()))
-        object.__setattr__(self, "action_high", tuple(high.tolist()))
+        least, most = inward(self.action_low, self.action_high)
+        object.__setattr__(self, "action_low", tuple(least.tolist()))
+        object.__setattr__(self, "action_high", tuple(most.tolist()))
         parts = {n: p if isinstance(p, Part) else Part(**p) for n, p in self.parts.items()}
         object.__setattr__(self, "parts", parts)
         if min(self.obs_dim, self.horizon, self.action_dim, self.history) < 1:
