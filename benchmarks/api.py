@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.board import leaderboard as boards
@@ -24,6 +23,7 @@ from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
+from trimtab.benchmarks.core.torch_state import usual_torch
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs import train as runs
 from trimtab.benchmarks.runs.away import visible
@@ -108,7 +108,8 @@ def train(
 ) -> TrainedRun:
     """Carry out one run, go on with it, or find it done.
 
-    torch's and NumPy's global generators and torch's number of threads are afterwards as before.
+    torch's and NumPy's global generators and what torch is set to are afterwards as before. Another
+    thread's run waits until this one has ended, because these are the whole process's.
 
     Args:
         settings: by name, such as ``{"env": "gym/Hopper-v5", "algorithm.hidden": [64, 64]}``;
@@ -177,11 +178,14 @@ def evaluate(
     for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise TrimtabError(f"evaluate: {name}={value!r}: must be a whole number from {least}")
-    bundle = base.load_base(_path("evaluate", "policy", policy))
-    judge = BundleJudge(bundle, *task_of(bundle, env, env_options), inputs)
-    if deterministic is None:
-        deterministic = bool(bundle.config["evaluate_deterministic"])
-    return judge.judge(episodes=episodes, seed=seed, backend=backend, deterministic=deterministic)
+    with usual_torch(alone=False):
+        bundle = base.load_base(_path("evaluate", "policy", policy))
+        judge = BundleJudge(bundle, *task_of(bundle, env, env_options), inputs)
+        if deterministic is None:
+            deterministic = bool(bundle.config["evaluate_deterministic"])
+        return judge.judge(
+            episodes=episodes, seed=seed, backend=backend, deterministic=deterministic
+        )
 
 
 def export(
@@ -341,9 +345,9 @@ def _written(name: str, value: Any) -> str:
 
 @contextmanager
 def _left_as_it_was(device: str) -> Iterator[None]:
-    threads, states = torch.get_num_threads(), random_states(device)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        set_random_states(device, states)
+    with usual_torch():
+        states = random_states(device)
+        try:
+            yield
+        finally:
+            set_random_states(device, states)

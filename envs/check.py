@@ -17,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.envs.core.faults import OLD_RESET, faults_of_reset, faults_of_step, where_raised
+from trimtab.envs.core.global_draws import GlobalDraws
 from trimtab.envs.core.spaces import check_limit, faults_of_spaces, with_flat_spaces
 from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.envs.registry import bare, declared, get_spec
 from trimtab.errors import TrimtabError
+from trimtab.limits import inward
 
 __all__ = ["REPEATED", "Episode", "episode_in_process", "faults_of", "is_unseeded", "play"]
 
@@ -60,7 +62,15 @@ class Episode:
     truncated: bool = False
 
 
-def play(id: str, env: RawEnv, success_key: str | None, *, seed: int, steps: int) -> Episode:
+def play(
+    id: str,
+    env: RawEnv,
+    success_key: str | None,
+    *,
+    seed: int,
+    steps: int,
+    at_limits: bool = False,
+) -> Episode:
     """Play up to ``steps`` of an episode, and look at all that the environment returns.
 
     Args:
@@ -69,25 +79,34 @@ def play(id: str, env: RawEnv, success_key: str | None, *, seed: int, steps: int
         success_key: key of info for success, or None.
         seed: of the episode, and of the actions.
         steps: environment steps at most.
+        at_limits: whether the first action has all its lower limits, the second its upper ones.
     """
     found = Episode()
     space = env.action_space
     assert isinstance(space, gymnasium.spaces.Box)
+    low, high = inward(space.low, space.high)
+    touched = GlobalDraws()
+    first = [low, high] if at_limits else []
     generator = np.random.default_rng(seed)
     until = time.monotonic() + SECONDS
     obs: list[Any] = []
     rewards: list[float] = []
     shape = env.observation_space.shape or ()
     with _raised_in(id, found, "reset()"):
-        result: Any = env.reset(seed=seed, options=None)
+        with touched.by("reset()"):
+            result: Any = env.reset(seed=seed, options=None)
         found.faults += faults_of_reset(result, shape)
         if not found.faults:
             obs.append(np.array(result[0], np.float64))
     while obs and not found.faults and found.steps < steps and time.monotonic() < until:
-        action: FloatArray = generator.uniform(space.low, space.high).astype(np.float32)
-        with _raised_in(id, found, "step()"):
+        drawn: FloatArray = generator.uniform(low, high).astype(np.float32)
+        where, action = "step()", drawn.clip(low, high)
+        if found.steps < len(first):
+            where, action = "step() at the limits of action_space", first[found.steps]
+        with _raised_in(id, found, where):
             given = action.copy()
-            result = env.step(given)
+            with touched.by("step()"):
+                result = env.step(given)
             if not np.array_equal(given, action):
                 found.faults.append(_CHANGED)
             found.faults += faults_of_step(result, shape, success_key)
@@ -99,6 +118,7 @@ def play(id: str, env: RawEnv, success_key: str | None, *, seed: int, steps: int
         found.terminated, found.truncated = bool(result[2]), bool(result[3])
         if found.terminated or found.truncated:
             break
+    found.faults += touched.faults
     if obs:
         found.obs = np.stack(obs)
     found.rewards = np.array(rewards)
@@ -148,7 +168,10 @@ def faults_of(
         if playable and not playing:
             episode = Episode()
         elif playable:
-            other = closing.enter_context(contextlib.closing(bare(id, options)))
+            touched = GlobalDraws()  # all is imported by now
+            with touched.by("its constructor"):
+                other = closing.enter_context(contextlib.closing(bare(id, options)))
+            lines += touched.faults
             envs = with_flat_spaces(id, raw), with_flat_spaces(id, other)
             episode = _look_at(id, *envs, success_key, lines)
             if not lines:
@@ -176,7 +199,8 @@ def _look_at(
         "take all that is random from self.np_random, which super().reset(seed=seed) seeds, and "
         "let reset() leave nothing of the episode before"
     )
-    lines += play(id, env, success_key, seed=_OTHER_SEED, steps=3).faults
+    if not first.faults:
+        lines += play(id, env, success_key, seed=_OTHER_SEED, steps=3, at_limits=True).faults
     for played, where in ((env, "a second time"), (other, "in a second copy of it")):
         again = play(id, played, success_key, seed=_SEED, steps=REPEATED)
         lines += again.faults

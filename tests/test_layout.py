@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CODE = ("envs", "datasets", "policies", "algorithms", "benchmarks")
 LINKS = (*CODE, "conf")
 BASE = frozenset(
-    {"errors", "types", "observations", "files", "processor", "discovery", "plugins", "turns"}
+    {"errors", "types", "observations", "limits", "files", "processor", "discovery", "plugins"}
+    | {"turns"}
 )
 # The package's door: it names what the package offers, and imports it only when it is used.
 DOOR = "src/trimtab/__init__.py"

@@ -23,6 +23,7 @@ from trimtab.benchmarks.cli.surroundings import (
     check_memory,
     check_renderer,
     check_streams,
+    json_alone,
     limits_told,
     log_level,
 )
@@ -38,6 +39,8 @@ from trimtab.plugins import add_plugin
 
 logger = logging.getLogger(__name__)
 
+_JSON = "format=json"
+"""The word that asks for JSON, of every command."""
 HEADER = """\
 Trimtab: a benchmark suite for robot control. In it, small policies steer large generative policies,
 fine-tune them and are measured against them.
@@ -68,7 +71,11 @@ def console() -> None:
     """
     collect_rarely()
     try:
-        main()
+        try:
+            main()
+        finally:
+            if _JSON in sys.argv:  # such as what a simulator prints as it is taken apart
+                os.dup2(2, 1)
     except SystemExit as ended:
         if not ended.code:
             raise
@@ -105,7 +112,8 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
         check_folder()
         check_renderer()
         logging.basicConfig(level=log_level(), format="%(message)s")
-        with sigterm_as_exit(), in_a_line(), limits_told():
+        alone = json_alone() if _JSON in words else contextlib.nullcontext()
+        with sigterm_as_exit(), in_a_line(), limits_told(), alone:
             code = run(words)
         sys.stdout.flush()
     except TrimtabError as error:

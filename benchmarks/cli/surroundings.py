@@ -7,14 +7,15 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
+from typing import TextIO
 
 from trimtab.errors import TrimtabError
 from trimtab.files import limit_reached
 
 __all__ = [
-    "LOG", "check_folder", "check_memory", "check_renderer", "check_streams", "limits_told",
-    "log_level",
+    "LOG", "check_folder", "check_memory", "check_renderer", "check_streams", "json_alone",
+    "json_stream", "limits_told", "log_level",
 ]  # fmt: skip
 
 
@@ -117,3 +118,38 @@ def log_level() -> str:
     if level not in _LEVELS:
         raise TrimtabError(f"{LOG}={given}: there are: {', '.join(_LEVELS)}; or leave it out")
     return level
+
+
+_json: list[TextIO] = []
+"""Where JSON goes while nothing else may go to standard output."""
+
+
+@contextmanager
+def json_alone() -> Iterator[None]:
+    """Let what goes to :func:`json_stream` through to standard output, and nothing else.
+
+    All else that is written there goes to standard error: also what C code writes by the number of
+    the stream, and what child processes write that start meanwhile.
+    """
+    shown = sys.stdout
+    try:
+        real = shown.fileno() == 1
+    except (OSError, ValueError):  # such as that of a notebook
+        real = False
+    shown.flush()
+    with ExitStack() as stack:
+        if real:
+            _json.append(stack.enter_context(open(os.dup(1), "w", encoding="utf-8")))
+            stack.callback(os.dup2, _json[-1].fileno(), 1)
+            os.dup2(2, 1)
+        else:
+            _json.append(shown)
+        stack.callback(_json.pop)
+        stack.callback(shown.flush)  # what somebody has written to it, while it is standard error
+        stack.enter_context(redirect_stdout(sys.stderr))
+        yield
+
+
+def json_stream() -> TextIO:
+    """Return what JSON is written to: standard output."""
+    return _json[-1] if _json else sys.stdout

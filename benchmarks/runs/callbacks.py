@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,9 @@ class Moment:
 class Callback:
     """Told of a run as it goes on; a subclass writes the methods that it needs.
 
-    A callback must not draw from torch's or NumPy's global generators, or the run's numbers move.
-    An error that it raises ends the run, which goes on from its last checkpoint when it is called
-    again.
+    A callback may draw from torch's global generators and seed them: the run draws from them apart
+    from it. It must not draw from NumPy's, from which simulators may draw. An error that it raises
+    ends the run, which goes on from its last checkpoint when it is called again.
     """
 
     def on_step(self, now: Moment) -> None:
@@ -64,11 +65,12 @@ class Listeners:
 
     Args:
         callbacks: the caller's.
+        others: around each call of a callback.
     """
 
-    def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
+    def __init__(self, callbacks: Sequence[Callback], others: AbstractContextManager[None]) -> None:
         self.trackers = Trackers()
-        self._callbacks = callbacks
+        self._callbacks, self._others = callbacks, others
 
     def metrics(self, line: Mapping[str, Any]) -> None:
         """Tell of a line of ``metrics.jsonl``."""
@@ -78,15 +80,18 @@ class Listeners:
         """Tell of a step that is done."""
         self.trackers.arrived(now.position)
         for callback in self._callbacks:
-            callback.on_step(now)
+            with self._others:
+                callback.on_step(now)
 
     def evaluated(self, now: Moment, scores: Mapping[str, float | None]) -> None:
         """Tell what an evaluation found."""
         self.trackers.evaluation(now.position, scores)
         for callback in self._callbacks:
-            callback.on_evaluation(now, scores)
+            with self._others:
+                callback.on_evaluation(now, scores)
 
     def saved(self, now: Moment) -> None:
         """Tell of a checkpoint."""
         for callback in self._callbacks:
-            callback.on_checkpoint(now)
+            with self._others:
+                callback.on_checkpoint(now)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -28,18 +30,27 @@ VectorEnv = EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv
 Array = NDArray[Any]
 
 
-def training_envs(config: RunConfig, parts: Components) -> VectorEnv:
-    """Return the environments that a run gathers in, on its device where they can be."""
+def training_envs(
+    config: RunConfig, parts: Components, others: AbstractContextManager[None]
+) -> VectorEnv:
+    """Return the environments that a run gathers in, on its device where they can be.
+
+    Args:
+        config: settings of the run.
+        parts: what they name.
+        others: around what makes them.
+    """
     env = parts.env
-    return make_vec(
-        env.id,
-        config["num_envs"],
-        seed=config["seed"],
-        act_steps=parts.act_steps,
-        device=simulator_device(env.id, config["device"], **env.options),
-        observations=parts.observations,
-        **env.options,
-    )
+    with others:
+        return make_vec(
+            env.id,
+            config["num_envs"],
+            seed=config["seed"],
+            act_steps=parts.act_steps,
+            device=simulator_device(env.id, config["device"], **env.options),
+            observations=parts.observations,
+            **env.options,
+        )
 
 
 class Collector:
@@ -50,6 +61,7 @@ class Collector:
         algorithm: the learner.
         buffer: one row for each executed chunk of each environment.
         device: where observations are given to the learner.
+        others: around each call of the environments.
 
     Raises:
         TrimtabError: if the learner reads a history, and the simulations are on a GPU.
@@ -61,9 +73,12 @@ class Collector:
         algorithm: Algorithm,
         buffer: ReplayBuffer | RolloutBuffer,
         device: str,
+        others: AbstractContextManager[None] | None = None,
     ) -> None:
         self.envs, self.algorithm, self.buffer, self.device = envs, algorithm, buffer, device
-        self.obs: Any = envs.reset()[0]  # [N, O], an array or a tensor, or parts
+        self._others = others or contextlib.nullcontext()
+        with self._others:
+            self.obs: Any = envs.reset()[0]  # [N, O], an array or a tensor, or parts
         self._tensors = isinstance(envs, TorchVectorEnv)
         history = wants_of(algorithm).history
         assert envs.single_action_space.shape is not None
@@ -93,7 +108,8 @@ class Collector:
         """
         self._warmup = warmup
         chunk: Any = self.agent.act(self.obs)
-        next_obs, reward, terminated, truncated, info = self.envs.step(chunk)
+        with self._others:
+            next_obs, reward, terminated, truncated, info = self.envs.step(chunk)
         reached = self._reached(next_obs, info["final_obs"], terminated | truncated, reward)
         before, after = self.obs, reached
         if self._whole:
@@ -165,7 +181,8 @@ class Collector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where ``state`` was taken."""
-        self.envs.load_state_dict(state["envs"])
+        with self._others:
+            self.envs.load_state_dict(state["envs"])
         self.obs = state["obs"]
         if "agent" in state:  # earlier versions knew no histories
             self.agent.load_state_dict(state["agent"])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +119,7 @@ class Evaluator:
         observations: ``flat``, or ``dict`` for the parts that the task names.
         part: ``(2, 4)`` plays the second quarter of each environment's episodes, with as many
             environments as all of them would have, and so to the same bits.
+        others: around each call of the environments.
 
     Raises:
         TrimtabError: if the task is unknown, ``episodes`` is less than 1, or there are more parts
@@ -133,6 +136,7 @@ class Evaluator:
         options: Mapping[str, Any] | None = None,
         observations: str = "flat",
         part: tuple[int, int] = (1, 1),
+        others: AbstractContextManager[None] | None = None,
     ) -> None:
         if episodes < 1:
             raise TrimtabError(f"evaluation: episodes must be at least 1, got {episodes}")
@@ -147,15 +151,17 @@ class Evaluator:
             )
         self.chosen = range((number - 1) * self.rounds // of, number * self.rounds // of)
         self.last = ""
-        self.envs: EpisodeVectorEnv | DictVectorEnv = make_vec(
-            env,
-            side_by_side,
-            seed=seed,
-            observations=observations,
-            act_steps=act_steps,
-            episode_seed=self._seed_of,
-            **(options or {}),
-        )
+        self._others = others or contextlib.nullcontext()
+        with self._others:
+            self.envs: EpisodeVectorEnv | DictVectorEnv = make_vec(
+                env,
+                side_by_side,
+                seed=seed,
+                observations=observations,
+                act_steps=act_steps,
+                episode_seed=self._seed_of,
+                **(options or {}),
+            )
 
     def judge(
         self,
@@ -191,14 +197,16 @@ class Evaluator:
         started = [time.perf_counter()] * n
         scores: dict[int, EpisodeScore] = {}
         self.envs.active[:] = True
-        obs, _ = self.envs.reset(seed=self.seed)  # back to episode 0: always the same episodes
+        with self._others:
+            obs, _ = self.envs.reset(seed=self.seed)  # back to episode 0: always the same episodes
         while self.envs.active.any():
             check()
             action = agent.act(obs, self.envs.active)
             if watch is not None:
                 for i in np.flatnonzero(self.envs.active):
                     watch(self._number(int(i), int(done_rounds[i])), action[i])
-            obs, reward, terminated, truncated, info = self.envs.step(action)
+            with self._others:
+                obs, reward, terminated, truncated, info = self.envs.step(action)
             agent.rewarded(reward)
             returns += reward
             lengths += info["steps"]

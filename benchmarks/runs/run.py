@@ -17,13 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
 from trimtab.benchmarks.core.rundir import remedy
+from trimtab.benchmarks.core.torch_state import start_torch
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.callbacks import Callback, Listeners, Moment
 from trimtab.benchmarks.runs.collector import Collector, training_envs
@@ -81,11 +79,10 @@ class Run:
         held: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.parts, self.folder, self.progress = config, parts, folder, progress
-        self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks)
+        self.others = others = start_torch(config["seed"], config["threads"])
+        self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks, others)
         self._asked_to_stop = threading.Event()  # by a callback
         self.evaluation_due, self.held = False, held
-        torch.manual_seed(config["seed"])
-        np.random.seed(config["seed"])  # for simulators that still draw from the global generator
         self.algorithm = parts.make_algorithm()
         self.record = Record(config, parts, parts.policy_label or self.algorithm.policy.label)
         self.dataset_source = make_dataset_source(
@@ -97,14 +94,14 @@ class Run:
         self.phases = with_generator(self.algorithm.phases(budget_of(config)), self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
-        self.trials = TrialJudge(config, parts)
+        self.trials = TrialJudge(config, parts, others)
         if gathered := sum(phase.length for phase in self.phases if phase.gathers):
-            envs = training_envs(config, parts)
+            envs = training_envs(config, parts, others)
             data = self.dataset_source
             self.experience = make_experience(config, parts, self.algorithm, data, gathered)
             ring = self.experience.buffer
-            self.collector = Collector(envs, self.algorithm, ring, config["device"])
-        self.judge = RunJudge(config, parts, self.algorithm.policy)
+            self.collector = Collector(envs, self.algorithm, ring, config["device"], others)
+        self.judge = RunJudge(config, parts, self.algorithm.policy, others)
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
@@ -252,7 +249,9 @@ class Run:
     def _after(self, index: int, steps: int) -> None:
         """Evaluate and save where the last ``steps`` crossed a multiple of their intervals."""
         self.done[index] += steps
-        self.listeners.arrived(self._now())
+        with placed(self._where, self.updates):
+            self.listeners.arrived(self._now())
+            self.others.check()  # also of the method's own code
         self._end_of_trials(index)
         now, before = self.position, self.position - steps
         own = self.phases[index].eval_every

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from trimtab.benchmarks.runs.build import Components
@@ -35,9 +36,16 @@ class RunJudge:
         config: settings of the run.
         parts: what they name.
         policy: the one that is judged; its kind decides what of the data it is compared with.
+        others: around each call of the environments.
     """
 
-    def __init__(self, config: RunConfig, parts: Components, policy: Policy) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        parts: Components,
+        policy: Policy,
+        others: AbstractContextManager[None] | None = None,
+    ) -> None:
         self._config, self._parts = config, parts
         self._patience = config["stop_after"]
         self._best: dict[str, Any] | None = None
@@ -57,7 +65,9 @@ class RunJudge:
                 seed=config["eval_seed"],
             )
         if has_task(parts.env.id):
-            self.evaluator = make_evaluator(parts, config["eval_episodes"], config["eval_seed"])
+            self.evaluator = make_evaluator(
+                parts, config["eval_episodes"], config["eval_seed"], others
+            )
 
     @property
     def exhausted(self) -> bool:

@@ -347,7 +347,8 @@ def _go_on(
     with sigterm_as_event() as stop:
         run = Run(config, parts, folder, progress, stop, callbacks, held)
         try:
-            _write_start(folder, config, parts)
+            with run.others:  # the task is played, to confirm its physics
+                _write_start(folder, config, parts)
             for line in planned(config, run.algorithm, run.trials):
                 logger.warning("%s: %s", config.algorithm, line)
             return run.carry_out()

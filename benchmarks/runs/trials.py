@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -28,10 +29,16 @@ class TrialJudge:
     Args:
         config: settings of the run.
         parts: what they name.
+        others: around each call of the environments.
     """
 
-    def __init__(self, config: RunConfig, parts: Components) -> None:
-        self.config, self.parts = config, parts
+    def __init__(
+        self,
+        config: RunConfig,
+        parts: Components,
+        others: AbstractContextManager[None] | None = None,
+    ) -> None:
+        self.config, self.parts, self._others = config, parts, others
         drawn = int(np.random.SeedSequence([config["seed"], 4]).generate_state(1)[0])
         behind = config["eval_seed"] + config["eval_episodes"]
         # Behind the evaluation's, or before them where seeds come to an end.
@@ -91,7 +98,8 @@ class TrialJudge:
         place = (trial.first, trial.episodes)
         if place not in self._evaluators:
             seed = self.first_seed + trial.first
-            self._evaluators[place] = make_evaluator(self.parts, trial.episodes, seed)
+            made = make_evaluator(self.parts, trial.episodes, seed, self._others)
+            self._evaluators[place] = made
         return self._evaluators[place]
 
     def close(self) -> None:
@@ -100,13 +108,16 @@ class TrialJudge:
             evaluator.close()
 
 
-def make_evaluator(parts: Components, episodes: int, seed: int) -> Evaluator:
+def make_evaluator(
+    parts: Components, episodes: int, seed: int, others: AbstractContextManager[None] | None
+) -> Evaluator:
     """Return what judges a run's policies in its task.
 
     Args:
         parts: what the run is made of.
         episodes: how many it plays.
         seed: of the first.
+        others: around each call of the environments.
     """
     env = parts.env
     return Evaluator(
@@ -116,4 +127,5 @@ def make_evaluator(parts: Components, episodes: int, seed: int) -> Evaluator:
         act_steps=parts.act_steps,
         options=env.options,
         observations=parts.observations,
+        others=others,
     )

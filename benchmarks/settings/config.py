@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from hydra import compose, initialize_config_module
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from trimtab.benchmarks.settings.composing import compose_words
 from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.benchmarks.settings.groups import (
     CONSTRUCTED,
@@ -74,9 +74,7 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
         _check_is_text(word)
     overrides = spell_out(overrides)
     try:
-        with initialize_config_module("trimtab.conf", version_base="1.3"):
-            overrides = check_overrides(overrides)
-            composed = compose("config", overrides=list(overrides), return_hydra_config=True)
+        composed = compose_words(check_overrides(overrides))
         return dataclasses.replace(from_composed(composed), words=words)
     except yaml.YAMLError as error:
         raise TrimtabError(f"settings: a file of conf/ is no YAML ({yaml_fault(error)})") from error

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import functools
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-
-from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.plugins import Plugins
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from trimtab.benchmarks.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
@@ -119,21 +114,3 @@ def _adopting(*, make: bool = False) -> list[Path]:
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         _made.append(folder)
     return _made
-
-
-class UsersSettings(SearchPathPlugin):
-    """Lets Hydra find them."""
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folders."""
-        for folder in folders_outside():
-            search_path.append(provider="trimtab", path=f"file://{folder}")
-
-
-@functools.cache
-def let_hydra_find_them() -> None:
-    """Register with Hydra, once."""
-    Plugins.instance().register(UsersSettings)
-
-
-let_hydra_find_them()

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
@@ -141,7 +140,7 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
     """Check names against what there is, and let every constructor keyword be set.
 
     Hydra only lets a key be set that some YAML has; a keyword that a YAML leaves at its default is
-    as good, so its override gets Hydra's ``++``. Must be called inside an initialised Hydra.
+    as good, so its override gets Hydra's ``++``.
 
     Args:
         overrides: words as :func:`spell_out` returns them.
@@ -149,7 +148,7 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
     Raises:
         TrimtabError: with the nearest right name; or if one has several values.
     """
-    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    parser = OverridesParser.create()
     top = top_level()
     parsed = parser.parse_overrides(list(overrides))
     for text, override in zip(overrides, parsed, strict=True):

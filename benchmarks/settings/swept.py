@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from hydra import initialize_config_module
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
 from hydra.errors import HydraException
@@ -119,22 +117,21 @@ def swept_words(words: Sequence[str]) -> list[Swept]:
     Raises:
         TrimtabError: if one cannot be read, or gives several values to what all runs share.
     """
-    with initialize_config_module("trimtab.conf", version_base="1.3"):
-        parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
-        found = []
-        for word in words:
-            try:
-                (override,) = parser.parse_overrides([readable(word, several=True)])
-            except HydraException as error:
-                key = word.partition("=")[0]
-                raise TrimtabError(
-                    f"sweep: {word}: cannot be read; values have one comma between two of them, "
-                    f"such as seed=0,1, and text goes into quotes: \"{key}='…'\""
-                ) from error
-            value = cast(Any, override.value())
-            names = group_options(str(override.key_or_group)) if isinstance(value, Glob) else []
-            named = value.filter(names) if names else []
-            found.append(Swept(word, override, tuple(named)))
+    parser = OverridesParser.create()
+    found = []
+    for word in words:
+        try:
+            (override,) = parser.parse_overrides([readable(word, several=True)])
+        except HydraException as error:
+            key = word.partition("=")[0]
+            raise TrimtabError(
+                f"sweep: {word}: cannot be read; values have one comma between two of them, "
+                f"such as seed=0,1, and text goes into quotes: \"{key}='…'\""
+            ) from error
+        value = cast(Any, override.value())
+        names = group_options(str(override.key_or_group)) if isinstance(value, Glob) else []
+        named = value.filter(names) if names else []
+        found.append(Swept(word, override, tuple(named)))
     for one in found:
         if one.several and one.override.key_or_group in _SHARED:
             raise TrimtabError(

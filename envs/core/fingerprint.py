@@ -30,6 +30,7 @@ from safetensors import safe_open
 from trimtab.envs.core.spec import EnvSpec, Family, RawEnv
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
+from trimtab.limits import inward
 
 __all__ = [
     "FOLDER",
@@ -210,6 +211,7 @@ def trajectory(env: RawEnv) -> Numbers:
     space = env.action_space
     assert isinstance(space, gymnasium.spaces.Box)
     generator = np.random.default_rng(0)
+    low, high = inward(space.low, space.high)
     episodes = []
     for episode in range(_EPISODES):
         obs, _ = env.reset(seed=episode)
@@ -217,7 +219,7 @@ def trajectory(env: RawEnv) -> Numbers:
         records = np.full((len(_RECORDED), first.size + 2), np.nan)
         records[0] = [*first, 0.0, 0.0]
         for step in range(1, _RECORDED[-1] + 1):
-            action = generator.uniform(space.low, space.high).astype(np.float32)
+            action = np.clip(generator.uniform(space.low, space.high).astype(np.float32), low, high)
             obs, reward, terminated, _, _ = env.step(action)
             if step in _RECORDED or terminated:
                 place = int(np.searchsorted(_RECORDED, step))

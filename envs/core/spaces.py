@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import RawEnv
 from trimtab.errors import TrimtabError
+from trimtab.limits import inward
 
 __all__ = ["FlatSpaces", "check_limit", "faults_of_spaces", "with_flat_spaces"]
 
@@ -212,15 +213,15 @@ def _faults_of_action_space(space: Any) -> Iterator[str]:
         yield f"its action_space has no entries, {_named(space)}; take at least one number"
     else:
         low, high = space.low.ravel(), space.high.ravel()
+        least, most = inward(low, high)
         with np.errstate(over="ignore", invalid="ignore"):
-            width = high.astype(np.float32) - low.astype(np.float32)
-        wrong = np.flatnonzero(~(np.isfinite(width) & (low < high)))
+            wrong = np.flatnonzero(~(np.isfinite(most - least) & (least < most)))
         if wrong.size:
             place = int(wrong[0])
             yield (
-                f"its action_space has the limits {low[place]:g} to {high[place]:g} in entry "
-                f"{place}; give finite limits, the lower one first, such as Box(-1.0, 1.0, (A,)): "
-                "policies act between them"
+                f"its action_space has the limits {low[place]!s} to {high[place]!s} in entry "
+                f"{place}; give finite limits, the lower one first and float32 numbers between "
+                "them, such as Box(-1.0, 1.0, (A,)): policies act there"
             )
 
 

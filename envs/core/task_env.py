@@ -16,6 +16,7 @@ from trimtab.envs.core.pictures import as_picture
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.errors import TrimtabError
+from trimtab.limits import inward
 
 __all__ = ["CheckedEnv", "TaskEnv"]
 
@@ -117,7 +118,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
                 -np.inf, np.inf, observation.shape, np.float32
             )
             self.action_space = gymnasium.spaces.Box(
-                action.low.astype(np.float32), action.high.astype(np.float32), dtype=np.float32
+                *inward(action.low, action.high), dtype=np.float32
             )
 
     def reset(

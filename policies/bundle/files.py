@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
 from trimtab.files import MOST_BYTES, MOST_JSON, read_bytes
+from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
 from trimtab.policies.agent import Reading
 
@@ -97,6 +98,8 @@ class Contract:
             _, horizon, action_dim = action["shape"]
             observed = sum(part.size for part in parts.values() if part.given is None)
             given = sum(part.size for part in parts.values() if part.given is not None)
+            ends = ([float(limit) for limit in action[end]] for end in ("low", "high"))
+            low, high = inward(*ends)
             contract = cls(
                 obs_dim=history * observed + given,
                 parts={} if list(parts) == [FLAT] else parts,
@@ -105,8 +108,8 @@ class Contract:
                 act_steps=int(config["chunking"]["act_steps"]),
                 action_dim=int(action_dim),
                 noise_shape=tuple(int(size) for size in noise[1:]),
-                action_low=tuple(float(limit) for limit in action["low"]),
-                action_high=tuple(float(limit) for limit in action["high"]),
+                action_low=tuple(low.tolist()),
+                action_high=tuple(high.tolist()),
                 control_rate=None if rate is None else float(rate),
                 evaluate_deterministic=bool(config["evaluate_deterministic"]),
             )

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
+from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
 
 __all__ = [
@@ -242,7 +243,8 @@ class PolicySpec:
             units; with ``parts`` and ``history``, those of all of them.
         horizon: length H of the action chunk that one call returns.
         action_dim: length A of one action.
-        action_low: lower limit of each action dimension, raw units, length A.
+        action_low: lower limit of each action dimension, raw units, length A. Both limits are kept
+            as the nearest float32 numbers inside those given.
         action_high: upper limit of each action dimension, raw units, length A.
         parts: the parts of an observation by name, in order; empty where it is one flat vector.
         history: how many observations it reads, those of the last decisions, the newest last.
@@ -258,8 +260,9 @@ class PolicySpec:
     history: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "action_low", tuple(float(x) for x in self.action_low))
-        object.__setattr__(self, "action_high", tuple(float(x) for x in self.action_high))
+        least, most = inward(self.action_low, self.action_high)
+        object.__setattr__(self, "action_low", tuple(least.tolist()))
+        object.__setattr__(self, "action_high", tuple(most.tolist()))
         parts = {n: p if isinstance(p, Part) else Part(**p) for n, p in self.parts.items()}
         object.__setattr__(self, "parts", parts)
         if min(self.obs_dim, self.horizon, self.action_dim, self.history) < 1:

@@ -30,7 +30,9 @@ from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
 from trimtab.policies.registry import policy_kinds
 from trimtab.types import PolicySpec, Statistics
 
-SPEC = PolicySpec(6, 4, 2, (-1.0, -0.5), (1.0, 2.0))
+LIMITS = (-1.0, -1 / 3), (1.1, 2.0)
+"""Lower and upper ones; the float32 numbers nearest to two of them lie outside."""
+SPEC = PolicySpec(6, 4, 2, *LIMITS)
 SMALL: dict[str, Any] = {"hidden": (24, 24)}
 _SHORT = {"sampling_steps": 3, "layers": 2}  # at most, for time: each makes a graph longer
 FILES = ("config.json", "model.safetensors", "policy.onnx", "golden.safetensors", "README.md")

@@ -39,8 +39,9 @@ def test_attributes(bundle_of: BundleOf) -> None:
     assert (runner.obs_dim, runner.action_dim) == (6, 2)
     assert (runner.horizon, runner.act_steps) == (4, 3)
     assert runner.control_rate == 10.0
-    assert runner.action_low.tolist() == [-1.0, -0.5]
-    assert runner.action_high.tolist() == [1.0, 2.0]
+    below, above = np.nextafter(np.float32([-1 / 3, 1.1]), np.float32(0))
+    assert runner.action_low.tolist() == [-1.0, below]
+    assert runner.action_high.tolist() == [above, 2.0]
 
 
 @pytest.mark.parametrize("count", [1, 3, 64])

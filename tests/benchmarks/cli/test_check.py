@@ -99,6 +99,21 @@ def test_actions_of_another_shape_are_laid_flat(toys: ModuleType) -> None:
     np.testing.assert_array_equal(one.step(action)[0], other.step(action)[0])
 
 
+@pytest.mark.parametrize(("low", "high"), [(-0.3, 0.7), (-1 / 3, 1.1), (1e6 + 0.1, 1e6 + 0.3)])
+def test_limits_that_float32_has_not_are_kept(
+    low: float, high: float, toys: ModuleType, tmp_path: Path
+) -> None:
+    words = ["env=gymnasium:toys/Strict-v0", f"env_options.low={low}", f"env_options.high={high}"]
+    assert carry_out(["check", *words]) == 0
+    words += ["algorithm=ppo", "algorithm.rollout_steps=64", "algorithm.hidden=[8]"]
+    words += ["online_steps=128", "num_envs=1", "eval_episodes=1", f"out={tmp_path}"]
+    assert carry_out(["train", *words]) == 0  # a third of its actions are beyond a limit
+    (result,) = tmp_path.rglob("result.json")
+    contract = json.loads((result.parent / "policy" / "config.json").read_text())
+    action = contract["outputs"]["action"]
+    assert low <= action["low"][0] < action["high"][0] <= high
+
+
 def test_what_cannot_be_drawn_says_why(toys: ModuleType) -> None:
     with pytest.raises(TrimtabError, match="cannot be drawn: its constructor takes no render_mode"):
         make("gymnasium:toys/Right-v0", render=True)

@@ -53,6 +53,7 @@ AT_ONCE = {
     "ArrayReward": "step() returned the reward array([0.]); return a finite number",
     "TooLarge": "reset() returned an observation with 1e+300 in entry 0, which float32 cannot hold",
     "FarLimits": "its action_space has the limits -3e+38 to 3e+38 in entry 0; give finite limits",
+    "NarrowLimits": "has the limits 1000000.1 to 1000000.11 in entry 0; give finite limits, th",
     "NeedsAnArgument": "); give what it needs as env_options.<name>=…",
     "CountedSuccess": "step() returned 7 as info['success']; return True or False",
     "NoSuccess": "step() returned an info without 'success', the task's success_key (it has other)",
@@ -75,6 +76,10 @@ BY_PLAYING = {
     "UnseededStart": "reset(seed=11) a second time gives another observation: take all that is",
     "UnseededStep": "reset(seed=11) a second time gives another observation after 1 steps",
     "ChangesTheAction": "step() changes the array of the action that it is given, which is the pol",
+    "RefusesItsLimits": "step() at the limits of action_space raises AssertionError: too far, toys",
+    "SeedsTorch": "reset() seeds torch's global random generator, or draws from it, which the",
+    "DrawsFromNumPys": "step() seeds NumPy's global random generator, or draws from it, which the",
+    "SeedsPythonsWhenMade": "its constructor seeds Python's global random generator, or draws from",
     "LeavesItsProcess": "it ends the process that plays it, without a word: see what reset() an",
     "OfTheProcess": "reset(seed=…) in another process gives another observation: something of the",
 }

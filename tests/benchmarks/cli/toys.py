@@ -7,12 +7,14 @@ family ``toys`` (``TRIMTAB_FAMILIES=toys``).
 from __future__ import annotations
 
 import os
+import random
 import sys
 import time
 from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from trimtab.envs.core.spec import Family, Task
@@ -187,6 +189,29 @@ class FarLimits(Right):
     action_space = spaces.Box(np.float32(-3e38), np.float32(3e38), (2,))
 
 
+class NarrowLimits(Right):
+    action_space = spaces.Box(1e6 + 0.1, 1e6 + 0.11, (2,), np.float64)
+
+
+class Strict(Right):
+    """Refuses what is not in its space, by limits that float32 may not have."""
+
+    def __init__(self, low: float = -0.1, high: float = 0.1) -> None:
+        super().__init__()
+        self.action_space = spaces.Box(low, high, (2,), np.float64)
+
+    def step(self, action: Any) -> Any:
+        if not self.action_space.contains(action):
+            raise ValueError(f"{action} is not in {self.action_space}")
+        return super().step(action)
+
+
+class RefusesItsLimits(Right):
+    def step(self, action: Any) -> Any:
+        assert np.abs(action).max() < 1.0, "too far"
+        return super().step(action)
+
+
 class NeedsAnArgument(Right):
     def __init__(self, weight: float) -> None:
         super().__init__(weight)
@@ -271,6 +296,24 @@ class ChangesTheAction(Right):
     def step(self, action: Any) -> Any:
         action *= 0.5
         return super().step(action)
+
+
+class SeedsTorch(Right):
+    def start(self) -> Any:
+        torch.manual_seed(3)
+        return super().start()
+
+
+class DrawsFromNumPys(Right):
+    def reward(self) -> Any:
+        np.random.normal()
+        return super().reward()
+
+
+class SeedsPythonsWhenMade(Right):
+    def __init__(self) -> None:
+        random.seed(1)
+        super().__init__()
 
 
 class LeavesItsProcess(Right):

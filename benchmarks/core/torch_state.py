@@ -1,0 +1,145 @@
+"""What of torch belongs to the whole process and decides a run's numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from trimtab.errors import TrimtabError
+from trimtab.types import Tensor
+
+__all__ = ["OthersCode", "start_torch", "usual_torch"]
+
+_NAMES = (
+    "default type", "default device", "number of threads", "determinism (debug mode)",
+    "recording of gradients", "precision of matrix products",
+)  # fmt: skip
+
+
+def _settings() -> tuple[Any, ...]:
+    """Return what torch is set to now, in the order of ``_NAMES``, in two microseconds."""
+    made = torch.empty(0)
+    return (
+        made.dtype,
+        made.device,
+        torch.get_num_threads(),
+        torch.get_deterministic_debug_mode(),
+        torch.is_grad_enabled(),
+        torch.get_float32_matmul_precision(),
+    )
+
+
+def start_torch(seed: int, threads: int) -> OthersCode:
+    """Seed torch's and numpy's global generators for a run; return what is around others' code.
+
+    Nothing of a run draws from numpy's, but simulators do.
+
+    Args:
+        seed: of the run.
+        threads: number of threads that torch uses.
+
+    Raises:
+        TrimtabError: if torch is not set to what a run needs.
+    """
+    others = OthersCode(seed, threads)
+    others.check()
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    return others
+
+
+class OthersCode:
+    """A block around each call of code that is not the run's: of a task, or of a callback.
+
+    What the block draws from torch's global generators is apart from what a learner draws: in the
+    block, they go on where the block before it has left them; after it, they are where they were
+    before it. So code that seeds them, or draws from them, moves no number of a run. It must not
+    change what torch is set to.
+
+    Args:
+        seed: of the run; the first block's draws follow from it.
+        threads: number of threads that torch uses.
+    """
+
+    def __init__(self, seed: int, threads: int) -> None:
+        self._seed = int(np.random.SeedSequence([seed, 5]).generate_state(1)[0])
+        self._theirs: list[Tensor] = []
+        self._ours: list[tuple[torch.Generator, Tensor]] = []
+        _, _, _, mode, _, precision = _settings()
+        self._settled = (torch.float32, torch.device("cpu"), threads, mode, True, precision)
+
+    def __enter__(self) -> None:
+        generators = (torch.default_generator, *torch.cuda.default_generators)
+        self._ours = [(generator, generator.get_state()) for generator in generators]
+        if len(self._theirs) == len(self._ours):
+            for generator, state in zip(generators, self._theirs, strict=True):
+                generator.set_state(state)
+        else:  # the first block, or the first one since there is a GPU
+            for generator in generators:
+                generator.manual_seed(self._seed)
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._theirs = [generator.get_state() for generator, _ in self._ours]
+        for generator, state in self._ours:
+            generator.set_state(state)
+        if kind is None:
+            self.check()
+
+    def check(self) -> None:
+        """Check that torch is set to what a run needs.
+
+        Raises:
+            TrimtabError: if something has changed it, saying from what to what.
+        """
+        found = _settings()
+        if found == self._settled:
+            return
+        changes = [
+            f"torch's {name} from {before} to {now}"
+            for name, before, now in zip(_NAMES, self._settled, found, strict=True)
+            if before != now
+        ]
+        raise TrimtabError(
+            "the task, a callback or another library in this process has changed "
+            f"{', and '.join(changes)}, which would change the run's numbers; let it put back what "
+            "it changes"
+        )
+
+
+_turn = threading.RLock()
+
+
+@contextlib.contextmanager
+def usual_torch(*, alone: bool = True) -> Iterator[None]:
+    """Set torch as a new process has it, and put back the caller's settings afterwards.
+
+    One thread at a time is in such a block, because most of these settings, and the generators
+    that a run draws from, are the whole process's.
+
+    Args:
+        alone: False where nothing is drawn from these generators: then the block does not wait for
+            others if torch computes in float32 on the processor already.
+    """
+    made = torch.empty(0)
+    if not alone and (made.dtype, made.device.type) == (torch.float32, "cpu"):
+        yield
+        return
+    with _turn:
+        kind, device, threads, mode, _, precision = _settings()
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+        was_set = torch.empty(0).device != device  # and is no ``with torch.device(…)`` around this
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                yield
+        finally:
+            torch.set_default_dtype(kind)
+            torch.set_default_device(device if was_set else None)
+            torch.set_num_threads(threads)
+            torch.set_deterministic_debug_mode(mode)
+            torch.set_float32_matmul_precision(precision)
