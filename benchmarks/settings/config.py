@@ -14,7 +14,7 @@ from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trimtab.benchmarks.settings.constructors import keywords
+from trimtab.benchmarks.settings.constructors import class_of, keywords
 from trimtab.benchmarks.settings.groups import (
     CONSTRUCTED,
     GROUPS,
@@ -127,7 +127,10 @@ def from_composed(composed: DictConfig) -> RunConfig:
         source=choices.get("source"),
     )
     check_values(config.settings)
-    return config
+    if (policy := config["policy"]) is None:
+        return config
+    settled = class_of(policy["_target_"], "policy._target_").settled(policy)  # type: ignore[attr-defined]
+    return dataclasses.replace(config, settings={**config.settings, "policy": settled})
 
 
 def _without_the_files(group: str, choice: str, section: dict[Any, Any]) -> dict[Any, Any]:
