@@ -150,6 +150,12 @@ class Policy(nn.Module, ABC):
         """
         return dict(settings)
 
+    @classmethod
+    def readjusted(cls, config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the config of a policy of this kind with some of ``adjustable`` changed."""
+        kept = {name: value for name, value in config.items() if name not in cls.derived}
+        return {**kept, **changes}
+
     def masked_mean(self, error: Tensor, valid: Tensor) -> Tensor:
         """Average ``error`` ``[B, H, A]`` over the actions that ``valid`` ``[B, H]`` marks."""
         weight = valid.to(error.dtype)

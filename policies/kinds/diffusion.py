@@ -13,7 +13,12 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.policies.networks.samplers import DDIM, DDPM, TableSampler, cosine_schedule
-from trimtab.policies.networks.schedulers import check_alone, diffusion_sampler, settled_scheduler
+from trimtab.policies.networks.schedulers import (
+    check_alone,
+    diffusion_sampler,
+    readjusted_scheduler,
+    settled_scheduler,
+)
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -87,6 +92,11 @@ class DiffusionPolicy(Policy):
     def settled(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings with those of a ``scheduler_config.json`` in place of its path."""
         return settled_scheduler(settings)
+
+    @classmethod
+    def readjusted(cls, config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config with changes; another scheduler does not take over the old settings."""
+        return readjusted_scheduler(super().readjusted(config, changes), config, changes)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""

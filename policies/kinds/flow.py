@@ -11,7 +11,11 @@ from torch import Tensor
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.policies.networks.schedulers import flow_sampler, settled_scheduler
+from trimtab.policies.networks.schedulers import (
+    flow_sampler,
+    readjusted_scheduler,
+    settled_scheduler,
+)
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -64,6 +68,11 @@ class FlowPolicy(Policy):
     def settled(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings with those of a ``scheduler_config.json`` in place of its path."""
         return settled_scheduler(settings)
+
+    @classmethod
+    def readjusted(cls, config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config with changes; another scheduler does not take over the old settings."""
+        return readjusted_scheduler(super().readjusted(config, changes), config, changes)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""

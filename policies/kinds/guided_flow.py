@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.policies.networks.schedulers import flow_sampler
+from trimtab.policies.networks.schedulers import flow_sampler, readjusted_scheduler
 from trimtab.types import Batch, Obs, PolicySpec
 
 GUIDANCE = "guidance"
@@ -80,6 +80,11 @@ class GuidedFlowPolicy(Policy):
         self.chosen, self.guidance, self.sampler = chosen, float(guidance), sampler
         self.told = nn.Embedding(3, label_dim)
         self.network = DenoisingNetwork(self.features_dim + label_dim, shape, hidden, time_dim)
+
+    @classmethod
+    def readjusted(cls, config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config with changes; another scheduler does not take over the old settings."""
+        return readjusted_scheduler(super().readjusted(config, changes), config, changes)
 
     @property
     def features_dim(self) -> int:

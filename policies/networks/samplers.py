@@ -233,6 +233,29 @@ def cosine_alphas(train_steps: int) -> list[float]:
     return alpha
 
 
+def with_steps(sampler: DDIM | DDPM | TableSampler) -> DDIM | DDPM:
+    """Return a diffusion policy's sampler for a method that needs its steps one by one.
+
+    Raises:
+        TrimtabError: if it is a scheduler's table, whose steps have no density of their own.
+    """
+    if isinstance(sampler, TableSampler):
+        raise TrimtabError(f"policy.scheduler: {_NO_STEPS}; use policy.sampler=ddim or ddpm alone")
+    return sampler
+
+
+def euler_steps(sampler: Euler | TableSampler) -> int:
+    """Return the number of a flow policy's Euler steps for a method that needs each of them.
+
+    Raises:
+        TrimtabError: if its sampler is a scheduler's table.
+    """
+    if isinstance(sampler, TableSampler):
+        raise TrimtabError(f"policy.scheduler: {_NO_STEPS}; leave policy.scheduler out")
+    return sampler.steps
+
+
+_NO_STEPS = "this method learns from each step of the sampler, and a scheduler's table has none"
 _SAMPLERS: dict[str, type[DDIM] | type[DDPM]] = {"ddim": DDIM, "ddpm": DDPM}
 
 

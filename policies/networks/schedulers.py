@@ -34,7 +34,7 @@ from trimtab.policies.networks.scheduler_walk import (
 
 __all__ = [
     "LEVELS", "check_alone", "diffusion_sampler", "diffusion_table", "flow_sampler", "flow_table",
-    "settled_scheduler",
+    "readjusted_scheduler", "settled_scheduler",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,31 @@ def settled_scheduler(settings: Mapping[str, Any]) -> dict[str, Any]:
     own = {key: value for key, value in found.items() if not key.startswith("_")}
     own |= settings.get("scheduler_settings") or {}
     return {**settings, "scheduler": known, "scheduler_settings": own}
+
+
+def readjusted_scheduler(
+    config: dict[str, Any], before: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the config of a trained policy with the scheduler's settings put right.
+
+    Another scheduler takes over none of the old one's settings but those of the noise levels that
+    the policy was trained on (:data:`LEVELS`); the same one keeps those that are not changed.
+
+    Args:
+        config: with the changes in it.
+        before: without them.
+        changes: to ``scheduler``, ``scheduler_settings`` and others.
+
+    Raises:
+        TrimtabError: as :func:`settled_scheduler`.
+    """
+    kept = dict(before.get("scheduler_settings") or {})
+    if "scheduler" in changes:
+        kept = {key: value for key, value in kept.items() if key in LEVELS}
+    config["scheduler_settings"] = {**kept, **(changes.get("scheduler_settings") or {})}
+    if config.get("scheduler") is None and not changes.get("scheduler_settings"):
+        config.pop("scheduler_settings")
+    return settled_scheduler(config)
 
 
 def diffusion_sampler(
