@@ -39,8 +39,11 @@ def adjusted(policy: Policy, settings: Mapping[str, Any]) -> Policy:
         TrimtabError: if there is no such setting, or the weights do not fit it.
     """
     found: dict[str, Any] = {}
-    config = _change(policy.config(), settings, found)
-    for name in settings:
+    try:
+        config = _change(policy.config(), settings, found)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise TrimtabError(f"policy: settings {dict(settings)} do not fit: {error}") from error
+    for name, value in settings.items():
         if name not in found:
             near = difflib.get_close_matches(name, found, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(found) or 'none'}"
@@ -48,6 +51,14 @@ def adjusted(policy: Policy, settings: Mapping[str, Any]) -> Policy:
                 f"policy.{name}: a {policy.kind} policy that is trained has no such setting of "
                 f"how it acts; {hint}"
             )
+        had = found[name]
+        if (
+            isinstance(had, int | float)
+            and not (isinstance(value, int) or isinstance(had, float) and isinstance(value, float))
+            or isinstance(value, bool)
+        ):
+            what = "number" if isinstance(had, float) else "whole number"
+            raise TrimtabError(f"policy.{name}={value}: must be a {what}")
     device = policy.normalizer.obs_shift.device
     with torch.random.fork_rng(devices=[]):  # fresh weights are drawn, and then replaced
         changed = build_policy(config)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trimtab.benchmarks.runs.base import load_base, training
 from trimtab.benchmarks.runs.folder import read_result
 from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.envs.registry import get_spec
 from trimtab.files import sha256_file
+from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
@@ -18,13 +20,23 @@ from trimtab.policies.imports.sb3 import policy_from_sb3
 __all__ = ["export_black_box", "export_bundle", "export_sb3"]
 
 
-def export_bundle(run: Path, out: Path) -> dict[str, float]:
+def export_bundle(
+    run: Path, out: Path, settings: Mapping[str, Any] | None = None
+) -> dict[str, float]:
     """Write the policy of a run, or of a bundle, as a bundle with ONNX; return its replay errors.
 
+    Args:
+        run: folder of a run or a bundle.
+        out: folder of the bundle.
+        settings: of how the policy acts, that differ from its training, such as
+            ``{"sampling_steps": 2}``; the contract's entry ``changed`` says them.
+
     Raises:
-        TrimtabError: if ``run`` has no policy, or the bundle cannot be written or does not replay.
+        TrimtabError: if ``run`` has no policy, a setting does not fit, or the bundle cannot be
+            written or does not replay.
     """
     bundle = load_base(str(run))
+    policy, changed = adjusted_policy(bundle, settings or {})
     env = bundle.config["env"]
     contract = {
         "env": env["id"],
@@ -34,12 +46,13 @@ def export_bundle(run: Path, out: Path) -> dict[str, float]:
         "control_rate": bundle.config["control_rate"],
         "act_steps": bundle.config["chunking"]["act_steps"],
         "training": training(bundle),
+        "changed": changed,
     }
     results = None
-    if (run / "result.json").is_file():
+    if not changed and (run / "result.json").is_file():  # the run's results are of its own policy
         summary = read_result(run)
         results = {key: summary[key] for key in ("env", "episodes", "return", "success")}
-    save_bundle(bundle.policy, out, contract=contract, results=results)
+    save_bundle(policy, out, contract=contract, results=results)
     return check_bundle(out)
 
 

@@ -191,6 +191,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
+            "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2 episodes=50",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
@@ -199,7 +200,11 @@ COMMANDS: dict[str, Command] = {
             "weights": Setting(
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")
             ),
+            "episodes": Setting(
+                0, "with policy.<setting>=<value>: episodes in which both policies are compared"
+            ),
         },
+        within="policy.",
     ),
     "dataset": Command(
         "trimtab.benchmarks.cli.commands.dataset:dataset",

@@ -24,6 +24,10 @@ Field = Callable[[Tensor, Tensor], Tensor]
 """A network with its observation bound: (noisy chunk ``[B, H, A]``, time ``[1]``) -> same shape."""
 
 
+_MOST_STEPS = 10_000
+"""Steps of one action; more would not end on a robot."""
+
+
 class Sampler(Protocol):
     """A deterministic map from noise ``[B, *noise_shape]`` to a normalised chunk ``[B, H, A]``."""
 
@@ -40,8 +44,10 @@ class Euler:
     """Integrate a velocity field from time 0 (noise) to 1 (action) by ``steps`` Euler steps."""
 
     def __init__(self, steps: int) -> None:
-        if steps < 1:
-            raise TrimtabError(f"flow policy: sampling_steps must be at least 1, got {steps}")
+        if not 1 <= steps <= _MOST_STEPS:
+            raise TrimtabError(
+                f"flow policy: sampling_steps must be from 1 to {_MOST_STEPS}, got {steps}"
+            )
         self.steps = steps
 
     def noise_shape(self, horizon: int, action_dim: int) -> tuple[int, ...]:
