@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
@@ -63,7 +64,7 @@ def policy_settings(words: list[str]) -> dict[str, Any]:
         found = OmegaConf.to_container(
             OmegaConf.from_dotlist([word.removeprefix("policy.") for word in words]), resolve=True
         )
-    except (OmegaConfBaseException, ValueError) as error:
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
         raise TrimtabError(f"{' '.join(words)}: {str(error).splitlines()[0]}") from error
     assert isinstance(found, dict)
     return {str(key): value for key, value in found.items()}

@@ -311,9 +311,10 @@ COMMANDS: dict[str, Command] = {
     "doctor": Command(
         "trimtab.benchmarks.cli.commands.doctor:doctor",
         "look for problems of this machine and of this installation",
-        ("trimtab doctor", "trimtab doctor out=/data/runs"),
+        ("trimtab doctor", "trimtab doctor out=/data/runs", "trimtab doctor bundle=my-bundle"),
         {
             "out": Setting("runs", "folder that runs will be written to"),
+            "bundle": Setting("", "bundle to prove and to time on this machine, as on a robot"),
             "format": FORMAT,
         },
     ),

@@ -1,0 +1,146 @@
+"""Success, and distance to a fine sample, against network calls, for schedulers of diffusers.
+
+``measure.py two_routes rows`` measures one task; run again, it goes on. ``measure.py figure rows``
+writes ``rows.parquet``, ``table.md`` and ``figure.png`` beside this file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+import trimtab
+from trimtab.benchmarks.runs.base import load_base
+from trimtab.benchmarks.runs.judging import BundleJudge, task_of
+from trimtab.errors import TrimtabError
+from trimtab.policies.adjusted import adjusted
+from trimtab.policies.bundle.bundle import Bundle
+
+HERE = Path(__file__).parent
+SEEDS, CALLS = (0, 1, 2), (1, 2, 3, 5, 10, 20)
+EPISODES, EVAL_SEED, OBSERVATIONS = 50, 1_000_000, 500
+TASKS: dict[str, dict[str, Any]] = {
+    "two_routes": {
+        "env": "robotics/PointMaze-TwoRoutes-v0", "dataset": "two_routes", "act_steps": 8,
+        "offline_steps": 4000,
+    },
+    "two_doors": {
+        "env": "robotics/PointMaze-TwoDoors-Open-v0", "dataset": "two_doors", "act_steps": 8,
+        "offline_steps": 4000,
+    },
+}  # fmt: skip
+POLICIES: dict[str, dict[str, Any]] = {
+    "diffusion": {"policy": "diffusion", "policy.train_steps": 100, "policy.sampling_steps": 100},
+    "flow": {"policy": "flow", "policy.sampling_steps": 100},
+}
+TRAILING, LEADING = ({"timestep_spacing": way} for way in ("trailing", "leading"))
+SAMPLERS: dict[str, dict[str, tuple[str | None, dict[str, Any]]]] = {
+    "diffusion": {
+        "ddim, leading (Trimtab's)": (None, {}),
+        "ddim, trailing": ("ddim", TRAILING),
+        "dpmsolver++, leading": ("dpmsolver++", LEADING),
+        "dpmsolver++, trailing": ("dpmsolver++", TRAILING),
+        "unipc, trailing": ("unipc", TRAILING),
+        "deis, trailing": ("deis", TRAILING),
+        "heun, leading": ("heun", LEADING),
+        "edm": ("edm", {}),
+    },
+    "flow": {
+        "equal Euler steps (Trimtab's)": (None, {}),
+        **{name: (name, {}) for name in ("euler", "heun", "dpmsolver++", "dpmsolver++2s", "unipc")},
+    },
+}
+
+
+def main(words: list[str]) -> None:
+    """Measure one task, or draw."""
+    if words[0] == "figure":
+        draw(Path(words[1]))
+        return
+    task, folder = words[0], Path(words[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{task}.jsonl"
+    done = {key(row) for row in read(file)}
+    torch.set_num_threads(1)
+    for seed in SEEDS:
+        for kind, settings in POLICIES.items():
+            run = trimtab.train(
+                {**TASKS[task], **settings}, algorithm="bc", seed=seed, eval_episodes=2,
+                **{"policy.hidden": [128, 128, 128]}, out=str(folder / "runs"),
+            )  # fmt: skip
+            study(load_base(str(run.folder)), task, kind, seed, file, done)
+
+
+def study(bundle: Bundle, task: str, kind: str, seed: int, file: Path, done: set[Any]) -> None:
+    """Write the rows of one clone that are not there yet."""
+    seen: list[tuple[Any, Any, Any]] = []
+    hook = bundle.policy.register_forward_hook(
+        lambda _, given, action: seen.append(tuple(part.clone() for part in (*given, action)))
+    )
+    fine = judge(bundle, bundle.policy)
+    hook.remove()
+    obs, noise, action = (torch.cat(part) for part in zip(*seen, strict=True))
+    chosen = np.random.default_rng(seed).permutation(len(obs))[:OBSERVATIONS]
+    obs, noise, action = obs[chosen], noise[chosen], action[chosen]
+    span = torch.tensor(np.subtract(bundle.policy.spec.action_high, bundle.policy.spec.action_low))
+    first = {"task": task, "policy": kind, "seed": seed, "episodes": EPISODES}
+    if (task, kind, seed, "fine", 100) not in done:
+        row = {**first, "sampler": "fine", "steps": 100, "calls": 100}
+        write(file, {**row, "success": fine, "distance": 0.0})
+    for name, (scheduler, settings) in SAMPLERS[kind].items():
+        for steps in range(1, max(CALLS) + 1):
+            try:
+                chosen = {"scheduler": scheduler, "scheduler_settings": settings}
+                policy = adjusted(
+                    bundle.policy, {"sampling_steps": steps} | (chosen if scheduler else {})
+                )
+            except TrimtabError as error:
+                print(f"{name}, {steps} steps: {error}")
+                continue
+            calls = steps if scheduler is None else len(policy.sampler.table.times)
+            wanted = (1, 3, 5, 9, 19) if name.startswith("heun") else CALLS
+            if calls not in wanted or (task, kind, seed, name, steps) in done:
+                continue
+            with torch.no_grad():
+                apart = ((policy(obs, noise) - action).abs() / span).mean()
+            row = {**first, "sampler": name, "steps": steps, "calls": calls}
+            write(file, {**row, "success": judge(bundle, policy), "distance": float(apart)})
+
+
+def judge(bundle: Bundle, policy: Any) -> float:
+    """Return the share of episodes that succeed."""
+    judge = BundleJudge(Bundle(policy, bundle.config, bundle.folder), *task_of(bundle, None, None))
+    scores = judge.judge(episodes=EPISODES, seed=EVAL_SEED, deterministic=False)
+    return float(scores.success_rate or 0.0)
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Return what one measurement is known by."""
+    return tuple(row[name] for name in ("task", "policy", "seed", "sampler", "steps"))
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """Return the rows that a file has."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def write(file: Path, row: dict[str, Any]) -> None:
+    """Add a row to a file."""
+    with file.open("a") as out:
+        out.write(json.dumps(row) + "\n")
+
+
+def draw(folder: Path) -> None:
+    """Gather the rows, and draw them."""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
