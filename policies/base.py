@@ -37,7 +37,7 @@ class Policy(nn.Module, ABC):
         derived: keywords that follow from the others, such as a table that a library makes; they
             are saved, and no run is known by them.
         adjustable: keywords that decide how a trained policy acts, so that they may be changed
-            afterwards; see :func:`trimtab.policies.adjusted.adjusted`.
+            afterwards; see :func:`trimtab.policies.bundle.adjusting.adjusted`.
         adjustable_inside: whether those of the policies within it may be.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """

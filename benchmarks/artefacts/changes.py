@@ -77,7 +77,7 @@ def measure_change(
 
     Args:
         bundle: the run's own policy.
-        settings: as for :func:`trimtab.policies.adjusted.adjusted`.
+        settings: as for :func:`trimtab.policies.bundle.adjusting.adjusted`.
         episodes: of the task to play with both policies; 0 for none, so that no task is needed.
         seed: that of the first one.
 
@@ -95,7 +95,7 @@ def measure_change(
         differences = []
         own = bundle.policy.register_forward_hook(
             lambda module, given, action: differences.append(
-                _difference(module, policy, *given, action=action)
+                _difference(module, policy, given[0], given[1], action)
             )
         )
         try:

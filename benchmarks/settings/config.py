@@ -129,7 +129,7 @@ def from_composed(composed: DictConfig) -> RunConfig:
     check_values(config.settings)
     if (policy := config["policy"]) is None:
         return config
-    settled = class_of(policy["_target_"], "policy._target_").settled(policy)  # type: ignore[attr-defined]
+    settled = class_of(policy["_target_"], "policy._target_").settled(policy)
     return dataclasses.replace(config, settings={**config.settings, "policy": settled})
 
 

@@ -290,7 +290,8 @@ def preconditioned(scheduler: Any, call: int, state: Tensor, estimate: Tensor) -
     one, zero = torch.ones((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     skip = scheduler.precondition_outputs(one, zero, sigma)
     out = scheduler.precondition_outputs(zero, one, sigma)
-    return (estimate - skip * state) / out
+    said: Tensor = (estimate - skip * state) / out
+    return said
 
 
 @contextlib.contextmanager

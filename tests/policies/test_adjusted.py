@@ -11,9 +11,13 @@ import pytest
 import torch
 
 from trimtab.errors import TrimtabError
-from trimtab.policies.adjusted import adjustable, adjusted
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle.adjusting import adjusted_policy, adjusted_runner
+from trimtab.policies.bundle.adjusting import (
+    adjustable,
+    adjusted,
+    adjusted_policy,
+    adjusted_runner,
+)
 from trimtab.policies.bundle.bundle import load_bundle, save_bundle
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy

@@ -1,7 +1,8 @@
 """Success, and distance to a fine sample, against network calls, for schedulers of diffusers.
 
-``measure.py two_routes rows`` measures one task; run again, it goes on. ``measure.py figure rows``
-writes ``rows.parquet``, ``table.md`` and ``figure.png`` beside this file.
+``scheduler_calls.py two_routes rows`` measures one task; run again, it goes on.
+``scheduler_calls.py figure rows`` writes ``rows.parquet``, ``table.md`` and ``figure.png`` into
+``benchmarks/results/schedulers``, where the README states the protocol.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import trimtab
 from trimtab.benchmarks.runs.base import load_base
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
 from trimtab.errors import TrimtabError
-from trimtab.policies.adjusted import adjusted
+from trimtab.policies.bundle.adjusting import adjusted
 from trimtab.policies.bundle.bundle import Bundle
+from trimtab.policies.networks.samplers import TableSampler
 
-HERE = Path(__file__).parent
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "schedulers"
 SEEDS, CALLS = (0, 1, 2), (1, 2, 3, 5, 10, 20)
 EPISODES, EVAL_SEED, OBSERVATIONS = 50, 1_000_000, 500
 TASKS: dict[str, dict[str, Any]] = {
@@ -72,10 +74,8 @@ def main(words: list[str]) -> None:
     torch.set_num_threads(1)
     for seed in SEEDS:
         for kind, settings in POLICIES.items():
-            run = trimtab.train(
-                {**TASKS[task], **settings}, algorithm="bc", seed=seed, eval_episodes=2,
-                **{"policy.hidden": [128, 128, 128]}, out=str(folder / "runs"),
-            )  # fmt: skip
+            words = {**TASKS[task], **settings, "policy.hidden": [128, 128, 128], "seed": seed}
+            run = trimtab.train(words, algorithm="bc", eval_episodes=2, out=str(folder / "runs"))
             study(load_base(str(run.folder)), task, kind, seed, file, done)
 
 
@@ -98,14 +98,15 @@ def study(bundle: Bundle, task: str, kind: str, seed: int, file: Path, done: set
     for name, (scheduler, settings) in SAMPLERS[kind].items():
         for steps in range(1, max(CALLS) + 1):
             try:
-                chosen = {"scheduler": scheduler, "scheduler_settings": settings}
+                other = {"scheduler": scheduler, "scheduler_settings": settings}
                 policy = adjusted(
-                    bundle.policy, {"sampling_steps": steps} | (chosen if scheduler else {})
+                    bundle.policy, {"sampling_steps": steps, **(other if scheduler else {})}
                 )
             except TrimtabError as error:
                 print(f"{name}, {steps} steps: {error}")
                 continue
-            calls = steps if scheduler is None else len(policy.sampler.table.times)
+            sampler = policy.sampler
+            calls = len(sampler.table.times) if isinstance(sampler, TableSampler) else steps
             wanted = (1, 3, 5, 9, 19) if name.startswith("heun") else CALLS
             if calls not in wanted or (task, kind, seed, name, steps) in done:
                 continue
@@ -139,7 +140,64 @@ def write(file: Path, row: dict[str, Any]) -> None:
 
 
 def draw(folder: Path) -> None:
-    """Gather the rows, and draw them."""
+    """Gather the rows of all tasks, and draw and write their means over seeds."""
+    rows = [row for file in sorted(folder.glob("*.jsonl")) for row in read(file)]
+    pq.write_table(pa.Table.from_pylist(rows), RESULTS / "rows.parquet")
+    tasks = sorted({row["task"] for row in rows})
+    figure, axes = plt.subplots(2, 2 * len(tasks), figsize=(6.2 * len(tasks), 6.4), sharex=True)
+    lines = []
+    for column, (kind, task) in enumerate((kind, task) for kind in POLICIES for task in tasks):
+        mine = [row for row in rows if row["task"] == task and row["policy"] == kind]
+        lines += table(kind, task, mine)
+        fine = np.mean([row["success"] for row in mine if row["sampler"] == "fine"])
+        for place, name in enumerate(SAMPLERS[kind]):
+            points = means(mine, name)
+            for axis, what in zip(axes[:, column], ("success", "distance"), strict=True):
+                values = [point[what] for point in points.values()]
+                marker = "os^vDPX*"[place]
+                axis.plot(list(points), values, marker=marker, markersize=4, lw=1.2, label=name)
+        top, bottom = axes[:, column]
+        top.axhline(fine, color="0.6", lw=1, ls="--")
+        top.set(title=f"{kind}, {task.replace('_', ' ')}", ylim=(0, 1.02))
+        bottom.set(xscale="log", yscale="log", xlabel="network calls")
+        bottom.set_xticks(CALLS, [str(calls) for calls in CALLS])
+        bottom.minorticks_off()
+        if task == tasks[0]:
+            bottom.legend(fontsize=6.5, frameon=False, loc="lower left")
+    axes[0, 0].set_ylabel("success (dashed: 100 steps)")
+    axes[1, 0].set_ylabel("distance to 100 steps, share of range")
+    figure.tight_layout()
+    figure.savefig(RESULTS / "figure.png", dpi=130)
+    (RESULTS / "table.md").write_text("\n".join(lines) + "\n")
+
+
+def means(rows: list[dict[str, Any]], name: str) -> dict[int, dict[str, float]]:
+    """Return the means over seeds of one sampler, by its network calls."""
+    found: dict[int, dict[str, float]] = {}
+    for calls in sorted({row["calls"] for row in rows if row["sampler"] == name}):
+        of = [row for row in rows if row["sampler"] == name and row["calls"] == calls]
+        found[calls] = {
+            what: float(np.mean([r[what] for r in of])) for what in ("success", "distance")
+        }
+    return found
+
+
+def table(kind: str, task: str, rows: list[dict[str, Any]]) -> list[str]:
+    """Return a table of one clone: success and distance by sampler and network calls."""
+    seeds = len({row["seed"] for row in rows})
+    heads = [str(calls) for calls in CALLS]
+    lines = ["", f"**{kind}, {task.replace('_', ' ')}** ({seeds} seeds): success / distance", ""]
+    lines += [f"| sampler | {' | '.join(heads)} |", "| :-- |" + " --: |" * len(heads)]
+    for name in SAMPLERS[kind]:
+        found = means(rows, name)
+        cells = []
+        for calls in CALLS:
+            near = next((n for n in (calls, calls - 1) if n in found), None)
+            one = found.get(near or 0)
+            cells.append("–" if one is None else f"{one['success']:.2f} / {one['distance']:.3f}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    fine = np.mean([row["success"] for row in rows if row["sampler"] == "fine"])
+    return [*lines, "", f"100 steps: {fine:.2f}."]
 
 
 if __name__ == "__main__":
