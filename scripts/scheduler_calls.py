@@ -1,8 +1,8 @@
 """Success, and distance to a fine sample, against network calls, for schedulers of diffusers.
 
 ``scheduler_calls.py two_routes rows`` measures one task; run again, it goes on.
-``scheduler_calls.py figure rows`` writes ``rows.parquet``, ``table.md`` and ``figure.png`` into
-``benchmarks/results/schedulers``, where the README states the protocol.
+``scheduler_calls.py figure rows`` writes ``rows.parquet``, ``figure.png`` and the README's table
+into ``benchmarks/results/schedulers``; the README states the protocol.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.networks.samplers import TableSampler
 
 RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results" / "schedulers"
+MARK = "<!-- tables: written by scripts/scheduler_calls.py -->"
 SEEDS, CALLS = (0, 1, 2), (1, 2, 3, 5, 10, 20)
 EPISODES, EVAL_SEED, OBSERVATIONS = 50, 1_000_000, 500
 TASKS: dict[str, dict[str, Any]] = {
@@ -168,7 +169,9 @@ def draw(folder: Path) -> None:
     axes[1, 0].set_ylabel("distance to 100 steps, share of range")
     figure.tight_layout()
     figure.savefig(RESULTS / "figure.png", dpi=130)
-    (RESULTS / "table.md").write_text("\n".join(lines) + "\n")
+    readme = RESULTS / "README.md"
+    protocol = readme.read_text("utf-8").partition(MARK)[0]
+    readme.write_text("\n".join([f"{protocol}{MARK}", *lines, ""]), "utf-8")
 
 
 def means(rows: list[dict[str, Any]], name: str) -> dict[int, dict[str, float]]:
@@ -192,8 +195,7 @@ def table(kind: str, task: str, rows: list[dict[str, Any]]) -> list[str]:
         found = means(rows, name)
         cells = []
         for calls in CALLS:
-            near = next((n for n in (calls, calls - 1) if n in found), None)
-            one = found.get(near or 0)
+            one = found.get(calls) or (found.get(calls - 1) if calls >= 10 else None)
             cells.append("–" if one is None else f"{one['success']:.2f} / {one['distance']:.3f}")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     fine = np.mean([row["success"] for row in rows if row["sampler"] == "fine"])
