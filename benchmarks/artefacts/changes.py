@@ -122,14 +122,27 @@ def _judge(bundle: Bundle, episodes: int, seed: int) -> Scores:
 def _difference(
     own: Policy, other: Policy, obs: Obs, noise: Tensor, action: Tensor | None = None
 ) -> Tensor:
-    """Return absolute differences ``[B, H, A]`` of actions, as shares of the actions' ranges."""
+    """Return absolute differences ``[B, H, A]`` of actions, as shares of the actions' ranges.
+
+    An input that is given has for each policy its own default, where these differ.
+    """
+    other_obs, other_noise = obs, noise
     if own.noise_shape != other.noise_shape:
-        action, rows = None, len(noise)
-        noise = torch.zeros(rows, *own.noise_shape)
-        other_noise = torch.zeros(rows, *other.noise_shape)
-    else:
-        other_noise = noise
-    mine = own.forward(obs, noise) if action is None else action
+        action = None
+        noise = torch.zeros(len(noise), *own.noise_shape)
+        other_noise = torch.zeros(len(noise), *other.noise_shape)
+    mine, theirs = own.spec.parts, other.spec.parts
+    if moved := [name for name in mine if mine[name].given != theirs[name].given]:
+        assert isinstance(obs, Mapping)
+        action = None
+        obs, other_obs = (
+            {
+                **obs,
+                **{name: torch.full_like(obs[name], parts[name].given or 0.0) for name in moved},
+            }
+            for parts in (mine, theirs)
+        )
+    before = own.forward(obs, noise) if action is None else action
+    difference: Tensor = (other.forward(other_obs, other_noise) - before).abs()
     span = np.subtract(own.spec.action_high, own.spec.action_low)
-    difference: Tensor = (other.forward(obs, other_noise) - mine).abs()
     return difference / torch.as_tensor(span, dtype=difference.dtype)

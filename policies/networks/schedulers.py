@@ -69,7 +69,8 @@ def settled_scheduler(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     name = settings.get("scheduler")
     if not (isinstance(name, str) and name.endswith(".json")):
-        return dict(settings)
+        empty = settings.get("scheduler_settings") == {}
+        return {**settings, "scheduler_settings": None} if empty else dict(settings)
     found = read_json(Path(name).expanduser(), f"policy.scheduler={name}")
     known = found.get("_class_name") if isinstance(found, dict) else None
     if not isinstance(known, str) or known.endswith(".json"):

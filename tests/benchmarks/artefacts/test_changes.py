@@ -14,6 +14,9 @@ from trimtab.benchmarks.runs.base import load_base
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.bundle import save_bundle
+from trimtab.policies.kinds.guided_flow import GUIDANCE, GuidedFlowPolicy
+from trimtab.types import PolicySpec
 
 
 def test_an_export_says_what_was_changed_and_what_that_changes(
@@ -44,6 +47,16 @@ def test_a_change_is_measured_on_the_datas_range(
     assert (change.largest == 0) == zero == (change.settings == {})
     assert change.rows == 32 and not change.visited and change.scores is None
     assert 0 <= change.mean <= change.largest <= 1
+
+
+def test_an_input_is_compared_at_its_defaults(tmp_path: Path) -> None:
+    spec = PolicySpec(4, 3, 2, (-1.0, -1.0), (1.0, 2.0)).with_input(GUIDANCE, 1.0)
+    policy = GuidedFlowPolicy(spec, hidden=(8,), sampling_steps=2)
+    contract = {"env": "gym/X-v0", "control_rate": None, "act_steps": 1}
+    save_bundle(policy, tmp_path / "own", contract=contract, onnx=False)
+    bundle = load_base(str(tmp_path / "own"))
+    assert measure_change(bundle, {"guidance": 3.0}).largest > 0
+    assert measure_change(bundle, {"guidance": 1.0}).largest == 0
 
 
 def test_words_become_settings() -> None:
