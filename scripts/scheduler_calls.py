@@ -163,6 +163,7 @@ def draw(folder: Path) -> None:
         bottom.set(xscale="log", yscale="log", xlabel="network calls")
         bottom.set_xticks(CALLS, [str(calls) for calls in CALLS])
         bottom.minorticks_off()
+        bottom.set_ylim(2e-4, 0.5)  # room for the legend
         if task == tasks[0]:
             bottom.legend(fontsize=6.5, frameon=False, loc="lower left")
     axes[0, 0].set_ylabel("success (dashed: 100 steps)")
