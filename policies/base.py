@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -48,11 +50,21 @@ class Policy(nn.Module, ABC):
             is cloned with another loss.
         built_by_method: whether only methods make policies of this kind, which no run can choose.
         input_check: looks at what it is given; a policy out of a bundle has one.
+        neutral: values of later keywords with which a policy is what it was without them.
+        derived: keywords that follow from the others, such as a table that a library makes; they
+            are saved, and no run is known by them.
+        adjustable: keywords that decide how a trained policy acts, so that they may be changed
+            afterwards; see :func:`trimtab.policies.bundle.adjusting.adjusted`.
+        adjustable_inside: whether those of the policies within it may be.
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
     revision: ClassVar[int] = 1
     built_by_method: ClassVar[bool] = False
+    neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    derived: ClassVar[frozenset[str]] = frozenset()
+    adjustable: ClassVar[frozenset[str]] = frozenset()
+    adjustable_inside: ClassVar[bool] = True
     evaluate_deterministic: bool = False
 
     normalizer: Normalizer
@@ -157,6 +169,21 @@ class Policy(nn.Module, ABC):
     def config(self) -> dict[str, Any]:
         """Return JSON from which ``trimtab.policies.registry.build_policy`` builds an equal one."""
         return {"kind": self.kind, "spec": self.spec.to_json(), **self._keywords}
+
+    @classmethod
+    def settled(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return keywords with the content of the files that they name, which a run is known by.
+
+        Raises:
+            TrimtabError: if a file cannot be read.
+        """
+        return dict(settings)
+
+    @classmethod
+    def readjusted(cls, config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the config of a policy of this kind with some of ``adjustable`` changed."""
+        kept = {name: value for name, value in config.items() if name not in cls.derived}
+        return {**kept, **changes}
 
     def masked_mean(self, error: Tensor, valid: Tensor) -> Tensor:
         """Average ``error`` ``[B, H, A]`` over the actions that ``valid`` ``[B, H]`` marks."""

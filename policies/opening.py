@@ -22,7 +22,11 @@ __all__ = ["load_policy"]
 
 
 def load_policy(
-    policy: str | os.PathLike[str], *, seed: int = 0, deterministic: bool | None = None
+    policy: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    deterministic: bool | None = None,
+    **settings: Any,
 ) -> PolicyRunner:
     """Open a bundle, or the policy of a run, check all of it, and return it ready to run.
 
@@ -34,6 +38,8 @@ def load_policy(
         seed: seed of the noise.
         deterministic: zero noise if True, sampled if False; None takes the setting with which the
             policy is judged.
+        **settings: of how the policy acts, that differ from its training, such as
+            ``sampling_steps=2``. They need torch and a bundle with weights.
 
     Raises:
         TrimtabError: if there is no policy, a file is missing or was changed, or onnxruntime does
@@ -44,6 +50,13 @@ def load_policy(
         >>> action = runner.step(observation)
     """
     folder = _bundle_of(policy)
+    if settings:
+        from trimtab.policies.bundle.adjusting import adjusted_runner
+        from trimtab.policies.bundle.bundle import open_bundle
+
+        return adjusted_runner(
+            open_bundle(folder), settings, seed=seed, deterministic=deterministic
+        )
     if (folder / ONNX).is_file() or not (folder / MODEL).is_file():
         return runtime.load_policy(folder, seed=seed, deterministic=deterministic)
     config, files = read_files(folder)

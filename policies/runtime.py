@@ -194,7 +194,12 @@ class PolicyRunner:
         for rows in (slice(None), slice(0, 1)):
             part = {name: values[rows] for name, values in golden.items()}
             action = self._run(*inputs_of(part, self.contract))
-            errors.append(replay_error(action, golden["action"][rows], self._where, "onnxruntime"))
+            errors.append(
+                replay_error(
+                    action, golden["action"][rows], self._where, "onnxruntime",
+                    self.contract.tolerance,
+                )
+            )  # fmt: skip
         return max(errors)
 
     def _run(self, obs: ArrayObs, noise: Array) -> Array:

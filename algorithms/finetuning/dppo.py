@@ -58,6 +58,7 @@ from trimtab.policies.networks.chains import (
     log_density,
     walk,
 )
+from trimtab.policies.networks.samplers import with_steps
 from trimtab.types import Obs
 
 LOWEST, HIGHEST = -5.0, 2.0
@@ -98,7 +99,7 @@ class DPPO(ChainPPO):
         check_range("sampling_floor", sampling_floor, 1e-6)
         check_range("likelihood_floor", likelihood_floor, 1e-6)
         start = start_of(self, setup, DiffusionPolicy)
-        steps = len(start.sampler.timesteps)
+        steps = len(with_steps(start.sampler).timesteps)
         tuned = min(steps, 10) if tuned_steps is None else tuned_steps
         check_range("tuned_steps", tuned, 1, steps)
         self.policy: TunedDiffusionPolicy = TunedDiffusionPolicy(start, tuned_steps=tuned)

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Setup, Stateful, check_range
 from trimtab.algorithms.common.group_actor_critic import GroupActorCritic
+from trimtab.policies.networks.samplers import euler_steps
 from trimtab.types import Batch, Obs
 
 MOST = 5.0
@@ -64,6 +65,7 @@ class NFT(GroupActorCritic):
         self.strength, self.reference_weight = strength, reference_weight
         super().__init__(setup, **common)
         self.reference = copy.deepcopy(self.slow.network)
+        self.levels = euler_steps(self.actor.sampler)
 
     def actor_loss(self, data: Batch, rows: Obs, noise: Tensor) -> dict[str, Tensor]:
         """Return the loss over fresh samples of the slow actor."""
@@ -88,7 +90,7 @@ class NFT(GroupActorCritic):
             clean: normalised samples x_0 of the old policy, ``[B, H, A]``.
             worth: r, ``[B]``.
         """
-        steps, executed = self.actor.sampler.steps, slice(self.act_steps)
+        steps, executed = self.levels, slice(self.act_steps)
         level = torch.randint(steps, (len(clean),), device=clean.device) / steps
         noisy = torch.lerp(torch.randn_like(clean), clean, level[:, None, None])
         vector = self.actor.normalizer.obs(rows)

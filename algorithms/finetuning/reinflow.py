@@ -50,6 +50,7 @@ from trimtab.algorithms.common.starts import start_of
 from trimtab.observations import count
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import FlowChain, NoiseNetwork, chain_noise, log_density
+from trimtab.policies.networks.samplers import euler_steps
 from trimtab.types import Obs
 
 LIMIT = 1.0
@@ -98,7 +99,7 @@ class ReinFlow(ChainPPO):
         self.noise = NoiseNetwork(
             spec.obs_dim, (spec.horizon, spec.action_dim), network.frequencies, noise_hidden
         ).to(setup.device)
-        self.chain = FlowChain(self.policy.sampler.steps, drift=False).to(setup.device)
+        self.chain = FlowChain(euler_steps(self.policy.sampler), drift=False).to(setup.device)
         learned = [*network.parameters(), *self.noise.parameters()]
         super().__init__(setup, learned, points=self.chain.steps + 1, items=1, **ppo)
 

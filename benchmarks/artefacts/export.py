@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trimtab.benchmarks.runs.base import load_base, training
 from trimtab.benchmarks.runs.folder import read_result
@@ -14,6 +15,7 @@ from trimtab.benchmarks.runs.shapes import spec_of
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
+from trimtab.policies.bundle.adjusting import adjusted_policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.bundle.files import described_in
 from trimtab.policies.bundle.withheld import withhold_weights
@@ -22,7 +24,14 @@ from trimtab.policies.imports.sb3 import policy_from_sb3
 __all__ = ["export_black_box", "export_bundle", "export_policy", "export_sb3"]
 
 
-def export_policy(run: str, out: str, *, env: str = "", weights: bool = True) -> dict[str, float]:
+def export_policy(
+    run: str,
+    out: str,
+    *,
+    env: str = "",
+    weights: bool = True,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, float]:
     """Write the policy of a run, a bundle or a model as a bundle with ONNX, and check it.
 
     Args:
@@ -30,6 +39,7 @@ def export_policy(run: str, out: str, *, env: str = "", weights: bool = True) ->
         out: folder of the bundle; an older bundle there is replaced.
         env: task of a ``.zip``.
         weights: False for a black box, the graph alone.
+        settings: of how the policy acts, that differ from its training (:func:`export_bundle`).
 
     Returns:
         The largest difference of the golden rows for each backend.
@@ -52,18 +62,28 @@ def export_policy(run: str, out: str, *, env: str = "", weights: bool = True) ->
     write: Callable[[Path], dict[str, float]] = (
         functools.partial(export_sb3, source, env)
         if env
-        else functools.partial(export_bundle, source)
+        else functools.partial(export_bundle, source, settings=settings)
     )
     return write(target) if weights else export_black_box(write, target)
 
 
-def export_bundle(run: Path, out: Path) -> dict[str, float]:
+def export_bundle(
+    run: Path, out: Path, settings: Mapping[str, Any] | None = None
+) -> dict[str, float]:
     """Write the policy of a run, or of a bundle, as a bundle with ONNX; return its replay errors.
 
+    Args:
+        run: folder of a run or a bundle.
+        out: folder of the bundle.
+        settings: of how the policy acts, that differ from its training, such as
+            ``{"sampling_steps": 2}``; the contract's entry ``changed`` says them.
+
     Raises:
-        TrimtabError: if ``run`` has no policy, or the bundle cannot be written or does not replay.
+        TrimtabError: if ``run`` has no policy, a setting does not fit, or the bundle cannot be
+            written or does not replay.
     """
     bundle = load_base(str(run))
+    policy, changed = adjusted_policy(bundle, settings or {})
     env = bundle.config["env"]
     contract = {
         "env": env["id"],
@@ -73,12 +93,13 @@ def export_bundle(run: Path, out: Path) -> dict[str, float]:
         "control_rate": bundle.config["control_rate"],
         "act_steps": bundle.config["chunking"]["act_steps"],
         "training": training(bundle),
+        "changed": changed,
         **described_in(bundle.config),
     }
     results = None
-    if (run / "result.json").is_file():
+    if not changed and (run / "result.json").is_file():  # the run's results are of its own policy
         results = results_of(read_result(run))
-    save_bundle(bundle.policy, out, contract=contract, results=results)
+    save_bundle(policy, out, contract=contract, results=results)
     return check_bundle(out)
 
 

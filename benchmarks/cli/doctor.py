@@ -8,10 +8,10 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trimtab.benchmarks.artefacts.headless import REMEDY, VARIABLE, Trial, candidates, try_renderers
+from trimtab.benchmarks.cli.finding import Finding
 from trimtab.envs.core.spec import Family
 from trimtab.envs.registry import list_families
 from trimtab.files import existing, unwritable
@@ -19,19 +19,6 @@ from trimtab.processor import processor_kind
 
 LEAST_FREE_GIGABYTES = 2.0
 _CORE = ("torch", "numpy", "gymnasium", "hydra-core", "h5py", "pyarrow", "onnxruntime")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at; ``level`` is ok, note, warning or error."""
-
-    level: str
-    what: str
-    message: str
-
-    def to_json(self) -> dict[str, str]:
-        """Return the finding as JSON values."""
-        return asdict(self)
 
 
 def examine(out: Path) -> list[Finding]:

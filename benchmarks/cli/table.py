@@ -229,6 +229,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
+            "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2 episodes=50",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
@@ -237,7 +238,11 @@ COMMANDS: dict[str, Command] = {
             "weights": Setting(
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")
             ),
+            "episodes": Setting(
+                0, "with policy.<setting>=<value>: episodes in which both policies are compared"
+            ),
         },
+        within="policy.",
     ),
     "dataset": Command(
         "trimtab.benchmarks.cli.commands.dataset:dataset",
@@ -376,9 +381,10 @@ COMMANDS: dict[str, Command] = {
     "doctor": Command(
         "trimtab.benchmarks.cli.commands.doctor:doctor",
         "look for problems of this machine and of this installation",
-        ("trimtab doctor", "trimtab doctor out=/data/runs"),
+        ("trimtab doctor", "trimtab doctor out=/data/runs", "trimtab doctor bundle=my-bundle"),
         {
             "out": Setting("runs", "folder that runs will be written to"),
+            "bundle": Setting("", "bundle to prove and to time on this machine, as on a robot"),
             "format": FORMAT,
         },
     ),

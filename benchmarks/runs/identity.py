@@ -198,6 +198,7 @@ def _acting(policy: Policy) -> dict[str, Any]:
         key: _plain(value, known[key].annotation if key in known else object)
         for key, value in policy.config().items()
         if not (key in _OF_EVERY_POLICY or isinstance(value, Mapping) and "kind" in value)
+        and key not in policy.derived
         and not (key in neutral and value == neutral[key])
     }
     return {

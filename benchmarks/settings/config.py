@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from trimtab.benchmarks.settings.composing import compose_words
-from trimtab.benchmarks.settings.constructors import keywords
+from trimtab.benchmarks.settings.constructors import class_of, keywords
 from trimtab.benchmarks.settings.groups import (
     CONSTRUCTED,
     GROUPS,
@@ -142,7 +142,10 @@ def from_composed(composed: DictConfig) -> RunConfig:
     )
     check_values(config.settings)
     _check_task(config)
-    return config
+    if (policy := config["policy"]) is None:
+        return config
+    settled = class_of(policy["_target_"], "policy._target_").settled(policy)
+    return dataclasses.replace(config, settings={**config.settings, "policy": settled})
 
 
 def _check_task(config: RunConfig) -> None:

@@ -31,10 +31,13 @@ def keywords_help(group: str, name: str) -> list[str]:
     file = load_group(group, name)
     section: Any = OmegaConf.to_container(constructed_section(group, name))
     target, setting = section["_target_"], f"{group}._target_"
-    told = meanings(class_of(target, setting))
+    chosen = class_of(target, setting)
+    told, derived = meanings(chosen), getattr(chosen, "derived", ())
     summary = heading(group, name).partition("\n")[0]
     lines = [f"{group}={name}: {summary}" if summary else f"{group}={name}"]
     for key, parameter in keywords(target, setting).items():
+        if key in derived:
+            continue
         value = _plain(section.get(key, parameter.default))
         lines.append(f"  {group}.{key}: {value} # {told.get(key, '')}".rstrip(" #"))
     if len(lines) == 1:

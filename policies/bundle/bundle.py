@@ -47,7 +47,7 @@ from trimtab.policies.bundle.files import (
     replay_error,
     sealed,
 )
-from trimtab.policies.bundle.golden import golden_rows
+from trimtab.policies.bundle.golden import golden_rows, replay_tolerance
 from trimtab.policies.bundle.inputs import CheckedInputs
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.bundle.onnx_export import export_onnx
@@ -58,7 +58,7 @@ from trimtab.policies.runtime import PolicyRunner
 _REQUIRED = ("env", "control_rate", "act_steps")
 _OPTIONAL = (
     "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units", "action_names",
-    "action_units", "training",
+    "action_units", "training", "changed",
 )  # fmt: skip
 _KNOWN = _REQUIRED + _OPTIONAL
 
@@ -96,7 +96,8 @@ def save_bundle(
             ``env_horizon`` (steps), ``fingerprint``, ``obs_names``, ``obs_units``, ``action_names``
             and ``action_units`` (a text for each dimension, in order; those of observations count
             for a flat one), ``training`` (provenance: algorithm, dataset, base, seed, steps,
-            config_hash, packages).
+            config_hash, packages), ``changed`` (settings of acting that are others than in
+            training, by name).
         results: rows of the model card's table of results, by name.
         onnx: whether to write ``policy.onnx``; without it the bundle opens with torch only.
 
@@ -105,15 +106,17 @@ def save_bundle(
 
     Raises:
         TrimtabError: if the contract does not fit the policy, the policy cannot be exported, its
-            golden rows do not replay within 1e-4 on torch or onnxruntime, or the folder cannot be
-            written or holds something that is not a bundle. Nothing is left behind then.
+            golden rows do not replay on torch or onnxruntime within 1e-4, or the contract's
+            ``tolerance``, or the folder cannot be written or holds something that is not a bundle.
+            Nothing is left behind then.
     """
     folder = resolved(folder)
     _check_target(folder)
-    config = _config(policy, contract)
+    golden = golden_rows(policy)
+    config = _config(policy, contract) | replay_tolerance(policy, golden)
     files = {
         MODEL: safetensors.torch.save(_state(policy)),
-        GOLDEN: safetensors.torch.save(golden_rows(policy)),
+        GOLDEN: safetensors.torch.save(golden),
     }
     if onnx:
         with torch.random.fork_rng(devices=[]):
@@ -271,7 +274,7 @@ def _replay(
             f"bundle {where}: the policy cannot act with its settings "
             f"({str(error)[:200]}); export the bundle again"
         ) from error
-    return replay_error(action, golden["action"], f"bundle {where}", "torch")
+    return replay_error(action, golden["action"], f"bundle {where}", "torch", contract.tolerance)
 
 
 def _state(policy: Policy) -> dict[str, Tensor]:
@@ -332,6 +335,7 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
             "fingerprint": given.get("fingerprint"),
         },
         "training": {"packages": _packages(), **(given.get("training") or {})},
+        **({"changed": dict(given["changed"])} if given.get("changed") else {}),
     }
     try:
         # What is checked and written is what JSON keeps of it: tuples are lists from here on.

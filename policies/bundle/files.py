@@ -39,6 +39,8 @@ HASHED = (MODEL, ONNX, GOLDEN)
 
 TOLERANCE = 1e-4
 """Largest difference, in raw action units, between a golden action and its replay."""
+MOST_TOLERANCE = 0.05
+"""The most that a bundle may allow whose sampler magnifies last bits, a share of the limits."""
 
 GOLDEN_ROWS = 16
 """The fewest golden rows that a bundle may have."""
@@ -69,6 +71,7 @@ class Contract:
         evaluate_deterministic: whether this policy is judged with zero noise.
         parts: the parts of an observation by name; empty where it is one flat vector.
         history: observations that the policy reads, those of the last decisions.
+        tolerance: largest difference of a replayed golden action, raw units.
     """
 
     obs_dim: int
@@ -82,6 +85,7 @@ class Contract:
     evaluate_deterministic: bool
     parts: Mapping[str, Part] = field(default_factory=dict)
     history: int = 1
+    tolerance: float = TOLERANCE
 
     @classmethod
     def parse(cls, config: Mapping[str, Any], where: str) -> Contract:
@@ -112,6 +116,7 @@ class Contract:
                 action_high=tuple(high.tolist()),
                 control_rate=None if rate is None else float(rate),
                 evaluate_deterministic=bool(config["evaluate_deterministic"]),
+                tolerance=float(config.get("tolerance", TOLERANCE)),
             )
         except KeyError as error:
             raise TrimtabError(f"{where}: has no entry {error}; {_AGAIN}") from error
@@ -144,6 +149,10 @@ class Contract:
             name: part.dtype for name, part in self.parts.items()
         }
 
+    def _span(self) -> float:
+        low, high = np.array(self.action_low), np.array(self.action_high)
+        return float((high - low).max()) if low.shape == high.shape and low.size else 0.0
+
     def _check(self, where: str) -> None:
         rate = 1.0 if self.control_rate is None else self.control_rate
         limits = (*self.action_low, *self.action_high)
@@ -165,6 +174,9 @@ class Contract:
             f"control_rate must be a positive number of Hz, got {rate}": not (
                 math.isfinite(rate) and rate > 0
             ),
+            f"tolerance must be at least {TOLERANCE:g} and at most {MOST_TOLERANCE:g} of the "
+            f"distance of the action limits, got {self.tolerance}": self.tolerance != TOLERANCE
+            and not TOLERANCE < self.tolerance <= 1.0001 * MOST_TOLERANCE * self._span(),
         }
         for message, applies in wrong.items():
             if applies:
@@ -311,11 +323,13 @@ def inputs_of(golden: Mapping[str, NDArray[Any]], contract: Contract) -> tuple[A
     return obs, golden["noise"]
 
 
-def replay_error(replayed: NDArray[Any], golden: Array, where: str, backend: str) -> float:
+def replay_error(
+    replayed: NDArray[Any], golden: Array, where: str, backend: str, tolerance: float = TOLERANCE
+) -> float:
     """Return the largest difference between replayed and golden actions.
 
     Raises:
-        TrimtabError: if it is above :data:`TOLERANCE`, not a number, or the shapes differ.
+        TrimtabError: if it is above ``tolerance``, not a number, or the shapes differ.
     """
     if replayed.shape != golden.shape:
         raise TrimtabError(
@@ -323,10 +337,10 @@ def replay_error(replayed: NDArray[Any], golden: Array, where: str, backend: str
             f"{golden.shape}; {_AGAIN}"
         )
     error = float(np.abs(replayed.astype(np.float64) - golden).max())
-    if not error <= TOLERANCE:  # a NaN is no smaller than anything, so it lands here too
+    if not error <= tolerance:  # a NaN is no smaller than anything, so it lands here too
         raise TrimtabError(
             f"{where}: golden rows do not replay with {backend}: actions differ by {error:.3g}, "
-            f"allowed {TOLERANCE:g}; {_AGAIN}"
+            f"allowed {tolerance:g}; {_AGAIN}"
         )
     return error
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from trimtab.observations import joined, tree_map
+from trimtab.observations import FLAT, joined, tree_map
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle.files import Array
+from trimtab.policies.bundle.files import MOST_TOLERANCE, TOLERANCE, Array
 from trimtab.policies.features import column_of, observations
 from trimtab.policies.memory import MEMORIES
+from trimtab.policies.networks.mlp import DenoisingNetwork
+from trimtab.policies.networks.samplers import TableSampler
 from trimtab.policies.normalizer import Normalizer
+from trimtab.types import Obs
 
-__all__ = ["golden_rows"]
+__all__ = ["golden_rows", "replay_tolerance"]
 
 _ROWS = 32
+_LAST_BITS, _TRIALS = 1e-6, 8  # differences of a network's output between libraries
+_SLACK = 5.0  # of a tolerance, over the largest difference of these trials
 
 
 def golden_rows(policy: Policy) -> dict[str, Tensor]:
@@ -37,6 +45,38 @@ def golden_rows(policy: Policy) -> dict[str, Tensor]:
         policy.train(training)
     parts = {name: part.contiguous() for name, part in joined(obs).items()}
     return {**parts, "noise": drawn, "action": action.cpu().contiguous()}
+
+
+def replay_tolerance(policy: Policy, golden: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return ``{"tolerance": …}`` for the contract of a policy whose sampler magnifies last bits.
+
+    A scheduler may begin where hardly any signal is left, and take few, long steps. There a clean
+    chunk is what the predicted noise leaves, divided by a small number, and so are the last bits of
+    the network, which differ with the library and the processor. How far they move the golden
+    actions is measured, in 64 bits. Where it is less than every bundle allows, there is no entry.
+    """
+    if not any(isinstance(one, TableSampler) for one in policy.modules()):
+        return {}
+    exact = copy.deepcopy(policy).cpu().double().eval()
+    parts = {name: golden[name] for name in policy.spec.layout}
+    parts = {n: part.double() if part.is_floating_point() else part for n, part in parts.items()}
+    obs: Obs = parts if policy.spec.parts else parts[FLAT]
+    generator = torch.Generator().manual_seed(0)
+
+    def stirred(network: object, given: object, said: Tensor) -> Tensor:
+        drawn = torch.randn(said.shape, generator=generator, dtype=said.dtype)
+        return said + _LAST_BITS * drawn
+
+    with torch.no_grad():
+        still = exact(obs, golden["noise"].double())
+        for network in exact.modules():
+            if isinstance(network, DenoisingNetwork):
+                network.register_forward_hook(stirred)
+        moved = [exact(obs, golden["noise"].double()) - still for _ in range(_TRIALS)]
+    error = float(torch.stack(moved).abs().max())
+    most = max(np.subtract(policy.spec.action_high, policy.spec.action_low)) * MOST_TOLERANCE
+    tolerance = min(float(f"{_SLACK * error:.0e}"), most)
+    return {"tolerance": tolerance} if tolerance > TOLERANCE else {}
 
 
 def _obs_range(policy: Policy) -> tuple[Array, Array]:

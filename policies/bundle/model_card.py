@@ -54,6 +54,9 @@ def model_card(config: Mapping[str, Any], results: Mapping[str, Any] | None = No
         "## Training",
         _table("", config["training"]),
     ]
+    if changed := config.get("changed"):
+        rows = {name: f"{one['to']}; in training {one['from']}" for name, one in changed.items()}
+        parts += ["## Changed after training", _table("", rows)]
     if results:
         parts += ["## Results", _table("result", results)]
     return "\n\n".join(parts) + "\n"

@@ -42,6 +42,8 @@ class BestOfPolicy(Policy):
             the temperature is not above 0.
     """
 
+    adjustable = frozenset({"candidates", "temperature"})
+
     def __init__(
         self,
         base: Policy,

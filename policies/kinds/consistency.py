@@ -46,6 +46,8 @@ class ConsistencyPolicy(Policy):
         TrimtabError: if the levels are not in order, or there are fewer of them than steps.
     """
 
+    adjustable = frozenset({"sampling_steps"})
+
     def __init__(
         self,
         spec: PolicySpec,

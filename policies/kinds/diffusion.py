@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.policies.networks.samplers import cosine_schedule
+from trimtab.policies.networks.samplers import DDIM, DDPM, TableSampler, cosine_schedule
+from trimtab.policies.networks.schedulers import (
+    check_alone,
+    diffusion_sampler,
+    readjusted_scheduler,
+    settled_scheduler,
+)
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -23,7 +32,18 @@ class DiffusionPolicy(Policy):
         train_steps: number K of noise levels, cosine schedule.
         sampler: ``ddim`` (eta 0; noise is the initial latent) or ``ddpm`` (noise: the whole path).
         sampling_steps: denoising steps at acting time.
+        scheduler: a deterministic scheduler of diffusers in place of ``sampler``: a short name such
+            as ``unipc``, a class, or a ``scheduler_config.json``; noise is the initial latent.
+        scheduler_settings: of the scheduler.
+        table: the scheduler's steps, as a saved policy has them; made by diffusers if it is None.
+
+    Raises:
+        TrimtabError: if there is no such sampler or scheduler, or its settings do not fit.
     """
+
+    neutral = MappingProxyType({"scheduler": None, "scheduler_settings": None, "table": None})
+    derived = frozenset({"table"})
+    adjustable = frozenset({"sampler", "sampling_steps", "scheduler", "scheduler_settings"})
 
     def __init__(
         self,
@@ -34,25 +54,49 @@ class DiffusionPolicy(Policy):
         train_steps: int = 20,
         sampler: str = "ddim",
         sampling_steps: int = 5,
+        scheduler: str | None = None,
+        scheduler_settings: Mapping[str, Any] | None = None,
+        table: Mapping[str, Any] | None = None,
     ) -> None:
-        self.sampler = cosine_schedule(sampler, train_steps, sampling_steps)
+        # Level k of the forward process keeps a share alpha[k] of the clean chunk's variance.
+        alpha: Sequence[float] = cosine_schedule("ddpm", train_steps, train_steps).alpha[::-1]
+        chosen: DDIM | DDPM | TableSampler
+        keywords: Mapping[str, Any] = {}
+        if scheduler is None:
+            check_alone(scheduler_settings, table)
+            chosen = cosine_schedule(sampler, train_steps, sampling_steps)
+        else:
+            if sampler != "ddim":
+                raise TrimtabError(f"policy.scheduler={scheduler}: leave out sampler={sampler}")
+            chosen, alpha, keywords = diffusion_sampler(
+                sampling_steps, scheduler, scheduler_settings, table, alpha
+            )
+        shape = (spec.horizon, spec.action_dim)
         super().__init__(
             spec,
-            self.sampler.noise_shape(spec.horizon, spec.action_dim),
+            chosen.noise_shape(*shape),
             hidden=list(hidden),
             time_dim=time_dim,
             train_steps=train_steps,
             sampler=sampler,
             sampling_steps=sampling_steps,
+            **keywords,
         )
-        self.train_steps = train_steps
-        full = cosine_schedule("ddpm", train_steps, train_steps)
-        # Level k of the forward process keeps a share alpha[k] of the clean chunk's variance.
-        self.register_buffer("alpha", torch.tensor(full.alpha[::-1]), persistent=False)
-        shape = (spec.horizon, spec.action_dim)
+        self.sampler, self.train_steps = chosen, train_steps
+        self.register_buffer("alpha", torch.tensor(alpha), persistent=False)
         self.network = DenoisingNetwork(spec.obs_dim, shape, hidden, time_dim)
 
     alpha: Tensor
+
+    @classmethod
+    def settled(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings with those of a ``scheduler_config.json`` in place of its path."""
+        return settled_scheduler(settings)
+
+    @classmethod
+    def readjusted(cls, config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config with changes; another scheduler does not take over the old settings."""
+        return readjusted_scheduler(super().readjusted(config, changes), config, changes)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""

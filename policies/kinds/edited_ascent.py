@@ -39,6 +39,8 @@ class EditedAscentPolicy(Policy):
         TrimtabError: if a number is not in its range.
     """
 
+    adjustable = frozenset({"ascent_steps", "candidates", "kept"})
+
     def __init__(
         self,
         base: Policy,

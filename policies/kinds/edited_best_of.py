@@ -39,6 +39,8 @@ class EditedBestOfPolicy(Policy):
         TrimtabError: if the editor does not fit the base, or a number is not in its range.
     """
 
+    adjustable = frozenset({"candidates"})
+
     def __init__(
         self,
         base: Policy,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.policies.networks.samplers import Euler
+from trimtab.policies.networks.schedulers import (
+    flow_sampler,
+    readjusted_scheduler,
+    settled_scheduler,
+)
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -21,7 +27,18 @@ class FlowPolicy(Policy):
         hidden: widths of the hidden layers.
         time_dim: width of the sinusoidal time features.
         sampling_steps: Euler steps at acting time.
+        scheduler: a deterministic scheduler of diffusers in place of these steps, for flow matching
+            (``euler``, ``heun``) or one that takes ``use_flow_sigmas``.
+        scheduler_settings: of the scheduler.
+        table: the scheduler's steps, as a saved policy has them; made by diffusers if it is None.
+
+    Raises:
+        TrimtabError: if there is no such scheduler, or its settings do not fit.
     """
+
+    neutral = MappingProxyType({"scheduler": None, "scheduler_settings": None, "table": None})
+    derived = frozenset({"table"})
+    adjustable = frozenset({"sampling_steps", "scheduler", "scheduler_settings"})
 
     def __init__(
         self,
@@ -30,17 +47,32 @@ class FlowPolicy(Policy):
         hidden: Sequence[int] = (256, 256, 256),
         time_dim: int = 16,
         sampling_steps: int = 10,
+        scheduler: str | None = None,
+        scheduler_settings: Mapping[str, Any] | None = None,
+        table: Mapping[str, Any] | None = None,
     ) -> None:
-        self.sampler = Euler(sampling_steps)
+        sampler, keywords = flow_sampler(sampling_steps, scheduler, scheduler_settings, table)
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
             spec,
-            self.sampler.noise_shape(*shape),
+            sampler.noise_shape(*shape),
             hidden=list(hidden),
             time_dim=time_dim,
             sampling_steps=sampling_steps,
+            **keywords,
         )
+        self.sampler = sampler
         self.network = DenoisingNetwork(spec.obs_dim, shape, hidden, time_dim)
+
+    @classmethod
+    def settled(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings with those of a ``scheduler_config.json`` in place of its path."""
+        return settled_scheduler(settings)
+
+    @classmethod
+    def readjusted(cls, config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config with changes; another scheduler does not take over the old settings."""
+        return readjusted_scheduler(super().readjusted(config, changes), config, changes)
 
     def forward(self, obs: Obs, noise: Tensor) -> Tensor:
         """Return raw actions ``[B, H, A]``."""

@@ -27,6 +27,8 @@ class GaussianPolicy(Policy):
 
     evaluate_deterministic = True
 
+    adjustable = frozenset({"std"})
+
     def __init__(
         self, spec: PolicySpec, *, hidden: Sequence[int] = (256, 256, 256), std: float = 0.1
     ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.policies.networks.samplers import Euler
+from trimtab.policies.networks.schedulers import flow_sampler, readjusted_scheduler
 from trimtab.types import Batch, Obs, PolicySpec
 
 GUIDANCE = "guidance"
@@ -35,12 +37,18 @@ class GuidedFlowPolicy(Policy):
         sampling_steps: Euler steps at acting time.
         label_dim: numbers by which a label is told to the network.
         guidance: w where the spec has no part for it.
+        scheduler: as that of a flow policy, with ``scheduler_settings`` and ``table``.
+        scheduler_settings: see there.
+        table: see there.
 
     Raises:
         TrimtabError: if that part is there and not the last one, or ``label_dim`` is less than 1.
     """
 
     built_by_method = True
+    neutral = MappingProxyType({"scheduler": None, "scheduler_settings": None, "table": None})
+    derived = frozenset({"table"})
+    adjustable = frozenset({"guidance", "sampling_steps", "scheduler", "scheduler_settings"})
 
     def __init__(
         self,
@@ -51,24 +59,32 @@ class GuidedFlowPolicy(Policy):
         sampling_steps: int = 16,
         label_dim: int = 32,
         guidance: float = 1.0,
+        scheduler: str | None = None,
+        scheduler_settings: Mapping[str, Any] | None = None,
+        table: Mapping[str, Any] | None = None,
     ) -> None:
         if label_dim < 1:
             raise TrimtabError(f"guided_flow policy: label_dim={label_dim}: must be at least 1")
-        self.chosen = GUIDANCE in spec.layout
-        if self.chosen and (list(spec.layout)[-1] != GUIDANCE or spec.layout[GUIDANCE].size != 1):
+        chosen = GUIDANCE in spec.layout
+        if chosen and (list(spec.layout)[-1] != GUIDANCE or spec.layout[GUIDANCE].size != 1):
             raise TrimtabError(
                 f"guided_flow policy: {GUIDANCE} must be the last part and one number; leave it out"
             )
-        self.guidance = float(guidance)
-        self.sampler = Euler(sampling_steps)
+        sampler, keywords = flow_sampler(sampling_steps, scheduler, scheduler_settings, table)
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
-            spec, self.sampler.noise_shape(*shape),
+            spec, sampler.noise_shape(*shape),
             hidden=list(hidden), time_dim=time_dim, sampling_steps=sampling_steps,
-            label_dim=label_dim, guidance=self.guidance,
+            label_dim=label_dim, guidance=float(guidance), **keywords,
         )  # fmt: skip
+        self.chosen, self.guidance, self.sampler = chosen, float(guidance), sampler
         self.told = nn.Embedding(3, label_dim)
         self.network = DenoisingNetwork(self.features_dim + label_dim, shape, hidden, time_dim)
+
+    @classmethod
+    def readjusted(cls, config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a config with changes; another scheduler does not take over the old settings."""
+        return readjusted_scheduler(super().readjusted(config, changes), config, changes)
 
     @property
     def features_dim(self) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import NOISE_LIMIT, FlowChain, walk
+from trimtab.policies.networks.samplers import euler_steps
 from trimtab.types import Obs, Statistics
 
 
@@ -23,12 +24,15 @@ class StochasticFlowPolicy(Policy):
         level: how large it is.
     """
 
+    adjustable_inside = False  # what was learned belongs to these steps
+
     def __init__(self, base: FlowPolicy, *, noise: str = "tapered", level: float = 0.05) -> None:
-        shape = (base.sampler.steps + 1, base.spec.horizon, base.spec.action_dim)
+        steps = euler_steps(base.sampler)
+        shape = (steps + 1, base.spec.horizon, base.spec.action_dim)
         super().__init__(base.spec, shape, noise=noise, level=level)
         self.base = base
         self.normalizer = base.normalizer
-        self.chain = FlowChain(base.sampler.steps, noise=noise, level=level)
+        self.chain = FlowChain(steps, noise=noise, level=level)
 
     def fit_normalizer(self, statistics: Statistics) -> None:
         """Fit the base's normaliser."""

@@ -10,6 +10,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.networks.chains import Chain, DiffusionChain, Predict
+from trimtab.policies.networks.samplers import with_steps
 from trimtab.types import Obs
 
 
@@ -23,11 +24,13 @@ class TunedDiffusionPolicy(Policy):
         tuned_steps: how many of the last steps are tuned.
 
     Raises:
-        TrimtabError: if there are not so many steps.
+        TrimtabError: if there are not so many steps, or the base's sampler is a scheduler's table.
     """
 
+    adjustable_inside = False  # what was learned belongs to these steps
+
     def __init__(self, base: DiffusionPolicy, *, tuned_steps: int) -> None:
-        steps = len(base.sampler.timesteps)
+        steps = len(with_steps(base.sampler).timesteps)
         if not 1 <= tuned_steps <= steps:
             raise TrimtabError(
                 f"tuned diffusion policy: tuned_steps={tuned_steps}: must be from 1 to the "

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
 from trimtab.policies.networks.mlp import mlp
-from trimtab.policies.networks.samplers import DDIM, DDPM
+from trimtab.policies.networks.samplers import DDIM, DDPM, TableSampler, with_steps
 
 __all__ = [
     "FLOW_NOISE", "Chain", "DiffusionChain", "FlowChain", "NoiseNetwork", "chain_noise",
@@ -97,6 +97,9 @@ class DiffusionChain(Chain):
         sampler: a diffusion policy's; a ``DDIM`` gets the noise of ``eta``, a ``DDPM`` has its own.
         eta: of an implicit sampler; 1: the variance of the ancestral one, 0: none.
         floor: least standard deviation of a step.
+
+    Raises:
+        TrimtabError: if the sampler is a scheduler's table, which has no such steps.
     """
 
     root_alpha: Tensor
@@ -104,7 +107,10 @@ class DiffusionChain(Chain):
     of_clean: Tensor
     of_point: Tensor
 
-    def __init__(self, sampler: DDIM | DDPM, *, eta: float = 1.0, floor: float = 0.0) -> None:
+    def __init__(
+        self, sampler: DDIM | DDPM | TableSampler, *, eta: float = 1.0, floor: float = 0.0
+    ) -> None:
+        sampler = with_steps(sampler)
         columns: list[tuple[float, ...]] = []
         for alpha, following, step in zip(
             sampler.alpha, sampler.alpha_next, sampler.timesteps, strict=True

@@ -4,22 +4,28 @@ The noise schedule is the cosine one of Nichol and Dhariwal, "Improved Denoising
 Probabilistic Models" (arXiv 2102.09672), equation 17, in the numbers and with the timesteps that
 diffusers has for it (``squaredcos_cap_v2``, leading). The arithmetic of each step is written out,
 so that a sampler is one straight piece of graph. Tests compare both with diffusers itself. It is
-not imported here, because that takes three seconds, also where a robot only loads a bundle.
+not imported here, because that takes three seconds, also where a robot only loads a bundle. Other
+schedulers of diffusers are tables of numbers (:class:`TableSampler`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
 
 Field = Callable[[Tensor, Tensor], Tensor]
 """A network with its observation bound: (noisy chunk ``[B, H, A]``, time ``[1]``) -> same shape."""
+
+
+_MOST_STEPS = 10_000
+"""Steps of one action; more would not end on a robot."""
 
 
 class Sampler(Protocol):
@@ -38,8 +44,10 @@ class Euler:
     """Integrate a velocity field from time 0 (noise) to 1 (action) by ``steps`` Euler steps."""
 
     def __init__(self, steps: int) -> None:
-        if steps < 1:
-            raise TrimtabError(f"flow policy: sampling_steps must be at least 1, got {steps}")
+        if not 1 <= steps <= _MOST_STEPS:
+            raise TrimtabError(
+                f"flow policy: sampling_steps must be from 1 to {_MOST_STEPS}, got {steps}"
+            )
         self.steps = steps
 
     def noise_shape(self, horizon: int, action_dim: int) -> tuple[int, ...]:
@@ -128,6 +136,90 @@ class DDPM(_Diffusion):
         return action
 
 
+@dataclass(frozen=True)
+class Table:
+    """A deterministic sampler of K network calls as numbers; see :class:`TableSampler`.
+
+    Attributes:
+        times: what the network is told at each call, ``[K]``, from 0 to 1.
+        rows: of the input of each call, and of the result: a number for the noise, and one for each
+            estimate so far; ``[K + 1]`` rows, the first with 1 number, the last with ``K + 1``.
+        signal: root of the signal's share in each input, ``[K]``; none for velocities.
+        noise: root of the noise's share ``[K]``, likewise.
+    """
+
+    times: tuple[float, ...]
+    rows: tuple[tuple[float, ...], ...]
+    signal: tuple[float, ...] = ()
+    noise: tuple[float, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the table as JSON values."""
+        return {name: [*value] for name, value in vars(self).items()}
+
+    @classmethod
+    def of(cls, numbers: Mapping[str, Any]) -> Table:
+        """Return the table that :meth:`to_json` wrote.
+
+        Raises:
+            TrimtabError: if the numbers are none, or are not those of a table.
+        """
+        try:
+            rows = tuple(tuple(float(x) for x in row) for row in numbers["rows"])
+            times, signal, noise = (
+                tuple(float(x) for x in numbers[name]) for name in ("times", "signal", "noise")
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise TrimtabError("policy.table: is no table of a scheduler; leave it out") from error
+        shaped = [len(row) for row in rows] == [*range(1, len(times) + 2)]
+        flat = [*times, *signal, *noise, *(x for row in rows for x in row)]
+        levels = {len(signal), len(noise)} in ({len(times)}, {0})
+        if not (times and shaped and levels and all(map(math.isfinite, flat))):
+            raise TrimtabError("policy.table: has numbers that are no table; leave it out")
+        return cls(times, rows, signal, noise)
+
+
+class TableSampler(nn.Module):
+    """A scheduler's steps as one lower triangular table.
+
+    The input of each call, and the result, is a sum of the noise and of the estimates so far, each
+    times its number. An estimate is the network's velocity; or, where the table has levels, the
+    clean chunk that the predicted noise leaves, clipped to [-1, 1].
+
+    Args:
+        table: the numbers.
+    """
+
+    first: Tensor
+
+    def __init__(self, table: Table) -> None:
+        super().__init__()
+        self.table = table
+        self.register_buffer(
+            "first", torch.tensor([row[0] for row in table.rows]), persistent=False
+        )
+        for call in range(len(table.times)):
+            column = torch.tensor([row[call + 1] for row in table.rows[call + 1 :]])
+            self.register_buffer(f"column_{call}", column, persistent=False)
+
+    def noise_shape(self, horizon: int, action_dim: int) -> tuple[int, ...]:
+        """Return ``(H, A)``: the initial latent."""
+        return (horizon, action_dim)
+
+    def forward(self, field: Field, noise: Tensor) -> Tensor:
+        """Return the chunk that ``noise`` leads to."""
+        left = self.first[:, None, None, None] * noise  # inputs still to come, and the result
+        for call, time in enumerate(self.table.times):
+            point = left[0]
+            told = torch.full((1,), time, dtype=noise.dtype, device=noise.device)
+            estimate = field(point, told)
+            if self.table.signal:
+                rest = self.table.noise[call] * estimate
+                estimate = ((point - rest) / self.table.signal[call]).clamp(-1.0, 1.0)
+            left = left[1:] + self.get_buffer(f"column_{call}")[:, None, None, None] * estimate
+        return left[0]
+
+
 def cosine_alphas(train_steps: int) -> list[float]:
     """Return ``alpha_bar_t`` of every noise level t, the share of the signal that is left.
 
@@ -147,6 +239,29 @@ def cosine_alphas(train_steps: int) -> list[float]:
     return alpha
 
 
+def with_steps(sampler: DDIM | DDPM | TableSampler) -> DDIM | DDPM:
+    """Return a diffusion policy's sampler for a method that needs its steps one by one.
+
+    Raises:
+        TrimtabError: if it is a scheduler's table, whose steps have no density of their own.
+    """
+    if isinstance(sampler, TableSampler):
+        raise TrimtabError(f"policy.scheduler: {_NO_STEPS}; use policy.sampler=ddim or ddpm alone")
+    return sampler
+
+
+def euler_steps(sampler: Euler | TableSampler) -> int:
+    """Return the number of a flow policy's Euler steps for a method that needs each of them.
+
+    Raises:
+        TrimtabError: if its sampler is a scheduler's table.
+    """
+    if isinstance(sampler, TableSampler):
+        raise TrimtabError(f"policy.scheduler: {_NO_STEPS}; leave policy.scheduler out")
+    return sampler.steps
+
+
+_NO_STEPS = "this method learns from each step of the sampler, and a scheduler's table has none"
 _SAMPLERS: dict[str, type[DDIM] | type[DDPM]] = {"ddim": DDIM, "ddpm": DDPM}
 
 

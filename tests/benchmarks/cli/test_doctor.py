@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from trimtab.benchmarks.artefacts.headless import Trial
-from trimtab.benchmarks.cli import doctor
+from trimtab.benchmarks.cli import doctor, robot
 from trimtab.processor import processor_kind
 
 
@@ -91,3 +92,33 @@ def test_a_missing_ffmpeg_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert doctor.video_writer().level == "note"
     assert "pip install 'trimtab[video]'" in doctor.video_writer().message
+
+
+ON_A_ROBOT = """
+import sys
+for name in ("torch", "gymnasium", "hydra", "rich", "yaml", "omegaconf", "safetensors", "mujoco"):
+    sys.modules[name] = None  # an import of it fails
+import importlib.util
+there = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if sys.modules.get(name, 0) is None else there(name)
+from trimtab.benchmarks.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_robot_is_asked_for_what_it_needs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_ROBOT, "doctor"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert {"numpy", "onnxruntime", "threads", "bundle"} <= {*done.stdout.split()}
+    assert "torch" not in done.stdout and "gymnasium" not in done.stdout
+
+
+def test_a_robot_is_told_what_is_old_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "1.2.3")
+    levels = {finding.what: finding for finding in robot.examine_robot(None)}
+    assert "pip install 'onnxruntime>=" in levels["onnxruntime"].message
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert robot.examine_robot(None)[2].level == "error"
+    assert robot.examine_robot(Path("/nowhere"))[-1].what == "threads"  # no bundle without it

@@ -1,0 +1,102 @@
+"""Find what a robot lacks, or is too slow for, before its motors are on.
+
+A robot has numpy and onnxruntime alone, so this imports nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from trimtab.benchmarks.cli.finding import Finding
+from trimtab.errors import TrimtabError
+
+__all__ = ["examine_robot"]
+
+_PACKAGES = ("numpy", "onnxruntime")
+_CALLS, _WARMUP = 200, 20  # decisions that are timed, and before that
+
+
+def examine_robot(bundle: Path | None) -> list[Finding]:
+    """Look at what a robot needs: its packages, a bundle's proof, and how long a decision takes.
+
+    Args:
+        bundle: folder of the bundle that it is to run; None for none yet.
+    """
+    findings = [
+        Finding("ok", "python", ".".join(str(part) for part in sys.version_info[:3])),
+        *map(_package, _PACKAGES),
+        Finding("ok", "threads", f"a policy runs in one, of {_cores()} cores"),
+    ]
+    if bundle is None:
+        hint = "trimtab doctor bundle=<folder> checks one, and times it on this machine"
+        return [*findings, Finding("note", "bundle", hint)]
+    if any(one.level == "error" for one in findings):
+        return findings
+    return [*findings, *_bundle(bundle)]
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _package(name: str) -> Finding:
+    """Return whether a package is there, and new enough."""
+    needed = next(
+        (line for line in importlib.metadata.requires("trimtab") or () if line.startswith(name)), ""
+    )
+    least = re.search(r">=([\d.]+)", needed)
+    try:
+        importlib.import_module(name)
+        version = importlib.metadata.version(name)
+    except Exception as error:  # a broken package may raise anything at import
+        line = " ".join(str(error).split())
+        return Finding("error", name, f"cannot be imported ({line}); pip install {name}")
+    if least is not None and _numbers(version) < _numbers(least[1]):
+        wanted = f"'{name}>={least[1]}'"
+        return Finding("error", name, f"{version} is too old; pip install {wanted}")
+    return Finding("ok", name, version)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
+
+
+def _bundle(folder: Path) -> list[Finding]:
+    """Return whether a bundle proves itself here, and how long its decisions take."""
+    import numpy as np
+
+    from trimtab.policies.bundle.files import GOLDEN, inputs_of, read_files, read_golden
+    from trimtab.policies.runtime import load_policy
+
+    try:
+        runner = load_policy(folder)
+        contract = runner.contract
+        golden = read_golden(read_files(folder)[1][GOLDEN], contract, str(folder))
+        error = runner.check(golden)
+    except TrimtabError as wrong:
+        return [Finding("error", "bundle", str(wrong))]
+    proof = Finding("ok", "bundle", f"proves itself: golden actions within {error:.1e}")
+    one = {name: rows[:1] for name, rows in golden.items()}
+    obs, noise = inputs_of(one, contract)
+    seconds = []
+    for _ in range(_WARMUP + _CALLS):
+        begun = time.perf_counter()
+        runner.predict(obs, noise)
+        seconds.append(time.perf_counter() - begun)
+    middle, late = np.quantile(seconds[_WARMUP:], [0.5, 0.99])
+    took = f"a decision takes {1e3 * middle:.2f} ms, one in a hundred more than {1e3 * late:.2f} ms"
+    if contract.control_rate is None:
+        return [proof, Finding("note", "latency", f"{took}; the bundle names no control rate")]
+    period = 1.0 / contract.control_rate
+    level = "ok" if late <= period / 2 else "warning" if late <= period else "error"
+    cure = "" if level == "ok" else "; export it with fewer policy.sampling_steps"
+    rate = f"a step of {contract.control_rate:g} Hz has {1e3 * period:.1f} ms"
+    return [proof, Finding(level, "latency", f"{took}; {rate}{cure}")]
