@@ -26,8 +26,9 @@ HEADER = f"""\
 # Written by `make lock` (scripts/lock.py): `trimtab[all,dev,docs]` on Python {PYTHON}, Linux.
 # Change pyproject.toml and run `make lock` again rather than editing this file.
 """
-# What dm_control and robosuite ask for and no task here imports: evdev, which pynput needs, has to be
-# compiled; labmaze has no wheel from 3.13 on, and mink holds numpy below 2. The Makefile names them.
+# What dm_control and robosuite ask for and no task here imports; the Makefile names them too.
+# pynput needs evdev, which has to be compiled; labmaze has no wheel for 3.13; mink holds numpy
+# below 2.
 UNUSED = {} if PYTHON == "3.11" else {"pynput": "1.8.2"}
 if PYTHON not in ("3.11", "3.12"):
     UNUSED |= {"labmaze": "1.0.6", "mink": "0.0.5"}
@@ -80,7 +81,8 @@ def main() -> None:
         for name, version in UNUSED.items():  # pip asks for a note alone, and installs no such one
             note = environment / f"lib/python{PYTHON}/site-packages/{name}-{version}.dist-info"
             note.mkdir()
-            (note / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            said = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            (note / "METADATA").write_text(said, encoding="utf-8")
         pip = [str(environment / "bin" / "python"), "-m", "pip"]
         project = f"{ROOT}[all,dev,docs]"
         subprocess.run([*pip, "install", "-c", str(constraints), "-e", project], check=True)
