@@ -2,7 +2,8 @@
 PYTHONS := python3.11 python3.12 python3.13
 # The first of these that runs; PYTHON=... names another.
 ifndef PYTHON
-PYTHON := $(firstword $(foreach one,$(PYTHONS),$(shell $(one) -c "print('$(one)')" 2>/dev/null)))
+PYTHON := $(firstword \
+	$(foreach one,$(PYTHONS),$(shell $(one) -c "print('$(one)')" 2>/dev/null)) python3.11)
 endif
 VENV ?= .venv
 # Each Python has a lock. An environment that is there keeps its own Python.
@@ -86,11 +87,13 @@ clean:  ## remove caches and build outputs; environments and runs stay
 	find . -name __pycache__ -type d -not -path '*/.venv*/*' -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c "" 2>/dev/null || { echo "$(or $(PYTHON),none of $(PYTHONS)) was not found:" \
+	@test -n "$(VERSION)" || { echo "$(PYTHON) was not found:" \
 		"install one of $(PYTHONS), or name it with make PYTHON=..." >&2; exit 2; }
-	@test -f $(LOCK) || { echo "there is no lock for Python $(VERSION): name one of $(PYTHONS) with" \
-		"make PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+
+requirements-%.lock:
+	@echo "there is no lock for Python $*: install one of $(PYTHONS), or name it with make PYTHON=..." >&2
+	@exit 2
 
 # A lock is whole, so nothing is resolved but what the build of torch at hand brings: with CUDA, the
 # packages that it pins itself. The lock holds setuptools too, so building the project fetches nothing.
