@@ -54,7 +54,7 @@ def test_a_group_is_a_file_or_a_family_of_it(module: Any) -> None:
         (("robosuite",), ["robosuite/ (needs robosuite)"]),
         (
             ("shapely", "dm-control"),
-            ["dmc/ (needs dm-control); pusht/ (needs shapely)"],
+            ["dmc/ (needs dm-control); ogbench/ (needs dm-control); pusht/ (needs shapely)"],
         ),
     ],
 )

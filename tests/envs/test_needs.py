@@ -68,6 +68,16 @@ def test_the_newest_mujoco_of_a_family_is_named(
         assert unmet(FAMILIES[name]) == [f"{cap} ({next_one} is installed)"]
 
 
+@pytest.mark.parametrize(("numpy", "works"), [("1.26.4", True), ("2.3.5", True), ("2.4.0", False)])
+def test_the_newest_numpy_of_a_family_is_named(
+    monkeypatch: pytest.MonkeyPatch, numpy: str, works: bool
+) -> None:
+    pretend(monkeypatch, numpy=numpy)
+    told = [] if works else [f"numpy<2.4 ({numpy} is installed)"]
+    assert unmet(FAMILIES["dmc"]) == told
+    assert unmet(FAMILIES["gym"]) == []
+
+
 def test_what_is_missing_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, metaworld=None, gym_pusht=None, mujoco="4.0.0")
     assert unmet(FAMILIES["metaworld"]) == ["metaworld", "mujoco==3.3.0 (4.0.0 is installed)"]
