@@ -6,6 +6,8 @@ import importlib.metadata
 import re
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 from trimtab.envs.core.faults import in_a_line
 from trimtab.envs.core.fingerprint import known_versions, versions
@@ -24,16 +26,18 @@ def unmet(family: Family) -> list[str]:
     It needs the packages that it names. Of our own families, pyproject.toml says more: an extra
     holds the versions that the family runs with, MuJoCo's among them.
     """
-    missing = {}
-    for need in [*map(Requirement, family.packages), *_of_the_extra(family)]:
+    missing: dict[str, str] = {}
+    needs = [(name, SpecifierSet()) for name in family.packages]
+    needs += [(need.name, need.specifier) for need in _of_the_extra(family)]
+    for name, allowed in needs:
+        key = canonicalize_name(name)
         try:
-            found = importlib.metadata.version(need.name)
-        except importlib.metadata.PackageNotFoundError:
-            missing.setdefault(need.name, need.name)
+            found = importlib.metadata.version(name)
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            missing.setdefault(key, name)
             continue
-        if not need.specifier.contains(found, prereleases=True):
-            asked = f"{need.name}{need.specifier}"
-            missing[need.name] = f"{asked} ({found} is installed)"
+        if not allowed.contains(found, prereleases=True):
+            missing[key] = f"{name}{allowed} ({found} is installed)"
     return list(missing.values())
 
 

@@ -88,7 +88,9 @@ def test_what_is_missing_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plug_in_says_what_it_needs_by_its_packages(install: str) -> None:
     family: Family = dataclasses.replace(FAMILIES["gym"], install=install)
     assert unmet(family) == []
-    assert unmet(dataclasses.replace(family, packages=("mujoco", "no-such"))) == ["no-such"]
+    packages = ("mujoco", "no-such", "No_Such", "two words", "", "mujoco==9")
+    missing = ["no-such", "two words", "", "mujoco==9"]
+    assert unmet(dataclasses.replace(family, packages=packages)) == missing
 
 
 @pytest.mark.parametrize("library", ["libGL.so.1", "libgthread-2.0.so.0", "libEGL.so"])
