@@ -2,9 +2,9 @@
 # Run the README's commands in a fresh Debian: scripts/debian_root.sh FOLDER [COMMAND...]
 #
 # debootstrap makes a Debian 13 in FOLDER (a Debian 12 with SUITE=bookworm), apt installs there what
-# docs/installation.md names, and the last commit of this repository is cloned into it. Each COMMAND
-# is run there, "make demo" and "make test" if none is given. It needs root, debootstrap and 15 GB.
-# scripts/debian_root.txt is what it printed.
+# docs/installation.md names, and the last commit of this repository is put there. Each COMMAND is run
+# in it, "make demo" and "make test" if none is given. A FOLDER that is there is used again. It needs
+# root, debootstrap and 15 GB. scripts/debian_root.txt is what it printed.
 set -euo pipefail
 
 root=$(realpath -m "${1:?usage: scripts/debian_root.sh FOLDER [COMMAND...]}")
@@ -12,15 +12,18 @@ shift
 [ $# -gt 0 ] || set -- "make demo" "make test"
 packages="git make python3-venv libegl1 libgl1 libglib2.0-0"
 [ "${SUITE:=trixie}" != bookworm ] || packages+=" gcc python3-dev"
-here=$(dirname "${BASH_SOURCE[0]}")/..
+here=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
+checkout=$root/root/trimtab
 
-if [ ! -e "$root/root/trimtab" ]; then
+if [ ! -e "$checkout" ]; then
     debootstrap --variant=minbase --include=ca-certificates "$SUITE" "$root" >&2
     cp /etc/resolv.conf "$root/etc/resolv.conf"
     cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/" # also those that this machine trusts
     chroot "$root" apt-get install --yes --no-install-recommends $packages >&2
-    git clone --quiet --no-hardlinks "$here" "$root/root/trimtab"
+    git init --quiet "$checkout"
 fi
+git -C "$checkout" fetch --quiet "$here" HEAD
+git -C "$checkout" reset --quiet --hard FETCH_HEAD
 
 # The mounts are seen by the command alone, and go with it.
 inside='mount -t proc proc "$0/proc"; mount -t sysfs sys "$0/sys"; mount --rbind /dev "$0/dev"
