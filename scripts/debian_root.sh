@@ -13,7 +13,7 @@ shift
 packages="git make python3-venv libegl1 libgl1 libglib2.0-0"
 [ "${SUITE:=trixie}" != bookworm ] || packages+=" gcc python3-dev"
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
-checkout=$root/root/trimtab
+checkout=$root/trimtab
 
 if [ ! -e "$checkout" ]; then
     debootstrap --variant=minbase --include=ca-certificates "$SUITE" "$root" >&2
@@ -27,8 +27,8 @@ git -C "$checkout" reset --quiet --hard FETCH_HEAD
 
 # The mounts are seen by the command alone, and go with it.
 inside='mount -t proc proc "$0/proc"; mount -t sysfs sys "$0/sys"; mount --rbind /dev "$0/dev"
-    exec chroot "$0" /usr/bin/env -i HOME=/root PATH=/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 \
-        PIP_QUIET=1 ${PIP_INDEX_URL:+"PIP_INDEX_URL=$PIP_INDEX_URL"} bash -c "cd /root/trimtab && $1"'
+    exec chroot "$0" /usr/bin/env -i HOME=/home PATH=/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 \
+        PIP_QUIET=1 ${PIP_INDEX_URL:+"PIP_INDEX_URL=$PIP_INDEX_URL"} bash -c "cd /trimtab && $1"'
 chroot "$root" bash -c '. /etc/os-release; echo "$PRETTY_NAME, $(python3 --version)"'
 for command in "$@"; do
     echo "== $command"
