@@ -1,6 +1,17 @@
-# Everything from nothing: `make demo` and `make test` need python3.11, make and a package registry.
-PYTHON ?= python3.11
+# Everything from nothing: `make demo` and `make test` need Python, make, git and a package registry.
+PYTHONS := python3.11 python3.12 python3.13
+# The first of these that runs; PYTHON=... names another.
+ifndef PYTHON
+PYTHON := $(firstword \
+	$(foreach one,$(PYTHONS),$(shell $(one) -c "print('$(one)')" 2>/dev/null)) python3.11)
+endif
 VENV ?= .venv
+# Each Python has a lock. An environment that is there keeps its own Python.
+VERSION := $(shell $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON)) -c \
+	"import sys; print('%d.%d' % sys.version_info[:2])" 2>/dev/null)
+LOCK := $(if $(filter-out 3.11,$(VERSION)),requirements-$(VERSION).lock,requirements.lock)
+# What dm_control and robosuite ask for, no task here imports, and not every lock has (scripts/lock.py).
+UNUSED := labmaze|mink|pynput
 # Test processes side by side, for two cores: two that compute, and one that mostly waits for what it
 # starts (WAITING in tests/conftest.py).
 WORKERS ?= 3
@@ -37,7 +48,7 @@ endif
 help:  ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
-install: $(STAMP)  ## make .venv from requirements.lock and install the project in it
+install: $(STAMP)  ## make .venv from the lock of its Python and install the project in it
 
 demo: install  ## run the quickstart suite: data, training, leaderboard, bundle
 	$(VENV)/bin/trimtab bench suite=quickstart
@@ -68,7 +79,7 @@ format: install  ## put the code into the project's format
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-lock:  ## write requirements.lock anew, in a fresh environment (UPGRADE="ruff mypy" moves those two)
+lock:  ## write the lock of PYTHON anew, in a fresh environment (UPGRADE="ruff mypy" moves those two)
 	$(PYTHON) scripts/lock.py $(addprefix --upgrade ,$(UPGRADE))
 
 clean:  ## remove caches and build outputs; environments and runs stay
@@ -76,13 +87,19 @@ clean:  ## remove caches and build outputs; environments and runs stay
 	find . -name __pycache__ -type d -not -path '*/.venv*/*' -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
-	@command -v $(PYTHON) >/dev/null || { \
-		echo "$(PYTHON) was not found: install Python 3.11, or name another with make PYTHON=..." >&2; exit 2; }
+	@test -n "$(VERSION)" || { echo "$(PYTHON) was not found:" \
+		"install one of $(PYTHONS), or name it with make PYTHON=..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 
-# The lock holds setuptools too, so building the project fetches nothing more.
-$(STAMP): requirements.lock pyproject.toml | $(VENV)/bin/python
-	$(VENV)/bin/python -m pip install -r requirements.lock
+requirements-%.lock:
+	@echo "there is no lock for Python $*: install one of $(PYTHONS), or name it with make PYTHON=..." >&2
+	@exit 2
+
+# A lock is whole, so nothing is resolved but what the build of torch at hand brings: with CUDA, the
+# packages that it pins itself. The lock holds setuptools too, so building the project fetches nothing.
+$(STAMP): $(LOCK) pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --no-deps -r $(LOCK)
+	$(VENV)/bin/python -m pip install -c $(LOCK) torch
 	$(VENV)/bin/python -m pip install --no-deps --no-build-isolation -e .
-	$(VENV)/bin/python -m pip check
+	@! $(VENV)/bin/python -m pip check | grep -vE "^No broken|requires ($(UNUSED)),"
 	@touch $@

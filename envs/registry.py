@@ -17,7 +17,7 @@ import gymnasium
 
 from trimtab.discovery import modules_here
 from trimtab.envs.core.dict_observations import DictEnv, dict_env
-from trimtab.envs.core.faults import in_a_line, where_raised
+from trimtab.envs.core.faults import where_raised
 from trimtab.envs.core.fingerprint import (
     Confirmation,
     confirmation,
@@ -26,6 +26,7 @@ from trimtab.envs.core.fingerprint import (
     reference_key,
     versions,
 )
+from trimtab.envs.core.needs import why_not_made
 from trimtab.envs.core.options import changed_options, checked_names, checked_options
 from trimtab.envs.core.outside import OUTSIDE, OUTSIDE_GROUP, families_outside
 from trimtab.envs.core.spaces import check_limit, with_flat_spaces
@@ -161,15 +162,10 @@ def bare(id: str, options: Mapping[str, Any], *, render: bool = False) -> RawEnv
     values = checked_options(id, task, options)
     try:
         made: Any = family.build(name, render=render, **{key: values[key] for key in task.options})
-    except ImportError as error:
-        told = f"{id} needs the extra: pip install '{family.install}' ({error})"
-        raise TrimtabError(told) from error
     except (TrimtabError, OSError):  # a full disk is told of by who knows what it was for
         raise
     except (Exception, SystemExit) as error:  # a family may be a user's own
-        lacks = isinstance(error, TypeError) and "required" in str(error)
-        hint = "; give what it needs as env_options.<name>=…" if lacks else ""
-        raise TrimtabError(f"{id} cannot be made ({in_a_line(error)}){hint}") from error
+        raise TrimtabError(why_not_made(id, family, error)) from error
     if not isinstance(made, gymnasium.Env):
         kind = type(made).__name__
         raise TrimtabError(f"{id}: what makes it returned {kind}, no gymnasium.Env; return one")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from trimtab.errors import TrimtabError
 from trimtab.policies import runtime

@@ -1,10 +1,11 @@
-"""Write requirements.lock: every package that ``trimtab[all,dev,docs]`` needs, at one version each.
+"""Write the lock of a Python: what ``trimtab[all,dev,docs]`` needs, each package at one version.
 
 Run it as ``make lock``. It makes a fresh environment in a temporary folder, installs the project
 with all its extras there while holding every package to the version that the present lock names,
 asks ``pip check`` whether they agree, and writes what was installed, sorted. So a package new in
 pyproject.toml is added, one no longer needed goes, and nothing else moves. ``--upgrade NAME``
 gives up the pin of one package. It takes about three minutes and touches no other environment.
+Python 3.11 has requirements.lock; ``make lock PYTHON=python3.13`` writes requirements-3.13.lock.
 """
 
 from __future__ import annotations
@@ -18,13 +19,23 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCK = ROOT / "requirements.lock"
-HEADER = """\
-# Written by `make lock` (scripts/lock.py): `trimtab[all,dev,docs]` on Python {python}, Linux.
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+FIRST = ROOT / "requirements.lock"
+LOCK = FIRST if PYTHON == "3.11" else ROOT / f"requirements-{PYTHON}.lock"
+HEADER = f"""\
+# Written by `make lock` (scripts/lock.py): `trimtab[all,dev,docs]` on Python {PYTHON}, Linux.
 # Change pyproject.toml and run `make lock` again rather than editing this file.
 """
+# What dm_control and robosuite ask for and no task here imports; the Makefile names them too.
+# pynput needs evdev, which has to be compiled; labmaze has no wheel for 3.13; mink holds numpy
+# below 2.
+UNUSED = {} if PYTHON == "3.11" else {"pynput": "1.8.2"}
+if PYTHON not in ("3.11", "3.12"):
+    UNUSED |= {"labmaze": "1.0.6", "mink": "0.0.5"}
 PIN = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)==(?P<version>[A-Za-z0-9.!]+)(\+[a-z0-9.]+)?")
 OURSELVES = {"pip", "trimtab"}
+# A build of torch for CUDA pins these itself, and a build for the processor has none of them.
+CUDA = re.compile(r"(cuda|nvidia)-.*|triton")
 
 
 def canonical(name: str) -> str:
@@ -57,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make lock", description=__doc__)
     parser.add_argument("--upgrade", action="append", default=[], metavar="NAME")
     upgraded = {canonical(name) for name in parser.parse_args().upgrade}
-    pins = read_pins(LOCK.read_text(encoding="utf-8"))
+    pins = read_pins((LOCK if LOCK.exists() else FIRST).read_text(encoding="utf-8"))
     if unknown := upgraded - pins.keys():
         sys.exit(f"lock: {', '.join(sorted(unknown))} is not in {LOCK.name}; check the spelling")
 
@@ -67,6 +78,11 @@ def main() -> None:
         constraints.write_text("\n".join(held) + "\n", encoding="utf-8")
         environment = Path(folder, "venv")
         venv.create(environment, with_pip=True)
+        for name, version in UNUSED.items():  # pip asks for a note alone, and installs no such one
+            note = environment / f"lib/python{PYTHON}/site-packages/{name}-{version}.dist-info"
+            note.mkdir()
+            said = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            (note / "METADATA").write_text(said, encoding="utf-8")
         pip = [str(environment / "bin" / "python"), "-m", "pip"]
         project = f"{ROOT}[all,dev,docs]"
         subprocess.run([*pip, "install", "-c", str(constraints), "-e", project], check=True)
@@ -74,13 +90,14 @@ def main() -> None:
         frozen = subprocess.check_output([*pip, "freeze", "--all", "--exclude-editable"], text=True)
 
     new = read_pins(frozen)
-    lines = [pin for name, pin in new.items() if name not in OURSELVES]
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for name in [name for name in new if name in OURSELVES | UNUSED.keys() or CUDA.fullmatch(name)]:
+        del new[name]
+    lines = list(new.values())
     beside = LOCK.with_name(f".{LOCK.name}.tmp")
-    beside.write_text(HEADER.format(python=python) + "\n".join(lines) + "\n", encoding="utf-8")
+    beside.write_text(HEADER + "\n".join(lines) + "\n", encoding="utf-8")
     beside.replace(LOCK)
     for name in sorted(new.keys() | pins.keys()):
-        if name not in OURSELVES and new.get(name) != pins.get(name):
+        if new.get(name) != pins.get(name):
             sys.stderr.write(f"lock: {pins.get(name, 'absent')} -> {new.get(name, 'absent')}\n")
     sys.stderr.write(f"lock: {len(lines)} packages in {LOCK.name}\n")
 

@@ -244,6 +244,17 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     _seconds[group_of(report.nodeid)] += report.duration
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the families whose simulators are missing; their tests have failed."""
+    from trimtab.envs.core.needs import unmet  # imports numpy
+    from trimtab.envs.registry import list_families
+
+    missing = {family.name: ", ".join(unmet(family)) for family in list_families()}
+    told = [f"{name}/ (needs {needs})" for name, needs in missing.items() if needs]
+    if told:
+        terminalreporter.write_line(f"families that are missing: {'; '.join(told)}", red=True)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     gc.freeze()  # the end of the process would look through all that there is, several times
     if "PYTEST_XDIST_WORKER" not in os.environ and config.getoption("write_durations"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import importlib.metadata
 import importlib.util
 import json
 import random
@@ -44,6 +45,33 @@ def test_a_group_is_a_file_or_a_family_of_it(module: Any) -> None:
         file, _, test = member.partition("[")[0].partition("::")
         text = (path.parent / file).read_text(encoding="utf-8")
         assert not test or f"\ndef {test}(" in text, member
+
+
+@pytest.mark.parametrize(
+    ("gone", "told"),
+    [
+        ((), []),
+        (("robosuite",), ["robosuite/ (needs robosuite)"]),
+        (
+            ("shapely", "dm-control"),
+            ["dmc/ (needs dm-control); ogbench/ (needs dm-control); pusht/ (needs shapely)"],
+        ),
+    ],
+)
+def test_missing_families_are_named_at_the_end(
+    module: Any, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...], told: list[str]
+) -> None:
+    real = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in gone:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    lines: list[str] = []
+    module.pytest_terminal_summary(SimpleNamespace(write_line=lambda line, **_: lines.append(line)))
+    assert lines == [f"families that are missing: {families}" for families in told]
 
 
 class Node:

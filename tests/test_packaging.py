@@ -29,6 +29,13 @@ from packaging.version import Version
 import trimtab
 from trimtab.benchmarks.cli.main import main
 
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+LOCKS = {
+    "3.11": "requirements.lock",
+    "3.12": "requirements-3.12.lock",
+    "3.13": "requirements-3.13.lock",
+}
+every_lock = pytest.mark.parametrize("python", LOCKS)
 LINKED = ("envs", "datasets", "policies", "algorithms", "benchmarks", "conf")
 
 
@@ -112,9 +119,9 @@ def installed(wheel: Path, built: Path) -> Path:
     return target
 
 
-def locked(root: Path) -> dict[str, str]:
-    """The pins of the lock, name to version, in the order of the file."""
-    lines = (root / "requirements.lock").read_text(encoding="utf-8").splitlines()
+def locked(root: Path, python: str = HERE) -> dict[str, str]:
+    """The pins of a Python's lock, name to version, in the order of the file."""
+    lines = (root / LOCKS[python]).read_text(encoding="utf-8").splitlines()
     pins = [line.split("==") for line in lines if not line.startswith("#")]
     assert all(len(pin) == 2 for pin in pins)
     return {canonicalize_name(name): version for name, version in pins}
@@ -382,25 +389,39 @@ def test_own_code_is_checked_trained_stopped_exported_and_opened(
     assert found[-1]["check"] == "resume" and all(one["passed"] for one in found)
 
 
-def test_lock_is_sorted_plain_pins(root: Path) -> None:
-    text = (root / "requirements.lock").read_text(encoding="utf-8")
-    pins = locked(root)
+@every_lock
+def test_lock_is_sorted_plain_pins(root: Path, python: str) -> None:
+    text = (root / LOCKS[python]).read_text(encoding="utf-8")
+    assert f"on Python {python}, Linux." in text
+    pins = locked(root, python)
     assert list(pins) == sorted(pins)
     assert pins["torch"] == "2.13.0"
     assert not re.search(r"[/@+]|file:|trimtab==", re.sub(r"^#.*$", "", text, flags=re.M))
 
 
-def test_lock_meets_every_requirement(metadata: Message, root: Path) -> None:
-    pins = locked(root)
+@every_lock
+def test_lock_meets_every_requirement(metadata: Message, root: Path, python: str) -> None:
+    pins = locked(root, python)
     needs = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     outside = [need for need in needs if canonicalize_name(need.name) != "trimtab"]
     assert len(outside) > 20
     for need in outside:
         if 'extra == "peers"' in str(need.marker):  # what is only measured against is not locked
             continue
-        version = pins.get(canonicalize_name(need.name))
-        assert version is not None, f"{need}: not in requirements.lock; run make lock"
-        assert Version(version) in need.specifier, f"{need}: the lock has {version}; run make lock"
+        version, lock = pins.get(canonicalize_name(need.name)), LOCKS[python]
+        assert version is not None, f"{need}: not in {lock}; run make lock"
+        assert Version(version) in need.specifier, f"{need}: {lock} has {version}; run make lock"
+
+
+def test_locks_differ_by_what_a_python_cannot_have(root: Path) -> None:
+    pins = {python: locked(root, python) for python in LOCKS}
+    compiled = {"evdev", "pynput", "python-xlib", "six"}
+    assert pins["3.11"].keys() - pins["3.12"].keys() == compiled
+    assert pins["3.12"].keys() - pins["3.13"].keys() == {"labmaze", "mink"}
+    for python in ("3.12", "3.13"):
+        other = {name for name, version in pins[python].items() if pins["3.11"][name] != version}
+        assert other == ({"numpy"} if python == "3.13" else set()), f"run make lock for {python}"
+    assert Version(pins["3.13"]["numpy"]).major == 2
 
 
 def test_what_is_installed_is_what_the_lock_says(root: Path) -> None:
@@ -409,19 +430,61 @@ def test_what_is_installed_is_what_the_lock_says(root: Path) -> None:
     assert installed == pins, "run make install"
 
 
-def test_every_pin_of_the_lock_accepts_the_oldest_python_that_we_do(
-    metadata: Message, root: Path
+@every_lock
+def test_every_pin_of_a_lock_accepts_the_oldest_of_its_python(
+    metadata: Message, root: Path, python: str
 ) -> None:
     """Debian 12 has Python 3.11.2, where a pin for 3.11.5 and later ends ``make install``."""
     assert metadata["Requires-Python"] == ">=3.11"
-    pins = locked(root)
+    here = locked(root)
+    pins = [name for name, version in locked(root, python).items() if here.get(name) == version]
+    assert len(pins) > 190  # what is installed says which Pythons it accepts
     needed = {name: distribution(name).metadata["Requires-Python"] or "" for name in pins}
-    assert [name for name, python in needed.items() if "3.11.0" not in SpecifierSet(python)] == []
+    refused = [name for name, said in needed.items() if f"{python}.0" not in SpecifierSet(said)]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("there", "words", "told"),
+    [
+        (("3.12",), (), "install --no-deps -r requirements-3.12.lock"),
+        (("3.13",), (), "install --no-deps -r requirements-3.13.lock"),
+        (("3.13", "3.11"), (), "install --no-deps -r requirements.lock"),
+        (("3.13", "3.11"), ("PYTHON=python3.13",), "install --no-deps -r requirements-3.13.lock"),
+        (("3.14",), ("PYTHON=python3.14",), "there is no lock for Python 3.14: install one of"),
+        (("3.11",), ("PYTHON=python3",), "python3 was not found: install one of python3.11"),
+        ((), (), "python3.11 was not found: install one of python3.11 python3.12 python3.13"),
+    ],
+)
+def test_make_takes_the_first_python_that_is_there(
+    root: Path, tmp_path: Path, there: tuple[str, ...], words: tuple[str, ...], told: str
+) -> None:
+    for version in there:  # tells its version and its name, and installs nothing
+        script = tmp_path / f"python{version}"
+        answers = f"*version*) echo {version};; *print*) echo python{version};; *) exit 1;;"
+        script.write_text(f'#!/bin/sh\ncase "$2" in {answers} esac\n')
+        script.chmod(0o755)
+    make = shutil.which("make")
+    assert make is not None
+    command = [make, "install", f"VENV={tmp_path}/made", *words]
+    if "--no-deps" in told:
+        command.append("-n")
+    done = subprocess.run(
+        command, cwd=root, env={"PATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert told in done.stdout + done.stderr
+    assert done.returncode == (0 if "--no-deps" in told else 2)
 
 
 def test_ci_and_build_run_in_a_fresh_clone(root: Path) -> None:
     assert os.access(root / ".ci" / "run", os.X_OK)
     planned = run("make", "-n", "test", "VENV=elsewhere", "PYTHON=python3.11", cwd=root)
-    steps = ["-m venv elsewhere", "install -r requirements.lock", "-e .", "ruff check", "mypy"]
+    steps = [
+        "-m venv elsewhere",
+        "install --no-deps -r requirements.lock",
+        "-e .",
+        "ruff check",
+        "mypy",
+    ]
     places = [planned.index(step) for step in [*steps, "bin/pytest"]]
     assert places == sorted(places)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trimtab.benchmarks.artefacts.headless import REMEDY, VARIABLE, Trial, candidates, try_renderers
 from trimtab.benchmarks.cli.finding import Finding
-from trimtab.envs.core.spec import Family
+from trimtab.envs.core.needs import LIBRARIES, unmet
 from trimtab.envs.registry import list_families
 from trimtab.files import existing, unwritable
 from trimtab.processor import processor_kind
@@ -28,6 +28,7 @@ def examine(out: Path) -> list[Finding]:
         *_core(),
         mujoco_whole(),
         *_families(),
+        *opencv(),
         drawing(try_renderers(candidates(), timeout=8.0)),
         video_writer(),
         writable(out),
@@ -51,7 +52,7 @@ def _core() -> list[Finding]:
         except Exception as error:  # a broken package may raise anything at import
             line = " ".join(str(error).split())
             findings.append(
-                Finding("error", package, f"cannot be imported ({line}); install requirements.lock")
+                Finding("error", package, f"cannot be imported ({line}); run make install")
             )
     return findings
 
@@ -64,7 +65,7 @@ def mujoco_whole(
     From 4.0 on MuJoCo is split over several distributions that share a folder; an upgrade or a
     downgrade in place leaves parts of both, which then fail in odd places.
     """
-    remedy = "make a fresh environment from requirements.lock"
+    remedy = "make a fresh environment (rm -r .venv; make install)"
     try:
         installed = version_of("mujoco")
     except importlib.metadata.PackageNotFoundError:
@@ -99,28 +100,28 @@ def mujoco_whole(
     return Finding("ok", "mujoco", installed)
 
 
-def missing_packages(family: Family) -> list[str]:
-    """Return the distributions that a family of tasks needs and that are not installed."""
-    missing = []
-    for package in family.packages:
-        try:
-            importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(package)
-    return missing
-
-
 def _families() -> list[Finding]:
     findings = []
     for family in list_families():
-        missing, what = missing_packages(family), f"envs {family.name}/"
+        missing, what = unmet(family), f"envs {family.name}/"
         if missing:
-            remedy = f"pip install '{family.install}'"
-            text = f"needs {', '.join(missing)}: {remedy}"
+            text = f"needs {', '.join(missing)}: pip install '{family.install}'"
             findings.append(Finding("note", what, text))
         else:
             findings.append(Finding("ok", what, f"{len(family.tasks)} tasks"))
     return findings
+
+
+def opencv() -> list[Finding]:
+    """Return whether OpenCV, where it is installed, finds the libraries of the system."""
+    try:
+        import cv2
+    except ModuleNotFoundError:  # the families that import it are missing, which is told already
+        return []
+    except ImportError as error:
+        text = f"envs pusht/ and robosuite/ cannot be made ({error}); {LIBRARIES}"
+        return [Finding("warning", "opencv", text)]
+    return [Finding("ok", "opencv", cv2.__version__)]
 
 
 def drawing(trials: Sequence[Trial]) -> Finding:

@@ -140,7 +140,7 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
         print_error("what was given is nested too deeply, or refers to itself; write it out")
         code = 2
     except ModuleNotFoundError as error:
-        print_error(f"{error}; install it, or make an environment from requirements.lock")
+        print_error(f"{error}; install it, or make an environment from its lock (make install)")
         code = 2
     except BrokenPipeError:
         _silence()

@@ -41,6 +41,7 @@ __all__ = [
     "confirmation",
     "definition",
     "fingerprint",
+    "known_versions",
     "name",
     "other_name",
     "published_name",
@@ -177,6 +178,12 @@ def published_name(known: Mapping[str, Any]) -> str | None:
     """Return the name that a definition was published under, or None."""
     entries = _names().get(str(known["id"]), [])
     return next((str(e["name"]) for e in entries if e["definition"] == known), None)
+
+
+def known_versions(id: str) -> dict[str, str]:
+    """Return the versions of packages that a task was last published with; none if it was not."""
+    entries = _names().get(id, [])
+    return dict(entries[-1]["definition"]["packages"]) if entries else {}
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import json
 import logging
 import re
@@ -71,7 +72,7 @@ def test_contract_says_what_a_robot_needs(bundle_of: BundleOf) -> None:
     assert config["evaluate_deterministic"] is False
     assert config["env"]["fingerprint"] == "0123456789ab"
     assert config["training"]["algorithm"] == "bc"
-    assert config["training"]["packages"]["torch"] == torch.__version__
+    assert config["training"]["packages"]["torch"] == importlib.metadata.version("torch")
 
 
 def test_onnx_is_one_file_with_the_contract_and_no_trace_of_the_machine(

@@ -34,8 +34,8 @@ def doctor(out: str, format: str, bundle: str = "") -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise TrimtabError(
-            f"doctor: not installed: {', '.join(missing)}; make an environment from "
-            "requirements.lock"
+            f"doctor: not installed: {', '.join(missing)}; make an environment from its lock "
+            "(make install)"
         )
     from trimtab.benchmarks.cli.doctor import examine
     from trimtab.benchmarks.cli.screen import print_json, print_rows

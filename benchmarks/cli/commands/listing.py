@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trimtab.benchmarks.cli.doctor import missing_packages
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.settings import groups
 from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.benchmarks.settings.outside import outside_file
 from trimtab.benchmarks.settings.words import listed
+from trimtab.envs.core.needs import unmet
 from trimtab.envs.registry import list_families, list_open_families, list_tasks
 from trimtab.errors import TrimtabError
 
@@ -60,8 +60,7 @@ def _families(what: str, tag: str) -> list[dict[str, Any]]:
     _refuse_tag(what, tag)
     rows = []
     for family in list_families():
-        missing = missing_packages(family)
-        installed = f"pip install '{family.install}'" if missing else "yes"
+        installed = f"pip install '{family.install}'" if unmet(family) else "yes"
         rows.append({what: family.name, "tasks": len(family.tasks), "installed": installed})
     for opened in list_open_families():  # their tasks cannot be counted
         rows.append({what: f"{opened.name}:<id>", "tasks": None, "installed": "yes"})

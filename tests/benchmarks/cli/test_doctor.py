@@ -69,6 +69,22 @@ def test_a_missing_extra_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch
     assert "pip install 'trimtab[metaworld]'" in finding.message
 
 
+@pytest.mark.parametrize("library", ["libGL.so.1", "libgthread-2.0.so.0", "libSM.so.6"])
+def test_a_library_that_opencv_misses_is_asked_for(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (found,) = doctor.opencv()
+    assert found.level == "ok"
+    text = f"{library}: cannot open shared object file: No such file or directory"
+    (tmp_path / "cv2.py").write_text(f"raise ImportError({text!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "cv2")
+    (found,) = doctor.opencv()
+    assert found.level == "warning" and text in found.message and "apt install" in found.message
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    assert doctor.opencv() == []
+
+
 def test_a_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:
     # The process file system refuses new files to everyone, root included.
     assert doctor.writable(Path("/proc/trimtab/runs")).level == "error"
