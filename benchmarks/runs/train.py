@@ -95,9 +95,8 @@ def train(
         if fault_of_own_code(error) is not None:
             raise
         where = error.filename or "a file"
-        cure = limit_reached(error) or (
-            "free the disk or choose writable folders with out= and TMPDIR"
-        )
+        cure = "free the disk or choose writable folders with out= and TMPDIR"
+        cure = limit_reached(error) or cure
         raise TrimtabError(
             f"cannot write or read {where}: {error.strerror or error}; {cure}"
         ) from error

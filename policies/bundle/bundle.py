@@ -56,11 +56,10 @@ from trimtab.policies.registry import build_policy
 from trimtab.policies.runtime import PolicyRunner
 
 _REQUIRED = ("env", "control_rate", "act_steps")
-_OPTIONAL = (
-    "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units", "action_names",
-    "action_units", "training", "changed",
+_KNOWN = (
+    *_REQUIRED, "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units",
+    "action_names", "action_units", "training", "changed",
 )  # fmt: skip
-_KNOWN = _REQUIRED + _OPTIONAL
 
 
 @dataclass(frozen=True)
