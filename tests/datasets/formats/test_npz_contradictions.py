@@ -15,8 +15,8 @@ from trimtab.types import TrimtabError
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"terminals": np.array([0, 1, 0, 0, 0])}, "'terminals': episode 0: step 1 of 3"),
-        ({"terminals": np.array([0, 0, 1, 1, 0])}, "'terminals': episode 1: step 0 of 2"),
+        ({"terminals": np.array([0, 1, 0, 0, 0])}, "'terminals': episode 0: set at step 1 of 3"),
+        ({"terminals": np.array([0, 0, 1, 1, 0])}, "'terminals': episode 1: set at step 0 of 2"),
         ({"terminals": np.array([0, 0, 1, 0])}, "'terminals': .* do not fit"),
         ({"traj_lengths": np.array([3, 3])}, "'traj_lengths': their sum is not 5"),
         ({"traj_lengths": np.array([5, 0])}, "'traj_lengths': not whole numbers from 1"),
