@@ -203,7 +203,7 @@ def test_a_folder_is_short_for_its_dataset(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "mine").mkdir()
     monkeypatch.chdir(tmp_path)
     config = compose_run([ENV, "algorithm=bc", "policy=flow", "dataset=mine"])
-    unsaid = {"keys": None, "mask": None, "horizon": None}
+    unsaid = {"keys": None, "mask": None, "horizon": None, "control_rate": None}
     assert config["dataset"] == {"path": "mine", **unsaid}
 
 
