@@ -14,6 +14,7 @@ from trimtab.benchmarks.data import published
 from trimtab.benchmarks.data.published import beginning_problem, beginnings, compare, statistics_of
 from trimtab.benchmarks.data.recipes import is_recipe, make_dataset
 from trimtab.benchmarks.settings.groups import group_options, load_group
+from trimtab.benchmarks.settings.outside import outside_file
 from trimtab.datasets import catalog
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, Episode
@@ -99,6 +100,8 @@ def test_other_statistics_do_not_agree(made: Dataset, monkeypatch: pytest.Monkey
 
 def test_every_recipe_has_numbers_that_are_few_and_finite() -> None:
     for name in group_options("dataset"):
+        if outside_file(f"dataset/{name}.yaml"):  # another test has adopted it in this process
+            continue
         if is_recipe(name) and "run" not in load_group("dataset", name):
             known = beginnings()[name]
             assert 1 <= len(known["steps"]) <= 12 and known["steps"][0] == 0
