@@ -18,8 +18,9 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         DURATIONS.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     if _SCRATCH is not None:
         shutil.rmtree(_SCRATCH, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def adopted_settings_forgotten() -> Iterator[None]:
+    """Forget files of settings that a test has adopted; later tests would see them."""
+    yield
+    if outside := sys.modules.get("trimtab.benchmarks.settings.outside"):
+        outside._made.clear()
