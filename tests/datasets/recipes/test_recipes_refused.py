@@ -74,7 +74,7 @@ def test_a_wrong_setting_is_one_line(changes: dict[str, Any], message: str, tmp_
         ("hopper_medium", {"policies": [5]}, r"controller.policies=\[5\]: must be of type Seq"),
         ("hopper_medium", {"policies": 5}, "controller.policies=5: must be of type Sequence"),
         ("hopper_medium", {"policies": "hopper/ppo-200000"}, "must be of type Sequence"),
-        ("hopper_medium", {"policies": ["walker2d/ppo-100000"]}, "has shape .1, 11.; the policy reads"),
+        ("hopper_medium", {"policies": ["walker2d/ppo-100000"]}, r"\(1, 11\); the policy reads"),
         (
             "two_routes",
             {"_target_": "trimtab.benchmarks.data.behaviour.BehaviourPolicy"},
