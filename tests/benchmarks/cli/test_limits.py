@@ -21,7 +21,7 @@ MADE = ("dataset", "make", "two_routes", "dataset.episodes=2")
 @pytest.mark.parametrize(
     ("limit", "words", "said"),
     [
-        ("-n 9", MADE, "the shell allows 9 open files; raise that with ulimit -n"),
+        ("-n 6", MADE, "the shell allows 6 open files; raise that with ulimit -n"),
         ("-v 600000", MADE, "the shell allows 0.6 GiB of memory, and what is imported takes 1.5;"),
     ],
 )
