@@ -246,6 +246,43 @@ def followed(page: Path, installed: Path, place: Path, files: int) -> str:
     return run("bash", "-ec", "\n".join([search, *commands]), cwd=place, path=installed)
 
 
+MISLED = """
+import json, shutil
+from pathlib import Path
+import pyarrow as pa, pyarrow.parquet as pq
+from trimtab.benchmarks.cli.main import run
+from trimtab.errors import TrimtabError
+
+
+def refused(*words):
+    try:
+        run(words)
+    except TrimtabError as error:
+        return str(error)
+    raise SystemExit(f"{words} is not refused")
+
+
+task = ["env=robotics/PointMaze-TwoRoutes-v0", "policy.hidden=[8]", "eval_episodes=1"]
+steps = ["algorithm=sac", "online_steps=60", "algorithm.warmup_steps=40", "out=other"]
+assert run(["train", *task, *steps]) == 0
+(note,) = json.loads(next(Path("other").rglob("result.json")).read_text())["spending"]["lines"]
+assert "warm-up takes 40 of 60 steps" in note, note
+
+folders = sorted(path.parent for path in Path("runs").rglob("result.json"))
+rows = folders[0] / "episodes.parquet"
+kept = rows.read_bytes()
+table = pq.read_table(rows)
+edited = pa.array([value + 100.5 for value in table["return"].to_pylist()])
+place = table.column_names.index("return")
+pq.write_table(table.set_column(place, table.schema.field(place), edited), rows)
+assert "its result recorded a mean return of" in refused("leaderboard", "runs=runs")
+rows.write_bytes(kept)
+shutil.rmtree(folders[0])
+assert run(["leaderboard", "runs=runs"]) == 0  # the seed that is missing is named
+"""
+"""Budgets that a warm-up eats, edited rows and a missing seed, after the commands of a page."""
+
+
 def test_a_suite_of_ones_own_is_planned_run_and_compared(
     installed: Path, root: Path, tmp_path: Path
 ) -> None:
@@ -257,6 +294,34 @@ def test_a_suite_of_ones_own_is_planned_run_and_compared(
     assert "paired by the 2 seeds" in sentence and "95 percent interval" in sentence
     table = (tmp_path / "table.tex").read_text()
     assert r"smoothed\_bc & " in table and table.count(r"\toprule") == 1
+    board = (tmp_path / "runs" / "suites" / "mine" / "leaderboard.md").read_text()
+    assert re.search(r"^\| smoothed_bc \| .* \| bc \| ", board, re.MULTILINE)  # a gain over bc
+    told = run(sys.executable, "-P", "-c", MISLED, cwd=tmp_path, path=installed)
+    assert re.search(r"Missing of the suite mine: \w+ seed 0\.", told)
+
+
+SPLIT = """
+import json
+from pathlib import Path
+from trimtab.benchmarks.cli.main import run
+from trimtab.errors import TrimtabError
+
+info = Path("arm/meta/info.json")
+splits = {"train": "0:8", "val": "8:40"}
+info.write_text(json.dumps({**json.loads(info.read_text()), "splits": splits}))
+words = ["algorithm=bc", "policy=gaussian", "policy.hidden=[8]", "offline_steps=5", "out=few"]
+assert run(["train", "dataset=./arm", "dataset.mask=train", "holdout=0.5", *words]) == 0
+(result,) = Path("few").rglob("result.json")
+held = json.loads(result.read_text())["held_out"]["episodes"]
+assert len(held) == 4 and set(held) < set(range(8)), held
+try:
+    run(["evaluate", "offline=true", f"run={result.parent}", "dataset=./arm"])
+except TrimtabError as error:
+    assert "reward" in str(error), error
+else:
+    raise SystemExit("data without rewards give a return")
+"""
+"""A split of LeRobot's is a mask, and its data, which have no rewards, give no return."""
 
 
 def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_path: Path) -> None:
@@ -266,6 +331,9 @@ def test_own_data_becomes_a_bundle_that_moves(installed: Path, root: Path, tmp_p
     assert "observes ['shoulder', 'elbow', 'shoulder_mark', 'elbow_mark'] ['rad', 'rad'" in told
     (distance,) = re.findall(r"the arm is ([\d.]+) rad from the mark", told)
     assert float(distance) < 0.15  # it began 1.3 away
+    assert "fits into a step" in told and "dpmsolver++" in told
+    told = run(sys.executable, "-P", "-c", SPLIT, cwd=tmp_path, path=installed)
+    assert "held-out action error" in told
 
 
 CLONED = """
