@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,19 @@ def test_a_rate_that_the_file_does_not_say(foreign: Any, tmp_path: Path) -> None
     foreign.lerobot(tmp_path / "x")
     info(fps=None)(tmp_path / "x")
     assert load(tmp_path / "x", control_rate=10.0).control_rate == 10.0
+
+
+@pytest.mark.parametrize("name", [b"gr\xf6sse", b"\xff", b"a\x80/\xfe"])
+def test_a_folder_whose_name_is_no_utf8(name: bytes, foreign: Any, tmp_path: Path) -> None:
+    format = get_format("lerobot")
+    foreign.lerobot(tmp_path / "x")
+    place = tmp_path / os.fsdecode(name)
+    place.parent.mkdir(exist_ok=True)
+    (tmp_path / "x").rename(place)
+    dataset = recognise(place).load(place)
+    assert format.save is not None
+    format.save(dataset, place.with_name(place.name + "-again"))
+    assert format.load(place.with_name(place.name + "-again")).content_hash == dataset.content_hash
 
 
 def test_our_own_folder_takes_no_rate(make_dataset: Any, tmp_path: Path) -> None:
