@@ -23,7 +23,7 @@ from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.naming import names_in
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes
+from trimtab.files import decoded, read_bytes
 
 __all__ = ["CONTRACT_FILE", "NO_TASK", "has_task", "spec_of_data"]
 
@@ -112,7 +112,7 @@ def _read(place: Path) -> dict[str, Any]:
     """
     try:
         # By the reader of settings, which knows 1e-3 for a number and refuses a key that is twice.
-        value: Any = OmegaConf.to_container(OmegaConf.create(read_bytes(place).decode("utf-8-sig")))
+        value: Any = OmegaConf.to_container(OmegaConf.create(decoded(read_bytes(place))))
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise TrimtabError(f"contract {place}: is no YAML ({yaml_fault(error)})") from error
     except (OSError, ValueError, RecursionError) as error:

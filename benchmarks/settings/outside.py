@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trimtab.benchmarks.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
-from trimtab.files import read_bytes
+from trimtab.files import decoded, read_bytes
 from trimtab.plugins import plugins
 
 __all__ = ["adopted", "check_placed", "folders_outside", "is_file_of_settings", "outside_file"]
@@ -89,7 +89,7 @@ def adopted(group: str, path: str, own: list[str]) -> str:
     found = plain_yaml(text, f"{group}={path}")
     if not isinstance(found, Mapping):
         raise TrimtabError(f"{group}={path}: must be a mapping, as the files of conf/{group}/ are")
-    plain = text.decode("utf-8-sig")  # Hydra looks for the first line behind no byte order mark
+    plain = decoded(text)  # Hydra looks for the first line behind no byte order mark
     if group in found:
         check_placed(f"{group}={path}: ", group, plain)
     place = _adopting(make=True)[0] / group / f"{file.stem}.yaml"

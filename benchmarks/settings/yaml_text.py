@@ -12,6 +12,7 @@ import yaml
 
 from trimtab.benchmarks.settings.words import yaml_fault
 from trimtab.errors import TrimtabError
+from trimtab.files import decoded
 
 __all__ = ["plain_yaml"]
 
@@ -48,14 +49,14 @@ def plain_yaml(text: bytes, name: str) -> Any:
     """Return what a YAML text of a user's own says.
 
     Args:
-        text: in UTF-8.
+        text: in UTF-8, or as its byte order mark says.
         name: what errors call it.
 
     Raises:
         TrimtabError: if it is no YAML, or a key is there twice.
     """
     try:
-        reader = _KeysOnce(text.decode())
+        reader = _KeysOnce(decoded(text))
         try:
             return reader.get_single_data()
         finally:

@@ -18,7 +18,7 @@ from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import assemble, contents_of
 from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.own import flag_ends, is_picture
+from trimtab.datasets.formats.own import check_continuous, flag_ends, is_picture
 from trimtab.datasets.io.zarr import Store, opened_store
 from trimtab.errors import TrimtabError
 
@@ -32,7 +32,7 @@ _ACTION = "action"
 _OBSERVATIONS = ("obs", "state")  # the first that is there is the observation
 _REWARDS = ("reward", "rewards")
 _ENDS = "meta/episode_ends"
-_NO_NUMBERS = "SUOMmV"  # kinds of types: texts, objects, times
+_NO_NUMBERS = "SUOMmVc["  # kinds of types: texts, objects, times, complex numbers, fields
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -45,7 +45,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     groups below ``data`` are left out. No final observation is stored: the last one stands in its
     place, and the episode says so. Rewards are zero unless stored, and every episode is truncated:
     a demonstration does not say that its task ended. Chunks that are not stored are the fill value,
-    as Zarr has it; where others of the array are stored, that is a doubt.
+    as Zarr has it, which is a doubt.
 
     Raises:
         TrimtabError: if anything is missing, damaged, of a wrong shape or version, or compressed in
@@ -78,6 +78,13 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 f"{_ADVICE}"
             )
     arrays = {name: a.reshape(len(a), -1) for name, a in arrays.items()}
+    check_continuous(arrays[_ACTION], f"{where}, key 'data/{_ACTION}'")
+    for name in _REWARDS:
+        if name in arrays and arrays[name].shape[1] != 1:
+            raise TrimtabError(
+                f"{where}, key 'data/{name}': {arrays[name].shape[1]} numbers a row; keep one, or "
+                "give the array another name"
+            )
     actions = arrays.pop(_ACTION)
     rewards = next((arrays.pop(name)[:, 0] for name in _REWARDS if name in arrays), None)
     chosen = next(([name] for name in _OBSERVATIONS if name in arrays), sorted(arrays))
@@ -102,16 +109,18 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 
 def _is_vector(name: str, shape: tuple[int, ...], letter: str) -> bool:
     """Return whether an array is read: a group below, a text or a picture is not."""
-    if name.count("/") or letter in _NO_NUMBERS:
+    if name.count("/") or letter in _NO_NUMBERS or not shape:
         return False
     return not is_picture(len(shape), floats=letter == "f")
 
 
 def _lost(store: Store, name: str) -> str:
-    """Return what is lost of an array some of whose chunks are not stored, or nothing."""
+    """Return what is lost of an array of which chunks are not stored, or nothing."""
     missing = store.missing(name)
-    if not 0 < missing.count < missing.whole:
+    if not missing.count:
         return ""
+    if missing.count == missing.whole:
+        return f"none of its {missing.whole} chunks is stored"
     return (
         f"{missing.count} of its {missing.whole} chunks are not stored, the first that of rows "
         f"{missing.rows[0]} to {missing.rows[1]}"
@@ -124,7 +133,8 @@ def _missing_chunks(store: Store, names: Iterable[str], where: str) -> Iterator[
     Raises:
         TrimtabError: if it is the ends of the episodes.
     """
-    if what := _lost(store, _ENDS):
+    ends = store.missing(_ENDS)  # without any, its fill value may be the one end
+    if ends.count < ends.whole and (what := _lost(store, _ENDS)):
         raise TrimtabError(f"{where}, key '{_ENDS}': {what}; {_ADVICE}")
     for name in names:
         if what := _lost(store, f"data/{name}"):

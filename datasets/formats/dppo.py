@@ -65,7 +65,12 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         logger.warning("%s: images are left out", where)
         recipe["left_out"] = [_IMAGES]
     lengths = arrays["traj_lengths"]
-    rows = len(arrays["states"]) if arrays["states"].ndim == 2 else -1
+    for key in ("states", "actions"):
+        if arrays[key].ndim != 2:
+            raise TrimtabError(
+                f"{where}, key '{key}': shape {arrays[key].shape} is not (N, D); {_ADVICE}"
+            )
+    rows = len(arrays["states"])
     if lengths.dtype.kind not in "iu" or lengths.ndim != 1 or (lengths < 1).any():
         raise TrimtabError(f"{where}, key 'traj_lengths': not whole numbers from 1 on; {_ADVICE}")
     if sum(lengths.tolist()) != rows:
@@ -81,12 +86,27 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         for index, flags in enumerate(np.split(terminals, np.cumsum(lengths)[:-1])):
             check_no_end_inside(flags, f"{where}, key 'terminals': episode {index}")
         arrays["terminals"] = terminals
+    _rescale(arrays, limits, where, limits_path)
+    return assemble(contents_of(path, list(_episodes(arrays)), None, recipe=recipe), hints)
+
+
+def _rescale(arrays: Arrays, limits: Arrays, where: str, limits_path: Path) -> None:
+    """Bring states and actions back to raw units.
+
+    Raises:
+        TrimtabError: if the limits do not fit them.
+    """
     for name, prefix in (("states", "obs"), ("actions", "action")):
         low, high = limits[f"{prefix}_min"], limits[f"{prefix}_max"]
         if not low.shape == high.shape == arrays[name].shape[1:]:
             raise TrimtabError(
                 f"dataset {limits_path}: '{prefix}_min' and '{prefix}_max' of shapes {low.shape} "
                 f"and {high.shape} for '{name}' of shape {arrays[name].shape}; {_ADVICE}"
+            )
+        if not (np.isfinite(low) & np.isfinite(high)).all():
+            raise TrimtabError(
+                f"dataset {limits_path}: NaN or infinity in '{prefix}_min' or '{prefix}_max'; put "
+                "the one that it was made with there"
             )
         if not (low <= high).all():
             raise TrimtabError(f"dataset {limits_path}: '{prefix}_min' exceeds '{prefix}_max'")
@@ -97,7 +117,6 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
                 f"{_LIMITS_FILE} to [-1, 1] cannot give; put the one that it was made with there"
             )
         arrays[name] = _raw(arrays[name], low, high)
-    return assemble(contents_of(path, list(_episodes(arrays)), None, recipe=recipe), hints)
 
 
 def _raw(

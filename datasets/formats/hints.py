@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Protocol, TypedDict, Unpack
 
 from trimtab.datasets.episodes import Dataset
+from trimtab.errors import TrimtabError
 
-__all__ = ["Hints", "Load"]
+__all__ = ["Hints", "Load", "wanted_keys"]
 
 
 class Hints(TypedDict, total=False):
@@ -40,3 +41,16 @@ class Load(Protocol):
     def __call__(self, path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         """Return the dataset in ``path``, checked."""
         ...
+
+
+def wanted_keys(hints: Hints, where: str) -> list[str]:
+    """Return the names that the hint ``keys`` has, in its order.
+
+    Raises:
+        TrimtabError: if it has one of them twice.
+    """
+    keys = [key.strip() for key in hints.get("keys", "").split(",") if key.strip()]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise TrimtabError(f"{where}: keys= has '{key}' twice; name each key once")
+    return keys

@@ -29,7 +29,7 @@ from trimtab.errors import TrimtabError
 
 __all__ = [
     "H5PY_ERRORS", "REOPEN", "VERSION", "check_opens", "child", "children", "in_blocks", "joined",
-    "opened", "read_array", "read_file", "root_names",
+    "noted_number", "opened", "read_array", "read_file", "root_names",
 ]  # fmt: skip
 
 VERSION = "v110"
@@ -191,6 +191,20 @@ def read_array(member: h5py.Group | h5py.Dataset, place: str) -> npt.NDArray[Any
             than the file can hold.
     """
     return np.asarray(_checked(member, place)[()])
+
+
+def noted_number(owner: h5py.Group, name: str, place: str) -> float | None:
+    """Return an attribute that is one number, or None where there is no such attribute.
+
+    Raises:
+        TrimtabError: if it is anything else.
+    """
+    if name not in owner.attrs:
+        return None
+    value = np.asarray(owner.attrs[name])
+    if value.size != 1 or value.dtype.kind not in "iuf":
+        raise TrimtabError(f"{place}, attribute '{name}': not one number; {_ADVICE}")
+    return float(value.item())
 
 
 def in_blocks(member: h5py.Group | h5py.Dataset, place: str) -> Blocks:

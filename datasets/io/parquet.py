@@ -107,7 +107,7 @@ class _Columns:
             if not path.is_file():  # a pipe would be waited for
                 raise ValueError("it is no regular file")
             size = path.stat().st_size
-            with pq.ParquetFile(path) as file:
+            with open(path, "rb") as raw, pq.ParquetFile(raw) as file:  # pyarrow's paths are UTF-8
                 self._metadata = file.metadata
                 self.names = list(file.schema_arrow.names)
                 fields = [field for field in file.schema_arrow if field.name in widths]
@@ -136,7 +136,11 @@ class _Columns:
     def read(self, name: str) -> Iterator[npt.NDArray[Any]]:
         """Yield a column's rows ``[n]`` or ``[n, width]``."""
         found = 0
-        with self._guarded(name), pq.ParquetFile(self.path, metadata=self._metadata) as file:
+        with (
+            self._guarded(name),
+            open(self.path, "rb") as raw,
+            pq.ParquetFile(raw, metadata=self._metadata) as file,
+        ):
             for group in range(file.num_row_groups):
                 table = file.read_row_group(group, [name], use_threads=False)
                 column = table.column(0).combine_chunks()

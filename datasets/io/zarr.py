@@ -10,10 +10,11 @@ import functools
 import json
 import lzma
 import math
+import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,8 @@ _FAULTS = (
 )  # fmt: skip
 _NUMCODECS = ("numcodecs", "multiprocessing.synchronize")  # and what it imports when it is used
 _CONSOLIDATED = ".zmetadata"
+_CHUNK = re.compile(r"\d+(\.\d+)*", re.ASCII)
+_NUMBERS = re.compile(r"(/\d+)+$", re.ASCII)
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -99,6 +102,15 @@ class Store:
                 f"{_ADVICE}"
             )
         for file in sorted(self._names):
+            name, _, chunk = file.rpartition("/")
+            if file.startswith(prefix) and _CHUNK.fullmatch(chunk) and name not in self:
+                # With "/" between the numbers, the description is in a folder above.
+                above = _NUMBERS.sub("", name)
+                if above not in self:
+                    raise TrimtabError(
+                        f"dataset {self.path}, key '{above}': its {end[1:]} is missing, and chunks "
+                        f"of it are there; {_ADVICE}"
+                    )
             below = file.removeprefix(prefix).removesuffix(end)
             if file == prefix + below + end:
                 describe = functools.partial(self._describe, prefix + below)
@@ -269,6 +281,13 @@ def _number(fill: Any) -> float:
     return float(fill) if isinstance(fill, str) else fill
 
 
+def _top(names: Sequence[str]) -> str:
+    """Return the folder in an archive in which the store lies, where the folder was packed."""
+    tops = {name.rpartition("/")[0] for name in names if name.rpartition("/")[2] == ".zgroup"}
+    top = min(tops, key=len, default="")
+    return f"{top}/" if top and all(one.startswith(f"{top}/") for one in tops - {top}) else ""
+
+
 @contextmanager
 def opened_store(path: Path) -> Iterator[Store]:
     """Open a folder or a zip of Zarr's version 2.
@@ -293,7 +312,10 @@ def opened_store(path: Path) -> Iterator[Store]:
                     raise ValueError("it claims more bytes than the file can hold")
                 return archive.read(name)
 
-            yield Store(path, frozenset(archive.namelist()), read)
+            held = archive.namelist()
+            top = _top(held)
+            below = frozenset(n.removeprefix(top) for n in held if n.startswith(top))
+            yield Store(path, below, lambda name: read(top + name))
     except TrimtabError:
         raise
     except _FAULTS as error:

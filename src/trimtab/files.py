@@ -277,6 +277,15 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
+def decoded(data: bytes) -> str:
+    """Return the text of a file of settings: in UTF-8, or as its byte order mark says.
+
+    Raises:
+        UnicodeDecodeError: if it is no such text.
+    """
+    return data.decode(json.detect_encoding(data))
+
+
 def read_json(path: str | Path, what: str) -> Any:
     """Return the JSON value in ``path``; ``what`` names it in errors.
 
@@ -284,7 +293,7 @@ def read_json(path: str | Path, what: str) -> Any:
         TrimtabError: if the file is missing, unreadable, too large or not JSON.
     """
     try:
-        return json.loads(read_bytes(path, MOST_JSON).decode("utf-8-sig"))
+        return json.loads(decoded(read_bytes(path, MOST_JSON)))
     except TrimtabError as error:
         raise TrimtabError(f"{what}: {error}") from error
     except FileNotFoundError as error:

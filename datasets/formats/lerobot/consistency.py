@@ -6,6 +6,7 @@ instead: the frames can be used where it is known how far apart they are.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,13 @@ from trimtab.datasets.io.parquet import Table
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 
-__all__ = ["check_columns", "check_ends", "check_metadata", "episode_slices", "time_findings"]
+__all__ = [
+    "check_columns", "check_ends", "check_files", "check_metadata", "episode_slices",
+    "time_findings",
+]  # fmt: skip
 
+_FILE = re.compile(r"chunk-(\d+)/(?:file-|episode_)(\d+)\.parquet", re.ASCII)
+_PLACES = ("data/chunk_index", "data/file_index")
 _KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floats"}
 _TOLERANCE = 1e-4  # seconds, LeRobot's own; less where frames are close
 _SHARE = 0.01  # of the time between two frames
@@ -92,6 +98,44 @@ def episode_slices(arrays: Arrays, info: Mapping[str, Any], where: str) -> list[
         raise TrimtabError(f"{where}: it has no frames; {_ADVICE}")
     _check_frame_numbers(arrays, slices, where)
     return slices
+
+
+def check_files(
+    files: Sequence[Path], rows: Sequence[int], arrays: Arrays, path: Path, major: int
+) -> None:
+    """Check that the rows of each file are of the episodes that it is said to hold.
+
+    In version 2 its name says the one episode, later ``meta/`` says the file of each.
+
+    Args:
+        files: in the order in which they were read.
+        rows: number of rows of each.
+        arrays: of the frames, as they were read.
+        path: the folder.
+        major: see :func:`read_info`.
+
+    Raises:
+        TrimtabError: if another one is in it.
+    """
+    numbers = _numbers(arrays["episode_index"], f"dataset {path}, key 'episode_index'")
+    stops = np.cumsum(rows).tolist()
+    table = episode_table(path, major)
+    for file, begin, stop in zip(files, [0, *stops], stops, strict=False):
+        match = _FILE.search(file.as_posix())
+        chunk, number = (int(match[1]), int(match[2])) if match else (0, 0)
+        if major == 2:
+            fit = numbers[begin:stop] == number
+        elif {"episode_index", *_PLACES} <= table.keys():
+            here = (table[_PLACES[0]] == chunk) & (table[_PLACES[1]] == number)
+            fit = np.isin(numbers[begin:stop], table["episode_index"][here])
+        else:
+            return
+        if not fit.all():
+            said = "its name" if major == 2 else "meta/"
+            raise TrimtabError(
+                f"dataset {file}: it has rows of episode_index "
+                f"{numbers[begin + int(np.argmin(fit))]}, which {said} contradicts; {_ADVICE}"
+            )
 
 
 def _slices(numbers: npt.NDArray[np.int64]) -> list[slice]:
@@ -190,6 +234,8 @@ def check_metadata(
     """
     _check_episodes(episode_table(path, info["major"]), arrays, slices, f"dataset {path}/meta")
     tasks = task_numbers(path, info["major"])
+    if tasks is None and info.get("total_tasks"):
+        tasks = np.arange(info["total_tasks"])
     if tasks is not None:
         _check_tasks(tasks, info, arrays, f"dataset {path}/meta")
     place = path / "meta" / "stats.json"

@@ -25,6 +25,7 @@ from trimtab.datasets.formats.lerobot.cameras import advice, chosen_cameras
 from trimtab.datasets.formats.lerobot.consistency import (
     check_columns,
     check_ends,
+    check_files,
     check_metadata,
     episode_slices,
     time_findings,
@@ -53,7 +54,15 @@ from trimtab.datasets.formats.lerobot.writer import (
     save,
 )
 from trimtab.datasets.formats.naming import NAMES
-from trimtab.datasets.formats.own import Own, flag_ends, flags_of, need, no_reward, parse
+from trimtab.datasets.formats.own import (
+    Own,
+    check_continuous,
+    flag_ends,
+    flags_of,
+    need,
+    no_reward,
+    parse,
+)
 from trimtab.datasets.io.parquet import read_table
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
@@ -105,13 +114,16 @@ def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
     if left_out:
         names = ", ".join(left_out)
         logger.warning("%s: left out, as not vectors: %s%s", where, names, advice(info, left_out))
-    table = read_table(data_files(path, info["major"], where), widths, path)
+    files = data_files(path, info["major"], where)
+    table = read_table(files, widths, path)
     arrays = table.columns
     need(arrays, ("episode_index", ACTION), where)
     check_columns(table, info, widths, where)
+    check_continuous(_matrix(arrays[ACTION]), f"{where}, key '{ACTION}'")
     for name in (DONE, TERMINATED, TRUNCATED, SUCCESS):
         if name in arrays:
             arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
+    check_files(files, table.rows, arrays, path, info["major"])
     slices = episode_slices(arrays, info, where)
     check_metadata(path, info, arrays, slices, widths)
     numbers = [int(arrays["episode_index"][rows.start]) for rows in slices]
@@ -226,7 +238,7 @@ def _recognises(path: Path) -> bool:
     try:
         info = read_json(path / "meta" / "info.json", "dataset")
     except TrimtabError:
-        return False
+        return (path / "meta" / "info.json").is_file()  # reading it says what is wrong
     return isinstance(info, dict) and bool({"codebase_version", "features"} & info.keys())
 
 

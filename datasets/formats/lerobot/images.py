@@ -77,7 +77,7 @@ def _stored_images(file: Path, name: str, where: str) -> Mapping[str, npt.NDArra
 
 @contextmanager
 def _images_of(file: str, name: str, where: str) -> Iterator[Read]:
-    with pq.ParquetFile(file) as table:
+    with open(file, "rb") as raw, pq.ParquetFile(raw) as table:
         if name not in table.schema_arrow.names:
             raise TrimtabError(f"{where}: missing; {_ADVICE}")
         column = table.read([name], use_threads=False).column(0)

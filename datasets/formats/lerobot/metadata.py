@@ -27,7 +27,10 @@ _FILES = {2: "data/chunk-*/episode_*.parquet", 3: "data/chunk-*/file-*.parquet"}
 _VERSION = re.compile(r"v?(\d)\.\d+", re.ASCII)
 _RANGE = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 _MOST_NUMBERS = 1 << 20  # in one row of one feature
-_EPISODE_COLUMNS = ("episode_index", "length", "dataset_from_index", "dataset_to_index")
+_EPISODE_COLUMNS = (
+    "episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index",
+    "data/file_index",
+)  # fmt: skip
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -134,8 +137,8 @@ def _count(names: Any) -> int | None:
 def episode_table(path: Path, major: int) -> Arrays:
     """Return what ``meta/`` says of each episode, by column; nothing where it says nothing.
 
-    Columns: ``episode_index``, ``length``, and in v3.0 ``dataset_from_index`` and
-    ``dataset_to_index``, as far as they are there.
+    Columns: ``episode_index``, ``length``, and in v3.0 ``dataset_from_index``,
+    ``dataset_to_index``, ``data/chunk_index`` and ``data/file_index``, as far as they are there.
 
     Raises:
         TrimtabError: if it is damaged.

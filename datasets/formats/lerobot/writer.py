@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -201,25 +202,23 @@ def _write_frames(
     schema = _schema(_frames(dataset, 0, readers))
     number, used, writer = -1, 0, None
     each: list[npt.NDArray[Any]] = []
-    try:
+    with ExitStack() as files:  # the one that is written now
         for group in _groups(_frames(dataset, index, readers) for index in range(len(dataset))):
             columns = [np.concatenate([arrays[name] for arrays in group]) for name in group[0]]
             size = sum(column.nbytes for column in columns)
             if writer is None or used + size > most:
-                if writer is not None:
-                    writer.close()
+                files.close()
                 number, used = number + 1, 0
                 chunk, file = divmod(number, _CHUNK_FILES)
                 place = folder / _DATA_PATH.format(chunk_index=chunk, file_index=file)
                 place.parent.mkdir(parents=True, exist_ok=True)
-                writer = pq.ParquetWriter(place, schema, compression="snappy")
+                raw = files.enter_context(open(place, "wb"))  # pyarrow's paths are UTF-8
+                writer = pq.ParquetWriter(raw, schema, compression="snappy")
+                files.callback(writer.close)
             writer.write_table(pa.table(list(map(_column, columns)), schema=schema))
             used += size
             places += [divmod(number, _CHUNK_FILES)] * len(group)
             each += [_statistics(_side_by_side(arrays)) for arrays in group]
-    finally:
-        if writer is not None:
-            writer.close()
     return places, np.stack(each)
 
 
@@ -383,7 +382,8 @@ def _json(values: Mapping[str, Any]) -> str:
 
 def _write_table(path: Path, table: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path, compression="snappy")
+    with open(path, "wb") as file:
+        pq.write_table(table, file, compression="snappy")
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -126,6 +126,8 @@ def action_limits(
     try:
         if space["type"] != "Box":
             raise ValueError(f"a {space['type']} space")
+        if not str(space.get("dtype", "float32")).startswith("float"):
+            raise ValueError(f"a Box of {space['dtype']}")
         low, high = (np.asarray(space[key], dtype=np.float64) for key in ("low", "high"))
         if low.ndim != 1 or high.shape != low.shape:
             raise ValueError(f"limits of shapes {low.shape} and {high.shape}")

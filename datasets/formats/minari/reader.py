@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from trimtab.datasets.episodes import Episode, EpisodesOnAccess
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, loads
-from trimtab.datasets.formats.hints import Hints
+from trimtab.datasets.formats.hints import Hints, wanted_keys
 from trimtab.datasets.formats.minari.metadata import (
     DATA_FILE,
     METADATA_FILE,
@@ -27,7 +27,15 @@ from trimtab.datasets.formats.minari.metadata import (
 from trimtab.datasets.formats.minari.spaces import Part
 from trimtab.datasets.formats.naming import NAMES, numbered
 from trimtab.datasets.formats.own import check_no_end_inside, flags_of
-from trimtab.datasets.io.hdf5 import REOPEN, child, children, opened, read_array, read_file
+from trimtab.datasets.io.hdf5 import (
+    REOPEN,
+    child,
+    children,
+    noted_number,
+    opened,
+    read_array,
+    read_file,
+)
 from trimtab.datasets.io.sandbox import Read, Received
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
@@ -69,7 +77,7 @@ def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         "recipe": dict(metadata.get("trimtab_recipe") or {}),
         "fingerprint": metadata.get("trimtab_fingerprint"),
     }
-    order, left_out = _chosen(metadata, hints.get("keys", ""), f"dataset {path}")
+    order, left_out = _chosen(metadata, wanted_keys(hints, f"dataset {path}"), f"dataset {path}")
     if left_out:
         fields["recipe"]["left_out"] = left_out
     if "trimtab_recipe" not in metadata and order != [""]:
@@ -90,12 +98,13 @@ def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
 load = loads(open_folder)
 
 
-def _chosen(metadata: Mapping[str, Any], keys: str, where: str) -> tuple[list[str], list[str]]:
+def _chosen(
+    metadata: Mapping[str, Any], wanted: list[str], where: str
+) -> tuple[list[str], list[str]]:
     """Return the paths of the observation's parts, as they are wanted, and of what is no vector."""
     parts = observation_parts(metadata, where) or [Part("", ())]
     there = [part.path for part in parts if part.vector]
     left_out = [part.path or "observations" for part in parts if not part.vector]
-    wanted = [key.strip() for key in keys.split(",") if key.strip()]
     unknown = [key for key in wanted if key not in there]
     if unknown:
         vectors = f"there are {', '.join(there)}" if there != [""] else "it is one vector"
@@ -170,6 +179,13 @@ def _read_episodes(
                     f"{where}: {len(file)} episodes, but {METADATA_FILE} says "
                     f"{metadata['total_episodes']}; {_ADVICE}"
                 )
+            for name in ("total_episodes", "total_steps"):  # as Minari before 0.5 noted them
+                noted = noted_number(file, name, where)
+                if noted not in (None, metadata[name]):
+                    raise TrimtabError(
+                        f"{where}, attribute '{name}': {noted:g}, but {METADATA_FILE} says "
+                        f"{metadata[name]}; {_ADVICE}"
+                    )
             for index in part[first : first + REOPEN]:
                 yield _read_episode(file, index, metadata, parts, order, where)
 
@@ -280,12 +296,13 @@ def _check_noted(group: h5py.Group, index: int, rewards: npt.NDArray[Any], place
     if rewards.ndim != 1:
         raise TrimtabError(f"{place}, key 'rewards': shape {rewards.shape} is not (T,); {_ADVICE}")
     for name, wanted in (("id", index), ("total_steps", len(rewards))):
-        noted = group.attrs.get(name, wanted)
-        if noted != wanted:
-            raise TrimtabError(f"{place}: its {name} is {noted}, expected {wanted}; {_ADVICE}")
+        noted = noted_number(group, name, place)
+        if noted not in (None, wanted):
+            raise TrimtabError(f"{place}: its {name} is {noted:g}, expected {wanted}; {_ADVICE}")
     numbers = rewards.astype(np.float64)
-    noted, total = group.attrs.get("rewards_sum", numbers.sum()), numbers.sum()
-    if abs(noted - total) > _ROUNDING * np.abs(numbers).sum() + 1e-6:
+    noted, total = noted_number(group, "rewards_sum", place), numbers.sum()
+    near = noted is None or abs(noted - total) <= _ROUNDING * np.abs(numbers).sum() + 1e-6
+    if np.isfinite(total) and not near:
         raise TrimtabError(
             f"{place}: its rewards_sum is {noted:g}, but the rewards' sum is {total:g}; {_ADVICE}"
         )

@@ -103,6 +103,9 @@ def parts_of(space: Mapping[str, Any], where: str, path: str = "", depth: int = 
 
 def _box(space: Mapping[str, Any], path: str) -> Part:
     shape = tuple(int(size) for size in space["shape"])
+    for key in ("low", "high"):
+        if (limits := np.shape(space.get(key, 0))) not in ((), shape):
+            raise ValueError(f"'{key}' of shape {limits} for numbers of shape {shape}")
     picture = is_picture(len(shape) + 1, floats=str(space["dtype"]).startswith("float"))
     return Part(path, shape, vector=not picture and _fits(math.prod(shape)))
 

@@ -58,6 +58,7 @@ _Rows = Callable[[Episode], npt.NDArray[Any]]
 _REQUIRED = ("observations", "actions", "terminals")
 _INFOS = ("qpos", "qvel", "button_states")  # what OGBench itself reads beside the required ones
 _LOADED = ("next_observations", "valids")
+_KNOWN = frozenset({*_REQUIRED, *_INFOS, *_LOADED, "rewards", "masks"})
 _TEXT = "trimtab"
 _OWN_INFO = "trimtab_info/"
 _FLAGS = ("trimtab_terminations", "trimtab_truncations")
@@ -129,7 +130,10 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 
 def _load_one(path: Path, env: str) -> tuple[Dataset, Own | None]:
     where = f"dataset {path}"
-    arrays = read_npz(path)
+    left_out = sorted(name for name in array_names(path) if not _is_read(name))
+    if left_out:
+        logger.warning("%s: left out, as no arrays of OGBench: %s", where, ", ".join(left_out))
+    arrays = read_npz(path, _is_read)
     need(arrays, _REQUIRED, where)
     loaded = [name for name in _LOADED if name in arrays]
     if loaded:
@@ -163,7 +167,12 @@ def _load_one(path: Path, env: str) -> tuple[Dataset, Own | None]:
             arrays["rewards"] = parts.sum(axis=1) - parts.shape[1]
             solved = parts.all(axis=1)
     episodes = list(_episodes(arrays, own, solved))
-    return assemble(contents_of(path, episodes, own, recipe=recipe), {}), own
+    contents = contents_of(path, episodes, own, left_out=left_out, recipe=recipe)
+    return assemble(contents, {}), own
+
+
+def _is_read(name: str) -> bool:
+    return name in _KNOWN or name.startswith(_TEXT)
 
 
 def _episodes(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from trimtab.datasets.episodes import Episode
 from trimtab.datasets.formats.contents import LazyEpisodes
 from trimtab.datasets.formats.own import (
+    check_continuous,
     check_no_end_inside,
     flag_ends,
     flags_of,
@@ -74,7 +75,7 @@ def _described(demo: Arrays, group: str, keys: Sequence[str]) -> dict[str, tuple
 def stranger_episodes(
     demos: Sequence[Arrays],
     names: Sequence[str],
-    samples: Sequence[int | None],
+    samples: Sequence[float | None],
     keys: Sequence[str],
     where: str,
 ) -> LazyEpisodes:
@@ -103,6 +104,7 @@ def stranger_episodes(
         demo, place = demos[index], f"{where}: {names[index]}"
         observations = vectors(demo, "obs", keys, place)
         need(demo, ("actions",), place)
+        check_continuous(demo["actions"], f"{place}, key 'actions'")
         if observations is None or not len(observations):
             raise TrimtabError(
                 f"{place}: it has no vectors in 'obs', and pictures are not read; {_ADVICE}"
@@ -150,14 +152,14 @@ def _text(part: tuple[int, str] | None) -> str:
     return "missing" if part is None else f"{part[0]} {part[1]}"
 
 
-def _check_lengths(demo: Arrays, steps: int, samples: int | None, place: str) -> None:
+def _check_lengths(demo: Arrays, steps: int, samples: float | None, place: str) -> None:
     rows = {name: demo[name] for name in ("actions", "rewards", "dones", STATES) if name in demo}
-    stated = {name: _rows(array) for name, array in rows.items()}
+    stated: dict[str, float] = {name: _rows(array) for name, array in rows.items()}
     stated |= {"num_samples": samples} if samples is not None else {}
     for name, count in stated.items():
         if count != steps:
             raise TrimtabError(
-                f"{place}, key '{name}': of {count} steps, the observations of {steps}; {_ADVICE}"
+                f"{place}, key '{name}': of {count:g} steps, the observations of {steps}; {_ADVICE}"
             )
 
 
@@ -181,7 +183,7 @@ def _check_following(demo: Arrays, keys: Sequence[str], place: str) -> None:
                 f"{place}, key 'next_obs/{key}': shape {then.shape}, but {now.shape} in 'obs'; "
                 f"{_ADVICE}"
             )
-        near = np.isclose(now[1:], then[:-1], _RELATIVE, _ABSOLUTE)
+        near = np.isclose(now[1:], then[:-1], _RELATIVE, _ABSOLUTE, equal_nan=True)
         same = near.reshape(len(near), now[0].size).all(axis=1)
         if not same.all():
             raise TrimtabError(
@@ -190,7 +192,7 @@ def _check_following(demo: Arrays, keys: Sequence[str], place: str) -> None:
             )
 
 
-def check_total(demos: Sequence[Arrays], total: int | None, where: str) -> None:
+def check_total(demos: Sequence[Arrays], total: float | None, where: str) -> None:
     """Check the number of steps that a file states for all demonstrations.
 
     Raises:
@@ -199,7 +201,7 @@ def check_total(demos: Sequence[Arrays], total: int | None, where: str) -> None:
     steps = sum(_rows(demo["actions"]) for demo in demos if "actions" in demo)
     if total not in (None, steps):
         raise TrimtabError(
-            f"{where}, attribute 'total' of 'data': {total} steps, but the {len(demos)} "
+            f"{where}, attribute 'total' of 'data': {total:g} steps, but the {len(demos)} "
             f"demonstrations have {steps}; correct it if some were removed, or fetch a fresh copy"
         )
 

@@ -22,7 +22,7 @@ from trimtab.datasets.episodes import Dataset, Episode, validate
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
 from trimtab.datasets.formats.findings import Finding
-from trimtab.datasets.formats.hints import Hints
+from trimtab.datasets.formats.hints import Hints, wanted_keys
 from trimtab.datasets.formats.own import (
     Own,
     check_replaceable,
@@ -44,6 +44,7 @@ from trimtab.datasets.io.hdf5 import (
     REOPEN,
     child,
     children,
+    noted_number,
     opened,
     read_array,
     read_file,
@@ -99,7 +100,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     if own is not None:
         episodes = _own_episodes(demos, own, where)
     else:
-        keys = [key.strip() for key in hints.get("keys", "").split(",") if key.strip()]
+        keys = wanted_keys(hints, where)
         if not values["images"]:
             check_not_raw(demos, where)
         check_total(demos, values["total"], where)
@@ -130,18 +131,13 @@ def _read(file: h5py.File, path: str, where: str) -> Read:
         "demos": demos,
         "images": [],
         "samples": [],
-        "total": _whole(data.attrs.get("total")),
-        "env_args": _env_args(data),
+        "total": noted_number(data, "total", f"{where}, key 'data'"),
+        "env_args": _env_args(data, findings),
         "masks": masks,
         "findings": [vars(finding) for finding in findings],
     }
     file.close()
     return values, _arrays(Path(path), demos, values, where)
-
-
-def _whole(value: Any) -> int | None:
-    """Return an attribute that is a whole number."""
-    return int(value) if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "iu" else None
 
 
 def _arrays(
@@ -162,7 +158,7 @@ def _arrays(
                 group = child(data, demo, where)
                 if not isinstance(group, h5py.Group):
                     raise TrimtabError(f"{place}: not a group; {_ADVICE}")
-                values["samples"].append(_whole(group.attrs.get("num_samples")))
+                values["samples"].append(noted_number(group, "num_samples", place))
                 for name, member in _wanted(group, None if ours is None else ours.get(demo), place):
                     if member.dtype.kind in "biuf" and (_OWN in name or len(member.shape) <= 2):
                         yield f"{index}/{name}", read_array(member, f"{place}, key '{name}'")
@@ -198,15 +194,22 @@ def _wanted(
                 yield f"{name}/{below}", member
 
 
-def _env_args(data: h5py.Group) -> dict[str, Any]:
-    """Return the environment that the file names; an empty one where it names none."""
+def _env_args(data: h5py.Group, findings: list[Finding]) -> dict[str, Any]:
+    """Return the environment that the file names; an empty one where it names none.
+
+    Where it cannot be read, that is added to the findings.
+    """
     try:
         text = data.attrs.get("env_args", "{}")
-        values = json.loads(text) if isinstance(text, str | bytes) else {}
+        values = json.loads(text) if isinstance(text, str | bytes) else None
         json.dumps(values, allow_nan=False)
     except (ValueError, RecursionError):
-        return {}
-    return values if isinstance(values, dict) else {}
+        values = None
+    if isinstance(values, dict):
+        return values
+    fault = "not a JSON object, so the task is unknown; name it with env="
+    findings.append(Finding("warning", "unknown-task", "attribute 'env_args' of 'data'", fault))
+    return {}
 
 
 def _masks(

@@ -186,17 +186,21 @@ def test_a_task_that_waits_is_said_to(
 # ---- wrong families ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("after", [21, 25, 29])
 def test_a_task_that_truncates_inside_the_horizon_is_taken_by_all_alike(
-    toys: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert said(capfd, "check", "env=toys/Truncates")[0] == 0
+    after: int, toys: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(toys.Truncates, "after", after)
+    code, lines = said(capfd, "check", "env=toys/Truncates")  # of 20 steps, elsewhere too
+    assert code == 0, lines
     result = train({"env": "toys/Truncates", "algorithm": "sac", "algorithm.hidden": [8],
                     "algorithm.warmup_steps": 40, "online_steps": 60, "eval_episodes": 2,
                     "out": str(tmp_path)})  # fmt: skip
     rows = pq.read_table(result.folder / "episodes.parquet").to_pylist()
-    assert [row["length"] for row in rows] == [25, 25]
+    assert [row["length"] for row in rows] == [after, after]
     scores = evaluate(result.folder, episodes=2)
-    assert [one.length for one in scores.episodes] == [25, 25]
+    assert [one.length for one in scores.episodes] == [after, after]
 
 
 def test_gymnasiums_own_limit_inside_the_horizon(

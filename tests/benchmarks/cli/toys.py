@@ -247,8 +247,10 @@ class NoInfo(Right):
 
 
 class Truncates(Right):
+    after = 25
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.left = 25
+        self.left = self.after
         return super().reset(seed=seed)
 
     def step(self, action: Any) -> Any:

@@ -119,9 +119,10 @@ def test_a_method_of_one_s_own_that_names_no_paper_adapts_none(
     assert "named" in found and "nameless" not in found and "mdpo_sac" in found
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 @pytest.mark.parametrize("group", ["algorithm", "policy", "dataset"])
 def test_a_file_with_a_byte_order_mark_is_read_as_without(
-    group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    group: str, encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outside, "_made", [])
     texts = {
@@ -129,7 +130,7 @@ def test_a_file_with_a_byte_order_mark_is_read_as_without(
         "policy": "_target_: trimtab.policies.kinds.gaussian.GaussianPolicy\n",
         "dataset": "id: me/mine-v0\nepisodes: 3\n",
     }
-    (tmp_path / "marked.yaml").write_text(texts[group], encoding="utf-8-sig")
+    (tmp_path / "marked.yaml").write_text(texts[group], encoding=encoding)
     (tmp_path / "plain.yaml").write_text(texts[group], encoding="utf-8")
     for name in ("marked", "plain"):
         outside.adopted(group, str(tmp_path / f"{name}.yaml"), [])

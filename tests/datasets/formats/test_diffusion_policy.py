@@ -41,6 +41,58 @@ def test_a_lost_chunk_is_told_and_found(
         assert found.level == "warning" and re.search(where, f"{found.where}: {found.message}")
 
 
+@pytest.mark.parametrize("lost", ["action", "state", "n_contacts"])
+def test_an_array_that_is_lost_is_told(lost: str, foreign: Any, tmp_path: Path) -> None:
+    """All of its chunks, or its description alone, which would leave it out."""
+    foreign.diffusion_policy(tmp_path / "x")
+    folder = tmp_path / "x/data" / lost
+    description = (folder / ".zarray").read_text()
+    (folder / ".zarray").unlink()
+    with pytest.raises(TrimtabError, match=f"key 'data/{lost}': its .zarray is missing"):
+        recognise(tmp_path / "x").load(tmp_path / "x")
+    for file in folder.iterdir():
+        file.unlink()
+    (folder / ".zarray").write_text(description)
+    dataset = recognise(tmp_path / "x").load(tmp_path / "x")
+    (found,) = (f for f in check(dataset) if f.code == "missing-chunk")
+    assert found.where == f"key 'data/{lost}'" and "none of its" in found.message
+
+
+@pytest.mark.parametrize("top", ["", "top/x.zarr", "x.zarr"])
+@pytest.mark.parametrize("separator", [".", "/"])
+def test_a_folder_may_be_packed_with_its_name(
+    top: str, separator: str, foreign: Any, tmp_path: Path
+) -> None:
+    arrays = foreign.diffusion_policy(tmp_path / "in" / top, dimension_separator=separator)
+    shutil.make_archive(str(tmp_path / "y"), "zip", tmp_path / "in")
+    dataset = recognise(tmp_path / "y.zip").load(tmp_path / "y.zip")
+    foreign.equal(dataset.episodes[0].observations[:3], arrays["observations"][:3])
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("data/reward", np.ones((5, 3)), "'data/reward': 3 numbers a row; keep one"),
+        ("data/action", np.zeros((5, 2), int), "'data/action': discrete actions"),
+        ("meta/episode_ends", np.array([3, 2]), "'meta/episode_ends': not growing whole"),
+        (
+            "meta/episode_ends",
+            np.array([3, 3, 5]),
+            "'meta/episode_ends': not growing whole",
+        ),
+        ("meta/episode_ends", np.array([3, 4]), "expected 4 rows"),
+    ],
+)
+def test_arrays_that_contradict_are_refused(
+    name: str, array: Any, message: str, foreign: Any, tmp_path: Path
+) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    shutil.rmtree(tmp_path / "x" / name, ignore_errors=True)
+    foreign.zarr_array(tmp_path / "x" / name, array, array.shape, None, bytes)
+    with pytest.raises(TrimtabError, match=message):
+        recognise(tmp_path / "x").load(tmp_path / "x")
+
+
 def test_lost_ends_are_refused(foreign: Any, tmp_path: Path) -> None:
     foreign.diffusion_policy(tmp_path / "x")
     ends = tmp_path / "x/meta/episode_ends"
@@ -54,7 +106,7 @@ def test_lost_ends_are_refused(foreign: Any, tmp_path: Path) -> None:
         (ends / chunk).write_bytes(data)
 
 
-@pytest.mark.parametrize("dtype", ["<U4", "|S3", "|O", "<M8[ns]"])
+@pytest.mark.parametrize("dtype", ["<U4", "|S3", "|O", "<M8[ns]", "<c16"])
 def test_a_text_beside_the_numbers_is_left_out(
     dtype: str, foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,12 @@ REFUSED: list[tuple[Change, str]] = [
     (episodes(dataset_from_index=[0, 2]), "episode 1 has 'dataset_from_index' 2, its frames say 3"),
     (episodes(dataset_to_index=[3, 9]), "episode 1 has 'dataset_to_index' 9, its frames say 5"),
     (tasks(1), "task_index 0 of episode 0 is not listed"),
+    (column("task_index", [0, 0, 0, 3, 3]), "task_index 3 of episode 1 is not listed"),
+    (episodes(**{"data/chunk_index": [0, 0], "data/file_index": [0, 0]}), "file-001.parquet: it "
+     "has rows of episode_index 1, which meta/ contradicts"),
+    (episodes(**{"data/chunk_index": [1, 0], "data/file_index": [0, 1]}), "file-000.parquet: it "
+     "has rows of episode_index 0, which meta/ contradicts"),
+    (lambda path: (path / "meta/info.json").write_text("{") and None, "is not readable JSON"),
     (tasks(0, 1), "2 tasks are listed, but info.json says 1"),
     (tasks(0, 0), "task_index 0 is listed twice"),
     (statistics(action={"mean": [0, 0, 0]}), "'action': 'mean' has 3 numbers, the feature has 2"),
@@ -179,6 +186,45 @@ def test_two_point_one_has_its_tables_in_json(foreign: Any, tmp_path: Path) -> N
             load(path)
 
 
+@pytest.mark.parametrize(
+    "names, said",
+    [
+        (
+            ("episode_000001", "episode_000005"),
+            "episode_000005.parquet: it has rows of episode_ind",
+        ),
+        (
+            ("episode_000000", "episode_000002"),
+            "episode_000002.parquet: it has rows of episode_ind",
+        ),
+    ],
+)
+def test_a_file_s_name_says_its_episode(
+    names: tuple[str, str], said: str, foreign: Any, tmp_path: Path
+) -> None:
+    foreign.lerobot(tmp_path / "x", "v2.1")
+    old, new = (tmp_path / f"x/data/chunk-000/{name}.parquet" for name in names)
+    old.rename(new)
+    with pytest.raises(TrimtabError, match=f"{said}.*, which its name contradicts"):
+        load(tmp_path / "x")
+
+
+def test_discrete_actions_are_named(foreign: Any, tmp_path: Path) -> None:
+    foreign.lerobot(tmp_path / "x", action=np.zeros((5, 2), np.int64))
+    with pytest.raises(TrimtabError, match="key 'action': discrete actions"):
+        load(tmp_path / "x")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_says_how_a_text_is_read(
+    encoding: str, foreign: Any, tmp_path: Path
+) -> None:
+    foreign.lerobot(tmp_path / "x")
+    place = tmp_path / "x/meta/info.json"
+    place.write_text(place.read_text(), encoding=encoding)
+    assert recognise(tmp_path / "x").load(tmp_path / "x").num_steps == 5
+
+
 ACCEPTED: list[Change] = [
     column("index", [10, 11, 12, 20, 21]),  # of a merged folder
     column("frame_index", None),
@@ -194,6 +240,7 @@ ACCEPTED: list[Change] = [
     info(codebase_version="3.0"),
     info(fps=10.0),
     episodes(),
+    episodes(**{"data/chunk_index": [0, 0], "data/file_index": [0, 1]}),
     tasks(0),
     statistics(action={"mean": [0, 0], "count": [5]}, gone={"mean": 1}),
 ]
@@ -253,6 +300,19 @@ def test_a_rate_that_the_file_does_not_say(foreign: Any, tmp_path: Path) -> None
     foreign.lerobot(tmp_path / "x")
     info(fps=None)(tmp_path / "x")
     assert load(tmp_path / "x", control_rate=10.0).control_rate == 10.0
+
+
+@pytest.mark.parametrize("name", [b"gr\xf6sse", b"\xff", b"a\x80/\xfe"])
+def test_a_folder_whose_name_is_no_utf8(name: bytes, foreign: Any, tmp_path: Path) -> None:
+    format = get_format("lerobot")
+    foreign.lerobot(tmp_path / "x")
+    place = tmp_path / os.fsdecode(name)
+    place.parent.mkdir(exist_ok=True)
+    (tmp_path / "x").rename(place)
+    dataset = recognise(place).load(place)
+    assert format.save is not None
+    format.save(dataset, place.with_name(place.name + "-again"))
+    assert format.load(place.with_name(place.name + "-again")).content_hash == dataset.content_hash
 
 
 def test_our_own_folder_takes_no_rate(make_dataset: Any, tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def make_group(file: h5py.File) -> None:
     file["episode_1/rewards/x"] = [1.0]
 
 
-def set_steps(file: h5py.File) -> None:
-    file["episode_1"].attrs["total_steps"] = 9
+def note(place: str, **values: Any) -> Callable[[h5py.File], None]:
+    return lambda file: file[place].attrs.update(values)
 
 
 # Episode 1 has one step, three observation and two action dimensions.
@@ -113,7 +113,13 @@ BROKEN_FILES: list[tuple[str, Callable[[h5py.File], None], str]] = [
         "its rewards_sum is .*, but the rewards' sum is 1e\\+300",
     ),
     ("flags", replace_array("terminations", [7]), "'terminations': not one flag of 0 or 1 a row"),
-    ("total_steps", set_steps, "episode 1: its total_steps is 9, expected 1"),
+    ("total_steps", note("episode_1", total_steps=9), "episode 1: its total_steps is 9, expected"),
+    ("id", note("episode_1", id=np.float32(7)), "episode 1: its id is 7, expected 1"),
+    ("steps as text", note("episode_1", total_steps="1"), "'total_steps': not one number"),
+    ("two numbers", note("episode_1", total_steps=[1, 1]), "'total_steps': not one number"),
+    ("sum", note("episode_1", rewards_sum=np.nan), "episode 1: its rewards_sum is nan, but"),
+    ("root", note("/", total_episodes=4), "'total_episodes': 4, but metadata.json says 3"),
+    ("root's steps", note("/", total_steps=13), "'total_steps': 13, but metadata.json says 12"),
     ("claim", claim_too_much, "needs 8796093022208 bytes, 0 are stored"),
     ("compressed claim", compress, "needs 4398046511104 bytes, 0 are stored"),
     ("external storage", store_away, "its values lie in another file"),
@@ -151,6 +157,14 @@ BROKEN_METADATA: list[tuple[dict[str, Any], str]] = [
     ({"action_space": "{}"}, "'action_space' is not a flat Box"),
     ({"action_space": None}, "'action_space' is not a flat Box"),
     ({"action_space": '{"type": "Discrete", "n": 3}'}, "a Discrete space"),
+    (
+        {"action_space": '{"type": "Box", "dtype": "int64", "low": [0], "high": [1]}'},
+        "Box of int64",
+    ),
+    (
+        {"observation_space": '{"type": "Box", "dtype": "float32", "shape": [3], "low": [0, 0]}'},
+        r"'low' of shape \(2,\) for numbers of shape \(3,\)",
+    ),
     ({"action_space": '{"type": "Box", "low": [[0]], "high": [[1]]}'}, "limits of shapes"),
     ({"action_space": '{"type": "Box", "low": [0], "high": [1]}'}, "1 entries for 2 action dim"),
     ({"action_space": '{"type": "Box", "low": ["a"], "high": [1]}'}, "not a flat Box"),

@@ -22,6 +22,8 @@ from trimtab.types import TrimtabError
         ({"traj_lengths": np.array([5, 0])}, "'traj_lengths': not whole numbers from 1"),
         ({"states": np.full((5, 3), 3.0)}, "'states': values of up to 3, which the scaling"),
         ({"actions": np.full((5, 2), -1.5)}, "'actions': values of up to 1.5, which the scaling"),
+        ({"states": np.zeros(5)}, r"'states': shape \(5,\) is not \(N, D\)"),
+        ({"traj_lengths": np.array([3.0, 2.0])}, "'traj_lengths': not whole numbers from 1"),
         ({"states": np.zeros((5, 4))}, "normalization.npz: 'obs_min' and 'obs_max' of shapes"),
     ],
 )
@@ -38,6 +40,30 @@ def test_dppos_limits_in_the_wrong_order(foreign: Any, tmp_path: Path) -> None:
     np.savez(tmp_path / "normalization.npz", **limits)
     with pytest.raises(TrimtabError, match="normalization.npz: 'obs_min' exceeds 'obs_max'"):
         get_format("dppo").load(tmp_path / "train.npz")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["obs_min", "action_max"])
+def test_dppos_limits_that_are_no_numbers(
+    name: str, value: float, foreign: Any, tmp_path: Path
+) -> None:
+    foreign.dppo(tmp_path / "train.npz")
+    limits = dict(np.load(tmp_path / "normalization.npz"))
+    limits[name] = np.full_like(limits[name], value)
+    np.savez(tmp_path / "normalization.npz", **limits)
+    with pytest.raises(TrimtabError, match=f"normalization.npz: NaN or infinity in .*'{name}'"):
+        get_format("dppo").load(tmp_path / "train.npz")
+
+
+@pytest.mark.parametrize("value", [np.array(["pick"] * 7), np.array(3), np.array([{}, None])])
+def test_what_ogbench_does_not_know_is_left_out(
+    value: Any, foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign.ogbench(tmp_path / "x.npz", note=value)
+    dataset = get_format("ogbench").load(tmp_path / "x.npz")
+    assert [len(episode) for episode in dataset.episodes] == [3, 2]
+    assert dataset.recipe["left_out"] == ["note"]
+    assert "left out, as no arrays of OGBench: note" in caplog.text
 
 
 @pytest.mark.parametrize(

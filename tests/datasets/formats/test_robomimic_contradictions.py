@@ -68,6 +68,12 @@ REFUSED: list[tuple[Callable[[h5py.File], None], str]] = [
     ),
     (put("data/demo_1/obs/object", np.zeros((3, 1))), "key 'obs': parts of shapes"),
     (put("data/demo_0@num_samples", 7), "demo_0, key 'num_samples': of 7 steps, the obs"),
+    (put("data/demo_1@num_samples", 7.0), "demo_1, key 'num_samples': of 7 steps"),
+    (put("data/demo_1@num_samples", np.array([3])), "demo_1, key 'num_samples': of 3 steps"),
+    (put("data/demo_1@num_samples", "2"), "demo_1, attribute 'num_samples': not one number"),
+    (put("data@total", np.array([9.0])), "'total' of 'data': 9 steps, but the 2"),
+    (both(under_both("object", np.full((2, 1), np.nan))), "episode 1, key 'observations': NaN"),
+    (put("data/demo_1/actions", np.zeros((2, 2), int)), "demo_1, key 'actions': discrete actions"),
     (put("data@total", 6), "'total' of 'data': 6 steps, but the 2 demonstrations have 5"),
     (put("data/demo_1", None), "'total' of 'data': 5 steps, but the 1 demonstrations have 3"),
     (put("data/demo_0/states", np.zeros((2, 4))), "demo_0, key 'states': of 2 steps"),
@@ -106,6 +112,23 @@ def test_common_keys_can_be_named(foreign: Any, tmp_path: Path) -> None:
                 found = episode.observations[rows]
                 foreign.equal(found[:, :1], file[f"data/{demo}/{group}/object"])
                 foreign.equal(found[:, 1:], file[f"data/{demo}/{group}/robot0_eef_pos"])
+
+
+@pytest.mark.parametrize("keys", ["object,object", "robot0_eef_pos, object,robot0_eef_pos"])
+def test_a_key_is_named_once(keys: str, foreign: Any, tmp_path: Path) -> None:
+    foreign.robomimic(tmp_path / "x.hdf5")
+    with pytest.raises(TrimtabError, match="keys= has '.*' twice; name each key once"):
+        load(tmp_path / "x.hdf5", keys=keys)
+
+
+@pytest.mark.parametrize("said", ["{nope", "[1]", "NaN", 3])
+def test_a_task_that_cannot_be_read_is_told(said: Any, foreign: Any, tmp_path: Path) -> None:
+    foreign.robomimic(tmp_path / "x.hdf5")
+    with h5py.File(tmp_path / "x.hdf5", "r+") as file:
+        file["data"].attrs["env_args"] = said
+    dataset = load(tmp_path / "x.hdf5")
+    (found,) = noted(dataset.recipe)
+    assert dataset.env == "unknown" and found.code == "unknown-task"
 
 
 def test_a_success_inside_is_done(foreign: Any, tmp_path: Path) -> None:
