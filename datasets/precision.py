@@ -13,6 +13,7 @@ __all__ = ["Rounding", "losses", "rounding_of"]
 
 _FEWEST_STEPS = 256  # of float32 within a dimension's range: 8 bits of what was measured
 _NEGLIGIBLE = 1e-6  # of the whole range: such a change within an episode is noise
+_SMALLEST = 1e-7  # of a unit: a smaller range is what a simulator's constant varies by
 
 Numbers = npt.NDArray[np.float64]
 
@@ -46,7 +47,7 @@ class Rounding:
         """Return what is lost, by the dimension that loses most of its variation."""
         whole = self.high - self.low
         ranges = np.where(self.within > _NEGLIGIBLE * whole, self.within, whole)
-        lost = (ranges > 0) & (ranges < _FEWEST_STEPS * 2 * self.error)
+        lost = (ranges > _SMALLEST) & (ranges < _FEWEST_STEPS * 2 * self.error)
         return {
             dimension: (
                 f"its values range over {ranges[dimension]:.3g} near {self.high[dimension]:.10g}, "

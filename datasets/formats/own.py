@@ -20,7 +20,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "LAST_OBSERVED", "Own", "check_continuous", "check_no_end_inside", "check_replaceable",
+    "KINDS", "LAST_OBSERVED", "Own", "check_continuous", "check_no_end_inside", "check_replaceable",
     "common_infos", "ends_of", "flag_ends", "flags_of", "is_picture", "missing_ends", "need",
     "no_reward", "parse", "text_of", "uneven_infos", "with_common_infos",
 ]  # fmt: skip
@@ -31,6 +31,9 @@ Infos = dict[str, tuple[str, tuple[int, ...]]]
 
 LAST_OBSERVED = "last_observed"
 """Key of which episodes' last observations were recorded; it lacks where all of them were."""
+
+KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floats"}
+"""What NumPy's kinds of numbers are called in messages."""
 
 _DIGEST = "sha256"
 _ADVICE = "make the dataset again or fetch a fresh copy"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from trimtab.datasets.formats.base import Format
-from trimtab.datasets.io.hdf5 import check_opens
+from trimtab.datasets.io.hdf5 import FORBIDDEN, check_opens
 from trimtab.discovery import modules_in
 from trimtab.errors import TrimtabError
 
 __all__ = ["format_for", "get_format", "list_formats", "recognise"]
+
+_MOST_LOOKED_AT = 1000  # files and folders, for one that may not be read; a home folder has many
 
 
 @functools.cache
@@ -60,13 +63,14 @@ def recognise(path: str | Path) -> Format:
         raise TrimtabError(f"dataset {path}: there is no such file or folder; check the path")
     if not path.is_file() and not path.is_dir():  # a device may have no end
         raise TrimtabError(f"dataset {path}: neither a file nor a folder; check the path")
-    for place in (path, *path.glob("*")):
-        _check_permission(place)
+    _check_permission(path)
+    below = itertools.chain.from_iterable(path.glob("[!.]*/" * deep + "[!.]*") for deep in range(3))
+    for place in itertools.islice(below, _MOST_LOOKED_AT):
+        if place.name != "lost+found":  # of a disk
+            _check_permission(place)
     for format in list_formats():
         if format.recognises(path):
             return format
-    for place in path.rglob("*"):
-        _check_permission(place)
     if path.is_file():
         check_opens(path)
     raise TrimtabError(
@@ -77,9 +81,7 @@ def recognise(path: str | Path) -> Format:
 def _check_permission(path: Path) -> None:
     needed = os.R_OK | os.X_OK if os.path.isdir(path) else os.R_OK
     if os.path.exists(path) and not os.access(path, needed):  # a link may lead nowhere
-        raise TrimtabError(
-            f"dataset {path}: you may not read it; run chmod u+rX on it, or ask its owner"
-        )
+        raise TrimtabError(f"dataset {path}: {FORBIDDEN}")
 
 
 def format_for(path: str | Path, name: str = "") -> Format:

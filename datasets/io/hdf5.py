@@ -28,8 +28,8 @@ from trimtab.datasets.io.sandbox import (
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "H5PY_ERRORS", "REOPEN", "VERSION", "check_opens", "child", "children", "in_blocks", "joined",
-    "noted_number", "opened", "read_array", "read_file", "root_names",
+    "FORBIDDEN", "H5PY_ERRORS", "REOPEN", "VERSION", "check_opens", "child", "children",
+    "in_blocks", "joined", "noted_number", "opened", "read_array", "read_file", "root_names",
 ]  # fmt: skip
 
 VERSION = "v110"
@@ -51,6 +51,7 @@ H5PY_ERRORS = (
 """What h5py raises of a file that is damaged, or of a name or type that HDF5 has not."""
 _FILTERS = {32001: "Blosc", 32004: "LZ4", 32013: "ZFP", 32015: "Zstandard", 32026: "Blosc2"}
 """Filters that hdf5plugin brings; a file need not name the one that it uses."""
+FORBIDDEN = "you may not read it; run chmod u+rX on it, or ask its owner"
 _REASONS = {
     "unable to lock file": (
         "another program has it open for writing; close it there, or wait until it is written"
@@ -62,7 +63,7 @@ _REASONS = {
     "truncated file": (
         "it is cut short; let the program that writes or copies it finish, or fetch a fresh copy"
     ),
-    "Permission denied": "you may not read it; run chmod u+rX on it, or ask its owner",
+    "Permission denied": FORBIDDEN,
 }
 """What HDF5 says of a file that is not damaged, or only cut, and what to do."""
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trimtab.datasets.io.hdf5 import FORBIDDEN
 from trimtab.datasets.io.sandbox import Blocks, Read, read_apart
 from trimtab.errors import TrimtabError
 
@@ -123,9 +124,7 @@ class _Columns:
         try:
             yield
         except PermissionError as error:
-            raise TrimtabError(
-                f"dataset {self.path}: you may not read it; run chmod u+rX on it, or ask its owner"
-            ) from error
+            raise TrimtabError(f"dataset {self.path}: {FORBIDDEN}") from error
         except _FAULTS as error:
             key = f", key '{name}'" if name else ""
             raise TrimtabError(

@@ -95,7 +95,8 @@ class Store:
         """
         prefix, end = f"{group}/", "/.zarray"
         found = {}
-        lost = sorted(self._guarded(group, self._consolidated).keys() - self._names)
+        described = self._guarded(group, self._consolidated).keys() - self._names
+        lost = sorted(name for name in described if name.startswith(prefix) and name.endswith(end))
         if lost:
             raise TrimtabError(
                 f"dataset {self.path}, key '{lost[0]}': missing, but {_CONSOLIDATED} describes it; "

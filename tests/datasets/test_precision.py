@@ -124,6 +124,7 @@ def test_what_is_lost_is_found(episodes: Any) -> None:
         [500_000 + 50 * NORMAL],
         [(1e9 + np.float32(64) * np.arange(50)).astype(np.float32)],  # was no finer
         [np.arange(50)],
+        [1 + 1e-9 * NORMAL],  # a simulator's one
         [0.8 + 1e-12 * NORMAL, 0.2 + 1e-12 * NORMAL],  # rests in different places
     ],
 )

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.lerobot.metadata import Arrays, episode_table, task_numbers
 from trimtab.datasets.formats.lerobot.writer import DONE, TERMINATED, TRUNCATED
-from trimtab.datasets.formats.own import check_no_end_inside
+from trimtab.datasets.formats.own import KINDS, check_no_end_inside
 from trimtab.datasets.io.parquet import Table
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
@@ -29,7 +29,6 @@ __all__ = [
 
 _FILE = re.compile(r"chunk-(\d+)/(?:file-|episode_)(\d+)\.parquet", re.ASCII)
 _PLACES = ("data/chunk_index", "data/file_index")
-_KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floats"}
 _TOLERANCE = 1e-4  # seconds, LeRobot's own; less where frames are close
 _SHARE = 0.01  # of the time between two frames
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -51,8 +50,8 @@ def check_columns(
                 f"{where}, key '{name}': info.json has this feature, the table of frames has no "
                 f"such column; {_ADVICE}"
             )
-        stated = _KINDS[np.dtype(str(info["features"][name]["dtype"])).kind]
-        stored = _KINDS[table.columns[name].dtype.kind]
+        stated = KINDS[np.dtype(str(info["features"][name]["dtype"])).kind]
+        stored = KINDS[table.columns[name].dtype.kind]
         if stated != stored:
             raise TrimtabError(
                 f"{where}, key '{name}': {stored}, but info.json says {stated}; correct its 'dtype'"
@@ -301,7 +300,7 @@ def _check_statistics(
         of_one = statistics.get(name, {}) if isinstance(statistics, dict) else None
         if not isinstance(of_one, dict):
             raise TrimtabError(f"{where}, key '{name}': not statistics by name; {_ADVICE}")
-        last = int(info["features"][name]["shape"][-1])
+        last = int([1, *info["features"][name]["shape"]][-1])  # a single number may have no shape
         for key in {"min", "max", "mean", "std"} & of_one.keys():
             try:
                 size = np.asarray(of_one[key], np.float64).size

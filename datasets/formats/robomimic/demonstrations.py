@@ -12,6 +12,7 @@ import numpy.typing as npt
 from trimtab.datasets.episodes import Episode
 from trimtab.datasets.formats.contents import LazyEpisodes
 from trimtab.datasets.formats.own import (
+    KINDS,
     check_continuous,
     check_no_end_inside,
     flag_ends,
@@ -31,7 +32,6 @@ logger = logging.getLogger(__name__)
 Arrays = dict[str, npt.NDArray[Any]]
 
 STATES = "states"
-_KINDS = {"b": "booleans", "i": "whole numbers", "u": "whole numbers", "f": "floats"}
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-6  # one value in single and in double precision
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
@@ -66,7 +66,7 @@ def _described(demo: Arrays, group: str, keys: Sequence[str]) -> dict[str, tuple
     prefix = f"{group}/"
     there = {n.removeprefix(prefix): a for n, a in demo.items() if n.startswith(prefix)}
     return {
-        key: (there[key].shape[1] if there[key].ndim > 1 else 1, _KINDS[there[key].dtype.kind])
+        key: (there[key].shape[1] if there[key].ndim > 1 else 1, KINDS[there[key].dtype.kind])
         for key in keys or sorted(there)
         if key in there
     }

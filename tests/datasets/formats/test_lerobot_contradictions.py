@@ -225,6 +225,10 @@ def test_a_byte_order_mark_says_how_a_text_is_read(
     assert recognise(tmp_path / "x").load(tmp_path / "x").num_steps == 5
 
 
+def both(*changes: Change) -> Change:
+    return lambda folder: [change(folder) for change in changes] and None
+
+
 ACCEPTED: list[Change] = [
     column("index", [10, 11, 12, 20, 21]),  # of a merged folder
     column("frame_index", None),
@@ -243,6 +247,7 @@ ACCEPTED: list[Change] = [
     episodes(**{"data/chunk_index": [0, 0], "data/file_index": [0, 1]}),
     tasks(0),
     statistics(action={"mean": [0, 0], "count": [5]}, gone={"mean": 1}),
+    both(feature("next.reward", shape=[]), statistics(**{"next.reward": {"max": 1}})),
 ]
 
 
@@ -258,10 +263,6 @@ def test_what_others_write_is_read(place: int, foreign: Any, tmp_path: Path) -> 
     dataset = load(tmp_path / "x")
     assert [len(episode) for episode in dataset.episodes] == [3, 2]
     assert noted(dataset.recipe) == [] and dataset.control_rate == 10
-
-
-def both(*changes: Change) -> Change:
-    return lambda folder: [change(folder) for change in changes] and None
 
 
 TIMES: list[tuple[Change, str, str]] = [

@@ -128,3 +128,12 @@ def test_a_file_that_may_not_be_read(hidden: str, foreign: Any, tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     place.chmod(0o755)
     assert f"dataset {place}: you may not read it; run chmod u+rX" in done.stdout
+
+
+def test_what_may_not_be_read_beside_the_data_does_not_matter(foreign: Any, tmp_path: Path) -> None:
+    foreign.lerobot(tmp_path / "y")
+    (tmp_path / "y/lost+found").mkdir(mode=0)
+    command = [sys.executable, "-c", READ, str(tmp_path / "y")]
+    command = [*AS_ANYONE, *command] if os.geteuid() == 0 else command
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == ""

@@ -175,7 +175,7 @@ def test_what_the_root_says_of_an_array_is_compared(foreign: Any, tmp_path: Path
             assert list(store.arrays("data")) == ["a"]
             store.read("data/a")
 
-    read({"data/a/.zarray": noted})
+    read({"data/a/.zarray": noted, "data/.zattrs": {}, "meta/b/.zarray": noted})
     for other in ({"shape": [160, 5]}, {"dtype": "<f4"}, {"fill_value": 1}):
         with pytest.raises(TrimtabError, match=r"'data/a': .*\.zmetadata describes it otherwise"):
             read({"data/a/.zarray": {**noted, **other}})
