@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.benchmarks.cli.surroundings import json_stream
+from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.core.progress import Pace, telling
 
@@ -119,7 +119,7 @@ def _held_out(found: Mapping[str, Any]) -> str:
 
 def print_json(value: Any) -> None:
     """Write a value as JSON to standard output."""
-    out = json_stream()
+    out = answer_stream()
     out.write(json.dumps(value, indent=2, default=str) + "\n")
     out.flush()
 

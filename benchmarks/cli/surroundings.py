@@ -14,8 +14,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import limit_reached
 
 __all__ = [
-    "LOG", "check_folder", "check_memory", "check_renderer", "check_streams", "json_alone",
-    "json_stream", "limits_told", "log_level",
+    "LOG", "check_folder", "check_memory", "check_renderer", "check_streams", "answer_alone",
+    "answer_stream", "limits_told", "log_level",
 ]  # fmt: skip
 
 
@@ -120,13 +120,13 @@ def log_level() -> str:
     return level
 
 
-_json: list[TextIO] = []
-"""Where JSON goes while nothing else may go to standard output."""
+_answers: list[TextIO] = []
+"""Where an answer goes while nothing else may go to standard output."""
 
 
 @contextmanager
-def json_alone() -> Iterator[None]:
-    """Let what goes to :func:`json_stream` through to standard output, and nothing else.
+def answer_alone() -> Iterator[None]:
+    """Let what goes to :func:`answer_stream` through to standard output, and nothing else.
 
     All else that is written there goes to standard error: also what C code writes by the number of
     the stream, and what child processes write that start meanwhile.
@@ -139,17 +139,17 @@ def json_alone() -> Iterator[None]:
     shown.flush()
     with ExitStack() as stack:
         if real:
-            _json.append(stack.enter_context(open(os.dup(1), "w", encoding="utf-8")))
-            stack.callback(os.dup2, _json[-1].fileno(), 1)
+            _answers.append(stack.enter_context(open(os.dup(1), "w", encoding="utf-8")))
+            stack.callback(os.dup2, _answers[-1].fileno(), 1)
             os.dup2(2, 1)
         else:
-            _json.append(shown)
-        stack.callback(_json.pop)
+            _answers.append(shown)
+        stack.callback(_answers.pop)
         stack.callback(shown.flush)  # what somebody has written to it, while it is standard error
         stack.enter_context(redirect_stdout(sys.stderr))
         yield
 
 
-def json_stream() -> TextIO:
-    """Return what JSON is written to: standard output."""
-    return _json[-1] if _json else sys.stdout
+def answer_stream() -> TextIO:
+    """Return what a command's answer is written to, such as its JSON: standard output."""
+    return _answers[-1] if _answers else sys.stdout

@@ -21,7 +21,7 @@ from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
 from trimtab.benchmarks.cli.screen import print_json, print_rows
-from trimtab.benchmarks.cli.surroundings import json_stream
+from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.core.numerals import number_text
 from trimtab.benchmarks.core.storage import is_address
@@ -106,7 +106,7 @@ def bench(
         )
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
-        json_stream().write(board.to_json())
+        answer_stream().write(board.to_json())
         return 0
     answer = Console(markup=False)
     if outcome.already_done:
