@@ -191,9 +191,9 @@ def run(words: Sequence[str]) -> int:
     if {*HELP} & {*rest}:
         sys.stdout.write(explain(name, command, rest))
         return 0
-    check_memory()
     module, _, attribute = command.function.partition(":")
     if command.settings is None:
+        check_memory()
         function: Callable[..., int] = getattr(imported(module), attribute)
         return function(rest)
     kept = [word for word in rest if command.within and word.startswith(command.within)]
@@ -201,6 +201,8 @@ def run(words: Sequence[str]) -> int:
     settings = parse(name, command.settings, own, command.bare, command.bare_of)
     if command.within:
         settings["overrides"] = kept
+    if command.light is None or not command.light(settings):
+        check_memory()
     function = getattr(imported(module), attribute)
     return function(**settings)
 

@@ -8,6 +8,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from importlib.util import find_spec
 from typing import TextIO
 
 from trimtab.errors import TrimtabError
@@ -67,13 +68,14 @@ def check_folder() -> None:
 def check_memory() -> None:
     """Check that the shell allows as much memory as torch and a simulator take to be imported.
 
-    With less, libraries abort the process, or fail for a reason that is none.
+    With less, libraries abort the process, or fail for a reason that is none. Where torch is not
+    installed, as on a robot, little is imported.
 
     Raises:
         TrimtabError: if it does not.
     """
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if most != resource.RLIM_INFINITY and most < _LEAST_MEMORY:
+    if most != resource.RLIM_INFINITY and most < _LEAST_MEMORY and find_spec("torch"):
         raise TrimtabError(
             f"the shell allows {most / 2**30:.1f} GiB of memory, and what is imported takes "
             f"{_LEAST_MEMORY / 2**30:.1f}; raise that with ulimit -v, or say ulimit -v unlimited"

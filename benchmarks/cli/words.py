@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -51,7 +51,8 @@ class Command:
     that begin with ``within`` are kept as they are, in the argument ``overrides``. Words without
     ``=`` are the values of the settings in ``bare``, in this order; by default only the first
     setting can be given so. Where it depends on the action which settings those are, ``bare_of``
-    says by the action what comes after it.
+    says by the action what comes after it. ``light`` says of the settings whether little is imported
+    for them: no simulator, and torch at most.
     """
 
     function: str
@@ -61,6 +62,7 @@ class Command:
     within: str | tuple[str, ...] = ""
     bare: tuple[str, ...] = ()
     bare_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    light: Callable[[Mapping[str, Any]], bool] | None = None
 
 
 def _key_of(word: str) -> str:
