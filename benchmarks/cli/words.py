@@ -51,8 +51,8 @@ class Command:
     that begin with ``within`` are kept as they are, in the argument ``overrides``. Words without
     ``=`` are the values of the settings in ``bare``, in this order; by default only the first
     setting can be given so. Where it depends on the action which settings those are, ``bare_of``
-    says by the action what comes after it. ``light`` says of the settings whether little is imported
-    for them: no simulator, and torch at most.
+    says by the action what comes after it. ``light`` says of the settings whether little is
+    imported for them: no simulator, and torch at most.
     """
 
     function: str
