@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -80,7 +82,7 @@ def limited() -> Iterator[None]:
     ("error", "word"),
     [
         (RuntimeError("can't start new thread"), "-u"),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "-u"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), None),
         (OSError(errno.EFBIG, "File too large"), "-f"),
         (MemoryError(), "-v"),
         (ImportError("x.so: failed to map segment from shared object"), "-v"),
@@ -96,6 +98,33 @@ def test_what_a_limit_refuses_is_known_from_what_is_not(
     for one in (error, outer):
         told = limit_reached(one)
         assert told is None if word is None else str(told).endswith(f"with ulimit {word}")
+
+
+def test_a_process_that_cannot_start_is_known_from_a_lock_and_a_full_pipe(
+    limited: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(*given: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "_fork_exec", refused)
+    monkeypatch.setattr(os, "fork", refused)
+    monkeypatch.setattr("_posixsubprocess.fork_exec", refused)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    held, wants = (os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR) for _ in range(2))
+    fcntl.flock(held, fcntl.LOCK_EX)
+    for blocked, told in (
+        (lambda: subprocess.run(["true"], close_fds=True), True),
+        (multiprocessing.get_context("fork").Process(target=print).start, True),
+        (multiprocessing.get_context("spawn").Process(target=print).start, True),
+        (lambda: fcntl.flock(wants, fcntl.LOCK_EX | fcntl.LOCK_NB), False),
+        (lambda: [os.write(writing, bytes(1 << 16)) for _ in range(99)], False),
+    ):
+        with pytest.raises(BlockingIOError) as error:
+            blocked()
+        assert (limit_reached(error.value) is not None) is told
+    for stream in (held, wants, reading, writing):
+        os.close(stream)
 
 
 def test_without_a_limit_none_is_blamed(tmp_path: Path) -> None:
