@@ -23,7 +23,7 @@ from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.core import rundir
-from trimtab.benchmarks.core.numerals import number_text
+from trimtab.benchmarks.core.numerals import decimals_for, number_text, time_text
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, SUITE_NOTE, collect_files
@@ -146,9 +146,9 @@ def _print_plan(plan: Plan, runs: Path, workers: int, format: str) -> None:
             "done": one.done,
             "updates": f"{one.updates:,}",
             "steps": f"{one.steps:,}",
-            "hours": number_text(one.hours),
-            "hours from": one.hours_from,
-            "MB": number_text(one.megabytes, 0),
+            "time": time_text(3600 * one.hours),
+            "time from": one.hours_from,
+            "MB": _whole(one.megabytes),
             "MB from": one.megabytes_from,
         }
         for one in plan.runs
@@ -159,14 +159,19 @@ def _print_plan(plan: Plan, runs: Path, workers: int, format: str) -> None:
     little = "; that is too little" if free < megabytes else ""
     lines = [
         f"{sum(n for n, _ in left)} runs, {updates:,} updates and {steps:,} environment steps",
-        f"about {number_text(hours)} hours of one core, {number_text(hours / side)} with {side} "
-        "runs side by side; a rough guess leaves evaluations out",
-        f"about {number_text(megabytes, 0)} MB of disk; {number_text(free, 0)} MB are free in "
+        f"about {time_text(3600 * hours)} of one core, {time_text(3600 * hours / side)} with "
+        f"{side} runs side by side; a rough guess leaves evaluations out",
+        f"about {_whole(megabytes)} MB of disk; {number_text(free, 0)} MB are free in "
         f"{there}{little}",
     ]
     if plan.recipes:
         lines.append(f"data that is recorded first, and not counted: {', '.join(plan.recipes)}")
     Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines), markup=False)
+
+
+def _whole(value: float) -> str:
+    """Return a number without decimals, or with three digits where that would be nothing."""
+    return number_text(value, decimals_for(value, value, value, 0))
 
 
 def _check_place(folder: Path, suite: Suite) -> None:
