@@ -68,10 +68,17 @@ class Sources:
 
 
 def named_places(runs: str) -> list[str]:
-    """Return the places that ``runs=`` names: one, or several with commas between them."""
+    """Return the places that ``runs=`` names: one, or several with commas between them.
+
+    Raises:
+        TrimtabError: if it names none.
+    """
     if "," not in runs or os.path.lexists(runs):
         return [runs]
-    return listed(runs)
+    places = listed(runs)
+    if not places:
+        raise TrimtabError(f"leaderboard: runs={runs}: names no place; give a folder of runs")
+    return places
 
 
 def collect(*places: Path) -> tuple[pa.Table, Sources]:
