@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import functools
 import json
 import logging
@@ -32,7 +31,7 @@ from trimtab.envs.core.outside import OUTSIDE, OUTSIDE_GROUP, families_outside
 from trimtab.envs.core.spaces import check_limit, with_flat_spaces
 from trimtab.envs.core.spec import EnvSpec, Family, OpenFamily, OwnVector, RawEnv, Task
 from trimtab.envs.core.task_env import CheckedEnv, TaskEnv
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, closest
 
 __all__ = [
     "checked_names",
@@ -134,8 +133,8 @@ def _unknown(id: str) -> str:
     lower = {name.lower(): name for name in known}
     by_task = {name.lower().split("/", 1)[1]: name for name in known}
     by_task = {name.partition("-v")[0]: id for name, id in by_task.items()} | by_task
-    near = difflib.get_close_matches(id.lower(), [*lower, *by_task], 1, 0.6)
-    hint = (lower | by_task)[near[0]] if near else ""
+    near = closest(id, [*lower, *by_task])
+    hint = (lower | by_task)[near] if near else ""
     elsewhere = [found for family in opened if (found := family.nearest(id)) is not None]
     if elsewhere and id.lower() not in by_task:
         hint = elsewhere[0]

@@ -7,13 +7,12 @@ code.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from trimtab.discovery import modules_in
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, nearest
 from trimtab.policies.base import Policy
 from trimtab.types import PolicySpec
 
@@ -58,9 +57,7 @@ def build_policy(config: Mapping[str, Any]) -> Policy:
     kinds = policy_kinds()
     kind = keywords.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
-        near = difflib.get_close_matches(str(kind), kinds, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(kinds)}"
-        raise TrimtabError(f"policy: unknown kind {kind!r}; {hint}")
+        raise TrimtabError(f"policy: unknown kind {kind!r}; {nearest(str(kind), kinds)}")
     try:
         for key, value in keywords.items():
             if key == "spec":

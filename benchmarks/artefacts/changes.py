@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trimtab.benchmarks.runs.evaluate import Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
+from trimtab.benchmarks.runs.without_task import has_task
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy
@@ -82,9 +83,14 @@ def measure_change(
         seed: that of the first one.
 
     Raises:
-        TrimtabError: if a setting does not fit, or the task cannot be made.
+        TrimtabError: if a setting does not fit, the task cannot be made, or there is none.
     """
     policy, changed = adjusted_policy(bundle, settings)
+    if episodes and not has_task(bundle.config["env"]["id"]):
+        raise TrimtabError(
+            f"episodes={episodes}: {bundle.folder} was trained from data alone, without a task to "
+            "play; leave it out, and the actions are compared on observations of the data's range"
+        )
     if not episodes:
         golden = golden_rows(bundle.policy)
         parts = {name: golden[name] for name in bundle.policy.spec.layout}

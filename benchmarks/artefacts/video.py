@@ -51,7 +51,8 @@ _LOOSE = 0.05  # where N copies are another float32 program than one, and drift 
 def film_path(video: str, policy: str, env: str) -> Path | None:
     """Return where a film goes: ``video`` is a file, ``true``, or ``false`` or empty for none.
 
-    With ``true`` it is ``<policy's folder>-<env>.mp4`` in the current folder.
+    With ``true`` it is ``<policy's folder>-<env>.mp4`` in the current folder. No file of every
+    system may have a colon in its name, as ids of other people's tasks do.
 
     Raises:
         TrimtabError: if it is anything else.
@@ -59,7 +60,7 @@ def film_path(video: str, policy: str, env: str) -> Path | None:
     if video in ("", "false"):
         return None
     if video == "true":
-        return Path(f"{resolved(policy).name}-{env.replace('/', '-')}.mp4")
+        return Path(f"{resolved(policy).name}-{env.replace('/', '-').replace(':', '-')}.mp4")
     path = Path(video)
     if path.suffix.lower() != ".mp4" or path.is_dir():
         raise TrimtabError(f"video={video}: must be true, false, or a file that ends in .mp4")
@@ -290,7 +291,8 @@ def write_video(path: Path, pictures: Iterator[Picture], rate: float) -> int:
     library = _ffmpeg()
     first = next(pictures)
     height, width = first.shape[:2]
-    with atomic_file(path) as beside:
+    # ffmpeg takes what stands before a colon of a relative path for a protocol.
+    with atomic_file(path.absolute()) as beside:
         writer = library.write_frames(
             str(beside), (width, height), fps=rate, codec="libx264", quality=7,
             macro_block_size=_BLOCK, ffmpeg_log_level="error",

@@ -2,7 +2,8 @@
 
 The difference is that of the tables (``docs/statistics.md``): over the seeds that both sides have,
 paired by them. Where each side has the same single seed, it is paired by evaluation episodes
-instead, and says nothing of other seeds.
+instead; where each has a single one and these differ, it is over the episodes of both, unpaired.
+Neither says anything of other seeds.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def compare(a: Side, b: Side, *, intervals: str = KINDS[0]) -> Comparison:
     scores = [kind.mean([*side.values()], rate) for side in (ours, theirs)]
     seeds = tuple(sorted(ours.keys() & theirs.keys()))
     paired_by, better = "seeds" if len(seeds) > 1 else None, None
-    if len(ours) == len(theirs) == 1:
+    if len(ours) == len(theirs) == len(seeds) == 1:  # of two seeds the bases may differ
         episodes = [_by_episode(side) for side in (a, b)]
         both = sorted(episodes[0].keys() & episodes[1].keys())
         if len(both) > 1:
@@ -202,10 +203,15 @@ def _by_episode(side: Side) -> dict[int, Array]:
 def _sentence(found: Comparison, a: Side, b: Side) -> str:
     """Return a comparison in words."""
     digits = decimals(found.metric, [found.a_score.value, found.b_score.value])
+    ours, theirs = (sorted(side.group.scores) for side in (a, b))
+    unpaired = f"of {len(ours)} and {len(theirs)} seeds, not paired"
+    if len(ours) == len(theirs) == 1:
+        ones = f"{ours[0]} and {theirs[0]}" if ours != theirs else f"{ours[0]}"
+        unpaired = f"of one seed each ({ones}), not paired, which says nothing of other seeds"
     how = {
         "seeds": f"paired by the {len(found.seeds)} seeds that both have",
         "episodes": "paired by the episodes of one seed, which says nothing of other seeds",
-        None: f"of {len(a.group.scores)} and {len(b.group.scores)} seeds, not paired",
+        None: unpaired,
     }[found.paired_by]
     spent = [_trained_for(side) for side in (a, b)]
     budgets = f"; they were trained for {spent[0]} and {spent[1]}" if spent[0] != spent[1] else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import glob
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from trimtab.benchmarks.runs.folder import (
     EPISODES,
     Look,
     find_runs,
+    find_runs_and_suites,
     is_run,
     look,
     named_runs,
@@ -67,10 +68,17 @@ class Sources:
 
 
 def named_places(runs: str) -> list[str]:
-    """Return the places that ``runs=`` names: one, or several with commas between them."""
+    """Return the places that ``runs=`` names: one, or several with commas between them.
+
+    Raises:
+        TrimtabError: if it names none.
+    """
     if "," not in runs or os.path.lexists(runs):
         return [runs]
-    return listed(runs)
+    places = listed(runs)
+    if not places:
+        raise TrimtabError(f"leaderboard: runs={runs}: names no place; give a folder of runs")
+    return places
 
 
 def collect(*places: Path) -> tuple[pa.Table, Sources]:
@@ -83,15 +91,20 @@ def collect(*places: Path) -> tuple[pa.Table, Sources]:
         TrimtabError: if a place has no row, a file of rows is damaged, two places contradict each
             other, or a part of an evaluation is there twice or is missing.
     """
-    known = [_known_of(place) for place in places]
+    found = [_runs_and_suites(place) for place in places]
+    known = [_known_of(place, runs) for place, (runs, _) in zip(places, found, strict=True)]
     for place, one in zip(places, known, strict=True):
         if one.unplayed and len(one.unplayed) == len(one.folders):
             why = one.notes[-1]
             raise TrimtabError(f"leaderboard: there is nothing to compare in {place}: {why}")
-    files = [file for place in places for file in _files_of(place)]
+    files = [
+        file
+        for place, (runs, _) in zip(places, found, strict=True)
+        for file in _files_of(place, runs)
+    ]
     table = collect_files(files, Path(" and ".join(map(str, places))))
     notes = [note for one in known for note in one.notes]
-    notes += [note for place in places for note in _missing(place, table)]
+    notes += _missing([folder for _, suites in found for folder in suites], table)
     return table, Sources(
         folders={run: folder for one in known for run, folder in one.folders.items()},
         settings={digest: words for one in known for digest, words in one.settings.items()},
@@ -101,8 +114,15 @@ def collect(*places: Path) -> tuple[pa.Table, Sources]:
     )
 
 
-def _files_of(place: Path) -> list[Path]:
-    """Return the files of rows in a place.
+def _runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
+    """Return the folders of the runs in a place, and those of suites' notes."""
+    if place.is_dir():
+        return find_runs_and_suites(place)
+    return [place.parent] if is_run(place.parent) else [], [place.parent]
+
+
+def _files_of(place: Path, runs: Sequence[Path]) -> list[Path]:
+    """Return the files of rows in a place with these runs.
 
     Raises:
         TrimtabError: if there is none, or they are not whole.
@@ -113,7 +133,7 @@ def _files_of(place: Path) -> list[Path]:
         check_whole(place)
         return [place]
     check_shards(place)
-    files, runs = episode_files(place), find_runs(place)
+    files = episode_files(place)
     if runs and not files:
         one = sources_of(runs).notes[0].removesuffix(".")  # without rows no run is done
         raise TrimtabError(
@@ -126,11 +146,9 @@ def _files_of(place: Path) -> list[Path]:
     return files
 
 
-def _known_of(place: Path) -> Sources:
+def _known_of(place: Path, runs: Sequence[Path]) -> Sources:
     """Return what is known of the runs in a place, or of those of a suite whose tables it has."""
-    folder = place if place.is_dir() else place.parent
-    runs = find_runs(place) if place.is_dir() else [folder] if is_run(folder) else []
-    suite = _noted(folder)
+    suite = _noted(place if place.is_dir() else place.parent)
     known = sources_of(runs or [run for run in suite.values() if run.is_dir()])
     return dataclasses.replace(known, settings={**_published(place), **known.settings})
 
@@ -189,13 +207,12 @@ def _noted(folder: Path) -> dict[str, Path]:
     return {run: Path(path) for run, path in named if isinstance(path, str)}
 
 
-def _missing(place: Path, table: pa.Table) -> list[str]:
+def _missing(suites: Iterable[Path], table: pa.Table) -> list[str]:
     """Return a note on each suite of whose runs some have no rows here, with their seeds."""
     there = {(row["config_hash"], row["seed"]) for row in
              table.group_by(["config_hash", "seed"]).aggregate([]).to_pylist()}  # fmt: skip
     notes = []
-    files = [*place.rglob(SUITE_NOTE), *place.rglob(PROGRESS)] if place.is_dir() else ()
-    for folder in sorted({file.parent for file in files} or {place.parent}):
+    for folder in dict.fromkeys(suites):
         lacking: dict[str, list[str]] = {}
         for run, path in _noted(folder).items():
             name, _, seed = run.rpartition("/")

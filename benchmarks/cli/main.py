@@ -19,16 +19,16 @@ from collections.abc import Callable, Sequence
 
 import trimtab
 from trimtab.benchmarks.cli.surroundings import (
+    answer_alone,
     check_folder,
     check_memory,
     check_renderer,
     check_streams,
-    json_alone,
     limits_told,
     log_level,
 )
 from trimtab.benchmarks.cli.table import COMMANDS
-from trimtab.benchmarks.cli.words import Command, parse
+from trimtab.benchmarks.cli.words import HELP, Command, parse, wants_only_text
 from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.own_code import in_a_line
@@ -39,8 +39,6 @@ from trimtab.plugins import add_plugin
 
 logger = logging.getLogger(__name__)
 
-_JSON = "format=json"
-"""The word that asks for JSON, of every command."""
 HEADER = """\
 Trimtab: a benchmark suite for robot control. In it, small policies steer large generative policies,
 fine-tune them and are measured against them.
@@ -74,7 +72,7 @@ def console() -> None:
         try:
             main()
         finally:
-            if _JSON in sys.argv:  # such as what a simulator prints as it is taken apart
+            if wants_only_text(sys.argv):  # such as what a simulator prints as it is taken apart
                 os.dup2(2, 1)
     except SystemExit as ended:
         if not ended.code:
@@ -112,7 +110,7 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
         check_folder()
         check_renderer()
         logging.basicConfig(level=log_level(), format="%(message)s")
-        alone = json_alone() if _JSON in words else contextlib.nullcontext()
+        alone = answer_alone() if wants_only_text(words) else contextlib.nullcontext()
         with sigterm_as_exit(), in_a_line(), limits_told(), alone:
             code = run(words)
         sys.stdout.flush()
@@ -180,7 +178,7 @@ def run(words: Sequence[str]) -> int:
         TrimtabError: on wrong input.
     """
     words = _with_plugins(words)
-    if not words or words[0] in ("--help", "-h", "help"):
+    if not words or words[0] in (*HELP, "help"):
         sys.stdout.write(overview())
         return 0
     if words[0] in ("--version", "version"):
@@ -190,12 +188,12 @@ def run(words: Sequence[str]) -> int:
     if name not in COMMANDS:
         raise TrimtabError(f"{name}: there is no such command; {nearest(name, COMMANDS)}")
     command = COMMANDS[name]
-    if "--help" in rest or "-h" in rest:
+    if {*HELP} & {*rest}:
         sys.stdout.write(explain(name, command, rest))
         return 0
-    check_memory()
     module, _, attribute = command.function.partition(":")
     if command.settings is None:
+        check_memory()
         function: Callable[..., int] = getattr(imported(module), attribute)
         return function(rest)
     kept = [word for word in rest if command.within and word.startswith(command.within)]
@@ -203,6 +201,8 @@ def run(words: Sequence[str]) -> int:
     settings = parse(name, command.settings, own, command.bare, command.bare_of)
     if command.within:
         settings["overrides"] = kept
+    if command.light is None or not command.light(settings):
+        check_memory()
     function = getattr(imported(module), attribute)
     return function(**settings)
 

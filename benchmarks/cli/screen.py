@@ -12,8 +12,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from trimtab.benchmarks.cli.surroundings import json_stream
-from trimtab.benchmarks.core.numerals import lone_number
+from trimtab.benchmarks.cli.surroundings import answer_stream
+from trimtab.benchmarks.core.numerals import lone_number, rate_text
 from trimtab.benchmarks.core.progress import Pace, telling
 
 _LONGEST_NAME = 48
@@ -85,7 +85,7 @@ def print_result(folder: str, summary: Mapping[str, Any], *, already_done: bool)
     console = Console(soft_wrap=True, highlight=False, markup=False)
     console.print(f"{'already done' if already_done else 'done'}: {folder}")
     success = summary["success"]
-    rate = f", success {success:.2f}" if success is not None else ""
+    rate = f", success {rate_text(success)}" if success is not None else ""
     if summary["return"] is None:
         console.print(f"{summary['updates']:,} updates on data alone, without a task to play")
     else:
@@ -119,7 +119,7 @@ def _held_out(found: Mapping[str, Any]) -> str:
 
 def print_json(value: Any) -> None:
     """Write a value as JSON to standard output."""
-    out = json_stream()
+    out = answer_stream()
     out.write(json.dumps(value, indent=2, default=str) + "\n")
     out.flush()
 

@@ -8,14 +8,15 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from importlib.util import find_spec
 from typing import TextIO
 
 from trimtab.errors import TrimtabError
 from trimtab.files import limit_reached
 
 __all__ = [
-    "LOG", "check_folder", "check_memory", "check_renderer", "check_streams", "json_alone",
-    "json_stream", "limits_told", "log_level",
+    "LOG", "check_folder", "check_memory", "check_renderer", "check_streams", "answer_alone",
+    "answer_stream", "limits_told", "log_level",
 ]  # fmt: skip
 
 
@@ -67,13 +68,14 @@ def check_folder() -> None:
 def check_memory() -> None:
     """Check that the shell allows as much memory as torch and a simulator take to be imported.
 
-    With less, libraries abort the process, or fail for a reason that is none.
+    With less, libraries abort the process, or fail for a reason that is none. Where torch is not
+    installed, as on a robot, little is imported.
 
     Raises:
         TrimtabError: if it does not.
     """
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if most != resource.RLIM_INFINITY and most < _LEAST_MEMORY:
+    if most != resource.RLIM_INFINITY and most < _LEAST_MEMORY and find_spec("torch"):
         raise TrimtabError(
             f"the shell allows {most / 2**30:.1f} GiB of memory, and what is imported takes "
             f"{_LEAST_MEMORY / 2**30:.1f}; raise that with ulimit -v, or say ulimit -v unlimited"
@@ -120,13 +122,13 @@ def log_level() -> str:
     return level
 
 
-_json: list[TextIO] = []
-"""Where JSON goes while nothing else may go to standard output."""
+_answers: list[TextIO] = []
+"""Where an answer goes while nothing else may go to standard output."""
 
 
 @contextmanager
-def json_alone() -> Iterator[None]:
-    """Let what goes to :func:`json_stream` through to standard output, and nothing else.
+def answer_alone() -> Iterator[None]:
+    """Let what goes to :func:`answer_stream` through to standard output, and nothing else.
 
     All else that is written there goes to standard error: also what C code writes by the number of
     the stream, and what child processes write that start meanwhile.
@@ -139,17 +141,17 @@ def json_alone() -> Iterator[None]:
     shown.flush()
     with ExitStack() as stack:
         if real:
-            _json.append(stack.enter_context(open(os.dup(1), "w", encoding="utf-8")))
-            stack.callback(os.dup2, _json[-1].fileno(), 1)
+            _answers.append(stack.enter_context(open(os.dup(1), "w", encoding="utf-8")))
+            stack.callback(os.dup2, _answers[-1].fileno(), 1)
             os.dup2(2, 1)
         else:
-            _json.append(shown)
-        stack.callback(_json.pop)
+            _answers.append(shown)
+        stack.callback(_answers.pop)
         stack.callback(shown.flush)  # what somebody has written to it, while it is standard error
         stack.enter_context(redirect_stdout(sys.stderr))
         yield
 
 
-def json_stream() -> TextIO:
-    """Return what JSON is written to: standard output."""
-    return _json[-1] if _json else sys.stdout
+def answer_stream() -> TextIO:
+    """Return what a command's answer is written to, such as its JSON: standard output."""
+    return _answers[-1] if _answers else sys.stdout

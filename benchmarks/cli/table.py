@@ -291,6 +291,7 @@ COMMANDS: dict[str, Command] = {
             "info": ("path",),
             "convert": ("from", "to"),
         },
+        light=lambda given: given["action"] == "list",
     ),
     "list": Command(
         "trimtab.benchmarks.cli.commands.listing:list_things",
@@ -312,6 +313,7 @@ COMMANDS: dict[str, Command] = {
             ),
             "format": FORMAT,
         },
+        light=lambda given: True,
     ),
     "speed": Command(
         "trimtab.benchmarks.cli.commands.speed:speed",
@@ -387,5 +389,6 @@ COMMANDS: dict[str, Command] = {
             "bundle": Setting("", "bundle to prove and to time on this machine, as on a robot"),
             "format": FORMAT,
         },
+        light=lambda given: bool(given["bundle"]),
     ),
 }

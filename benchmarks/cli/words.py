@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -16,11 +16,13 @@ from typing import Any
 from trimtab.benchmarks.settings.words import closest, nearest
 from trimtab.errors import TrimtabError
 
-__all__ = ["MOST", "Command", "Setting", "parse"]
+__all__ = ["HELP", "MOST", "Command", "Setting", "parse", "wants_only_text"]
 
 MOST = 2**32 - 1
 """The largest whole number of a setting: NumPy's older generators take no larger seed."""
 
+HELP = ("--help", "-h")
+"""Words that ask what a command takes."""
 _FEW = 4
 """As many choices or fewer are all named where a word is none of them: a guess may mislead."""
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
@@ -49,7 +51,8 @@ class Command:
     that begin with ``within`` are kept as they are, in the argument ``overrides``. Words without
     ``=`` are the values of the settings in ``bare``, in this order; by default only the first
     setting can be given so. Where it depends on the action which settings those are, ``bare_of``
-    says by the action what comes after it.
+    says by the action what comes after it. ``light`` says of the settings whether little is
+    imported for them: no simulator, and torch at most.
     """
 
     function: str
@@ -59,6 +62,21 @@ class Command:
     within: str | tuple[str, ...] = ""
     bare: tuple[str, ...] = ()
     bare_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    light: Callable[[Mapping[str, Any]], bool] | None = None
+
+
+def _key_of(word: str) -> str:
+    """Return what stands before ``=``: ``--format=json``, as of other programs, is ``format``."""
+    return word.partition("=")[0].lstrip("-+")
+
+
+def wants_only_text(words: Sequence[str]) -> bool:
+    """Return whether nothing but a text, such as JSON or CSV, may reach standard output.
+
+    That is known before the words are checked, because a plug-in may print as it is found.
+    """
+    formats = [word.partition("=")[2] for word in words if _key_of(word) == "format"]
+    return any(text not in ("", "table") for text in formats) and not {*HELP} & {*words}
 
 
 def _without_exponent(text: str) -> str:
@@ -80,9 +98,10 @@ def _next_place(settings: Mapping[str, Setting], places: list[str], word: str) -
 
 def _is_bare(word: str, settings: Mapping[str, Setting]) -> bool:
     """Return whether a word names no setting: it has no ``=``, or is an address or a path."""
-    key, equals, _ = word.partition("=")
-    known = key.lstrip("-+") in settings
-    return not equals or _ADDRESS.match(word) is not None or (not known and os.path.exists(word))
+    known = _key_of(word) in settings
+    return (
+        "=" not in word or _ADDRESS.match(word) is not None or (not known and os.path.exists(word))
+    )
 
 
 def _place_of(
@@ -150,10 +169,9 @@ def parse(
     places = list(bare)
     # Those with a key come first, so that a bare word never takes the place of one behind it.
     for word in sorted(words, key=lambda word: _is_bare(word, settings)):
-        key, _, text = word.partition("=")
+        key, text = _key_of(word), word.partition("=")[2]
         if _is_bare(word, settings):
             key, text = _place_of(command, settings, word, places, bare, values.keys()), word
-        key = key.lstrip("-+")
         if key not in settings:
             hint = nearest(key, settings)
             if not key.isidentifier():

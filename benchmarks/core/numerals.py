@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["decimals_for", "lone_number", "number_text", "score_words"]
+__all__ = [
+    "decimals_for", "lone_number", "number_text", "rate_text", "score_words", "time_text",
+]  # fmt: skip
 
 _MOST_DECIMALS = 6  # from there on, powers of ten are easier to read than zeros
 
@@ -33,6 +35,20 @@ def lone_number(value: float) -> str:
     return number_text(value, decimals_for(value, value, value), thousands="")
 
 
+def rate_text(rate: float) -> str:
+    """Return a rate from 0 to 1 with the digits that tell it from both ends, two or more."""
+    return number_text(rate, max(decimals_for(x, x, x) for x in (rate, 1.0 - rate)))
+
+
+def time_text(seconds: float) -> str:
+    """Return how long something takes, in the unit that gives it a few digits."""
+    if 0 < seconds < 1:
+        return "less than 1 s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"
+
+
 def score_words(return_: float | None, success: float | None, held_out: float | None = None) -> str:
     """Return what a line about a run says of its score: the success rate where there is one.
 
@@ -44,7 +60,7 @@ def score_words(return_: float | None, success: float | None, held_out: float | 
     words = []
     if return_ is not None:
         played = f"return {lone_number(return_)}"
-        words.append(played if success is None else f"success {success:.2f}")
+        words.append(played if success is None else f"success {rate_text(success)}")
     if held_out is not None:
         words.append(f"held-out error {lone_number(held_out)}")
     return ", ".join(words)

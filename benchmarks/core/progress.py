@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from trimtab.benchmarks.core.numerals import time_text
+
 __all__ = ["EVERY", "Pace", "telling"]
 
 EVERY = 30.0
@@ -42,9 +44,7 @@ class Pace:
         if share <= had or now <= began:
             return ""
         seconds = (now - began) * (1.0 - share) / (share - had)
-        if seconds < 100:
-            return f"{seconds:.0f} s left"
-        return f"{seconds / 60:.0f} min left" if seconds < 6000 else f"{seconds / 3600:.1f} h left"
+        return f"{time_text(seconds)} left"
 
 
 @contextmanager

@@ -20,15 +20,15 @@ import yaml
 
 from trimtab.benchmarks.core.checkpoint import check_checkpoint, glance, places_of
 from trimtab.benchmarks.core.rundir import in_use, is_set_aside, remedy, set_aside
-from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes
+from trimtab.benchmarks.runs.rows import FILE_NAME, PROGRESS, SUITE_NOTE, read_episodes
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 from trimtab.policies.bundle.files import read_files
 
 __all__ = [
     "CHECKPOINT", "CONFIG", "EPISODES", "METRICS", "POLICIES", "POLICY", "PROVENANCE", "RESULT",
-    "STATES", "Look", "check_done", "find_runs", "is_run", "log_fault", "look", "named_runs",
-    "read_config", "read_provenance", "read_result",
+    "STATES", "Look", "check_done", "find_runs", "find_runs_and_suites",
+    "is_run", "log_fault", "look", "named_runs", "read_config", "read_provenance", "read_result",
 ]  # fmt: skip
 
 PROVENANCE, CONFIG, RESULT = "provenance.json", "config.yaml", "result.json"
@@ -90,21 +90,28 @@ def is_run(folder: Path) -> bool:
 
 
 def find_runs(place: Path) -> list[Path]:
-    """Return the folders of all runs in ``place``, or ``place`` itself, sorted.
+    """Return the folders of all runs in ``place``, or ``place`` itself, sorted."""
+    return find_runs_and_suites(place)[0]
+
+
+def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
+    """Return the folders of all runs in ``place``, and those in which a suite has left a note.
 
     What was set aside and hidden folders, which are half written, count for nothing.
     """
     if is_run(place):
-        return [place]
-    found = []
-    for at, names, _ in os.walk(place):
+        return [place], []
+    found, suites = [], []
+    for at, names, files in os.walk(place):
+        if SUITE_NOTE in files or PROGRESS in files:
+            suites.append(Path(at))
         names[:] = sorted(x for x in names if not x.startswith(".") and not is_set_aside(x))
         for name in list(names):
             with contextlib.suppress(PermissionError):  # of others, which have no run of ours
                 if is_run(Path(at, name)):
                     found.append(Path(at, name))
                     names.remove(name)
-    return sorted(found)
+    return sorted(found), sorted(suites)
 
 
 def named_runs(runs: Sequence[Path]) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import bisect
 import io
 import itertools
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -261,15 +262,13 @@ def collect_episodes(folder_or_file: str | Path) -> pa.Table:
 
 def episode_files(place: Path) -> list[Path]:
     """Return every ``episodes.parquet`` below a folder, without those that were set aside."""
-    return sorted(
-        path
-        for path in place.rglob(FILE_NAME)
-        if not any(
-            # Hidden folders are half-written ones that wait for their last rename.
-            part.startswith(".") or is_set_aside(part)
-            for part in path.relative_to(place).parts
-        )
-    )
+    found = []
+    for at, names, files in os.walk(place):  # passes over folders that vanish meanwhile
+        # Hidden folders are half-written ones that wait for their last rename.
+        names[:] = (x for x in names if not x.startswith(".") and not is_set_aside(x))
+        if FILE_NAME in files:
+            found.append(Path(at, FILE_NAME))
+    return sorted(found)
 
 
 def collect_files(paths: Sequence[Path], place: Path) -> pa.Table:

@@ -17,6 +17,7 @@ from typing import Any
 from trimtab.benchmarks.core.rundir import is_set_aside
 from trimtab.benchmarks.runs.base import training
 from trimtab.benchmarks.runs.evaluate import SUCCESS_RULE, Scores
+from trimtab.benchmarks.runs.folder import is_run
 from trimtab.benchmarks.runs.identity import HASH_VERSION, PROTOCOL_REVISION
 from trimtab.benchmarks.runs.judging import BundleJudge
 from trimtab.benchmarks.runs.rows import FILE_NAME, EpisodeRow, read_episodes, write_episodes
@@ -148,6 +149,9 @@ def check_place(out: Path, shard: Shard, note: Mapping[str, Any]) -> Path:
     Raises:
         TrimtabError: if something else is there, such as the rows of another evaluation.
     """
+    if is_run(out) or (os.path.lexists(out) and not out.is_dir()):
+        what = "is a run, whose own rows those would contradict" if out.is_dir() else "is no folder"
+        raise TrimtabError(f"out={out}: {what}; name another folder")
     folder = out / shard.folder
     for other in sorted(out.glob(f"shard-*-of-{shard.of}/{NOTE}")):
         there = _note(other)

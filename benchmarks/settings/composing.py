@@ -14,7 +14,7 @@ from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
 from omegaconf import DictConfig
 
-from trimtab.benchmarks.settings.outside import folders_outside
+from trimtab.benchmarks.settings.outside import folders_for_hydra
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.turns import in_turn
 
@@ -30,7 +30,7 @@ def compose_words(overrides: Sequence[str]) -> DictConfig:
     Raises:
         HydraException: if they do not fit the files.
     """
-    folders = ",".join(quoted(f"file://{folder}") for folder in folders_outside())
+    folders = ",".join(quoted(f"file://{folder}") for folder in folders_for_hydra())
     with _without_the_callers_hydra(), initialize_config_module("trimtab.conf", version_base="1.3"):
         return compose(
             "config",

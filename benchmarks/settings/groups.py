@@ -162,4 +162,4 @@ def _text(name: str) -> str:
     if users is not None and own.is_file():
         raise TrimtabError(f"{users}: Trimtab has a file of this name itself; rename yours")
     found = own if users is None else users
-    return found.read_text(encoding="utf-8")
+    return found.read_text(encoding="utf-8-sig")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import codecs
+import hashlib
 import re
 import shutil
 import sys
@@ -12,16 +14,56 @@ from pathlib import Path
 
 from trimtab.benchmarks.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
-from trimtab.files import decoded, read_bytes
+from trimtab.files import atomic_directory, decoded, read_bytes
 from trimtab.plugins import plugins
 
-__all__ = ["adopted", "check_placed", "folders_outside", "is_file_of_settings", "outside_file"]
+__all__ = [
+    "adopted", "check_placed", "folders_for_hydra", "folders_outside", "is_file_of_settings",
+    "outside_file",
+]  # fmt: skip
+
+
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def folders_outside() -> list[Path]:
     """Return the folders with settings that users bring."""
     found = [plugin.folder / "conf" for plugin in plugins()]
     return [folder for folder in [*found, *_adopting()] if folder.is_dir()]
+
+
+def folders_for_hydra() -> list[Path]:
+    """Return the folders with settings that users bring, as Hydra is to search them.
+
+    Behind a byte order mark it does not find a file's first line, so before the folder of such a
+    file it is given one with a copy without the mark.
+    """
+    found = folders_outside()
+    marked = {
+        str(file.relative_to(folder)): text
+        for folder in found
+        for file in folder.glob("*/*.yaml")
+        if (text := _without_mark(file)) is not None
+    }
+    if not marked:
+        return found
+    named = hashlib.sha256(repr(marked).encode()).hexdigest()  # a file may change meanwhile
+    copies = _adopting(make=True)[0] / named
+    if not copies.is_dir():
+        with atomic_directory(copies) as folder:
+            for name, text in marked.items():
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).write_text(text, encoding="utf-8")
+    return [copies, *found]
+
+
+def _without_mark(file: Path) -> str | None:
+    """Return the text of a file that begins with a byte order mark; None for any other file."""
+    try:
+        text = read_bytes(file)
+        return decoded(text) if text.startswith(_MARKS) else None
+    except (OSError, ValueError, TrimtabError):  # told by what needs the file
+        return None
 
 
 def outside_file(name: str) -> Path | None:
@@ -56,11 +98,6 @@ def check_placed(file: str, group: str, text: str) -> None:
     Raises:
         TrimtabError: if Hydra would put its settings below the group a second time.
     """
-    if text.startswith("\ufeff"):
-        raise TrimtabError(
-            f"{file}it begins with a byte order mark, behind which Hydra does not find its first "
-            "line; save it as UTF-8 without one"
-        )
     if not _PLACED.match(text):
         raise TrimtabError(
             f"{file}it has {group}: itself, so its first line must be '# @package _global_', as in "

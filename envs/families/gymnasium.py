@@ -12,7 +12,6 @@ spec; Gymnasium's ``TimeLimit`` is left out, because the suite cuts episodes its
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import hashlib
 import importlib
@@ -35,7 +34,7 @@ from trimtab.envs.core.options import EVERYWHERE
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import NO_HORIZON, Family, OpenFamily, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, closest
 
 __all__ = ["OPEN"]
 
@@ -96,8 +95,8 @@ def _registered(name: str) -> GymnasiumSpec:
             _import(name, namespace)
     found = gymnasium.registry.get(id)
     if found is None:
-        near = difflib.get_close_matches(id, list(gymnasium.registry), 1, 0.6)
-        hint = f"; the nearest is {_NAME}:{near[0]}" if near else ""
+        near = closest(id, gymnasium.registry)
+        hint = f"; the nearest is {_NAME}:{near}" if near else ""
         raise TrimtabError(
             f"{_NAME}:{name}: Gymnasium knows no environment {id!r}{hint}; if a package registers "
             f"it, name the package before it: {_NAME}:<package>:{id}"

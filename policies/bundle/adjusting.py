@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, nearest
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.bundle.files import Contract
@@ -51,11 +50,9 @@ def adjusted(policy: Policy, settings: Mapping[str, Any]) -> Policy:
         raise TrimtabError(f"policy: settings {dict(settings)} do not fit: {error}") from error
     for name, value in settings.items():
         if name not in found:
-            near = difflib.get_close_matches(name, found, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(found) or 'none'}"
             raise TrimtabError(
                 f"policy.{name}: a {policy.kind} policy that is trained has no such setting of "
-                f"how it acts; {hint}"
+                f"how it acts; {nearest(name, found)}"
             )
         had = found[name]
         if (

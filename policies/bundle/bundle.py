@@ -10,7 +10,6 @@ A bundle without weights is a black box (:mod:`trimtab.policies.bundle.withheld`
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import platform
@@ -27,7 +26,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import trimtab
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, nearest
 from trimtab.files import atomic_directory, resolved, sha256_json
 from trimtab.observations import Part, tree_map
 from trimtab.policies.base import Policy
@@ -292,8 +291,7 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     for key in given:
         if key not in _KNOWN:
-            near = difflib.get_close_matches(str(key), _KNOWN, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_KNOWN)}"
+            hint = nearest(str(key), _KNOWN)
             raise TrimtabError(f"bundle contract: unknown entry {key!r}; {hint}")
     for key in _REQUIRED:
         if key not in given:

@@ -7,7 +7,6 @@ policy nor on a robot.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.metadata
 import inspect
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, nearest
 from trimtab.files import read_json
 from trimtab.policies.networks.samplers import Euler, Table, TableSampler
 from trimtab.policies.networks.scheduler_walk import (
@@ -325,8 +324,7 @@ def _class_of(name: str, known: str | None = None) -> type[Any]:
         )
     names = [one for one in dir(library) if one.endswith("Scheduler")]
     if known not in names:
-        near = difflib.get_close_matches(name, [*SHORT, *names], n=1)
-        hint = f"did you mean {near[0]}?" if near else f"take one of {', '.join(SHORT)}"
+        hint = nearest(name, [*SHORT, *names])
         raise TrimtabError(f"{where}: diffusers has no such scheduler; {hint}")
     found: Any = getattr(library, known, None)
     try:

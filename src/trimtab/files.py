@@ -53,6 +53,8 @@ _REFUSED = {
     "failed to map segment from shared object": errno.ENOMEM,
 }
 """How libraries say it that raise no ``OSError``."""
+_FORKS = ("_execute_child", "_launch", "spawnv_passfds")
+"""Functions of the standard library that start processes."""
 
 
 def limit_reached(error: BaseException) -> str | None:
@@ -68,7 +70,9 @@ def limit_reached(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:
         refused = next((number for text, number in _REFUSED.items() if text in str(cause)), None)
-        known = _LIMITS.get(cause.errno or 0 if isinstance(cause, OSError) else refused or 0)
+        if isinstance(cause, OSError) and (cause.errno != errno.EAGAIN or _in_a_fork(cause)):
+            refused = cause.errno
+        known = _LIMITS.get(refused or 0)
         if isinstance(cause, MemoryError):
             known = _LIMITS[errno.ENOMEM]
         if known is not None:
@@ -80,6 +84,16 @@ def limit_reached(error: BaseException) -> str | None:
                 )
         cause = cause.__cause__
     return None
+
+
+def _in_a_fork(error: OSError) -> bool:
+    """Return whether a process was being started; a lock that is held is "unavailable" as well."""
+    at = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_code.co_name in _FORKS:
+            return True
+        at = at.tb_next
+    return False
 
 
 @contextmanager

@@ -293,8 +293,9 @@ def test_nothing_but_json_reaches_standard_output(
     monkeypatch.syspath_prepend(loud)
     id = "gymnasium:loud:Loud-v0"
     run = trimtab.train(settings(loud, env=id, online_steps=40, eval_every=None))
-    for words in (["check", f"env={id}"], ["evaluate", f"policy={run.folder}", "episodes=2"]):
-        done = carried_out(loud, *words, "format=json")
+    judged = ["evaluate", f"policy={run.folder}", "episodes=2", "--format=json"]
+    for words in (["check", f"env={id}", "format=json"], judged):
+        done = carried_out(loud, *words)
         assert done.returncode == 0 and json.loads(done.stdout), done.stderr
         for way in ("print", "kept", "number", "C's buffer", "a child"):
             assert done.stderr.count(way) > 1

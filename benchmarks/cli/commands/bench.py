@@ -21,9 +21,9 @@ from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
 from trimtab.benchmarks.cli.screen import print_json, print_rows
-from trimtab.benchmarks.cli.surroundings import json_stream
+from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.core import rundir
-from trimtab.benchmarks.core.numerals import number_text
+from trimtab.benchmarks.core.numerals import decimals_for, number_text, time_text
 from trimtab.benchmarks.core.storage import is_address
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.rows import FILE_NAME, SUITE_NOTE, collect_files
@@ -36,7 +36,7 @@ from trimtab.benchmarks.suites.plan import Plan, plan_of
 from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.errors import TrimtabError
-from trimtab.files import check_own, read_json
+from trimtab.files import check_own, existing, read_json
 from trimtab.plugins import command_line
 
 __all__ = ["bench"]
@@ -68,6 +68,8 @@ def bench(
 
     ``overrides`` are the launcher's own settings.
     """
+    if os.path.isfile(runs):
+        raise TrimtabError(f"runs={runs}: is a file; name a folder for the runs")
     chosen = listed(only)
     if only and not chosen:
         raise TrimtabError(f"only={only}: names no run; leave it out for all runs")
@@ -84,7 +86,7 @@ def bench(
         background.print_progress(progress_of(folder, address), format)
         return 0
     if action == "plan":
-        _print_plan(plan_of(loaded, Path(runs), _done(folder)), Path(runs), workers, format)
+        _print_plan(plan_of(loaded, Path(runs), _done(folder)), runs, workers, format)
         return 0
     where = chosen_launcher(launcher, overrides)
     chosen_by = {"suite": suite, "scale": scale, "only": only}
@@ -106,7 +108,7 @@ def bench(
         )
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
-        json_stream().write(board.to_json())
+        answer_stream().write(board.to_json())
         return 0
     answer = Console(markup=False)
     if outcome.already_done:
@@ -127,12 +129,12 @@ def _done(folder: Path) -> set[str]:
     return {label for label, run in runs.items() if run["state"] == "done"}
 
 
-def _print_plan(plan: Plan, runs: Path, workers: int, format: str) -> None:
+def _print_plan(plan: Plan, runs: str, workers: int, format: str) -> None:
     """Print what a suite will take, a line a run, and in all."""
     side = workers or os.cpu_count() or 1
     hours, megabytes = (sum(getattr(x, name) for x in plan.runs) for name in ("hours", "megabytes"))
-    there = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(there).free / 1e6
+    there = existing(Path(runs))
+    free = None if is_address(runs) else shutil.disk_usage(there).free / 1e6
     if format == "json":
         print_json({
             **dataclasses.asdict(plan), "workers": side, "hours": hours,
@@ -146,9 +148,9 @@ def _print_plan(plan: Plan, runs: Path, workers: int, format: str) -> None:
             "done": one.done,
             "updates": f"{one.updates:,}",
             "steps": f"{one.steps:,}",
-            "hours": number_text(one.hours),
-            "hours from": one.hours_from,
-            "MB": number_text(one.megabytes, 0),
+            "time": time_text(3600 * one.hours),
+            "time from": one.hours_from,
+            "MB": _whole(one.megabytes),
             "MB from": one.megabytes_from,
         }
         for one in plan.runs
@@ -156,17 +158,23 @@ def _print_plan(plan: Plan, runs: Path, workers: int, format: str) -> None:
     left = [(one.seeds - one.done, one) for one in plan.runs]
     updates, steps = (sum(n * getattr(x, name) for n, x in left) for name in ("updates", "steps"))
     print_rows("what is left to run", rows)
-    little = "; that is too little" if free < megabytes else ""
+    room = "" if free is None else f"; {number_text(free, 0)} MB are free in {there}"
+    if free is not None and free < megabytes:
+        room += "; that is too little"
     lines = [
         f"{sum(n for n, _ in left)} runs, {updates:,} updates and {steps:,} environment steps",
-        f"about {number_text(hours)} hours of one core, {number_text(hours / side)} with {side} "
-        "runs side by side; a rough guess leaves evaluations out",
-        f"about {number_text(megabytes, 0)} MB of disk; {number_text(free, 0)} MB are free in "
-        f"{there}{little}",
+        f"about {time_text(3600 * hours)} of one core, {time_text(3600 * hours / side)} with "
+        f"{side} runs side by side; a rough guess leaves evaluations out",
+        f"about {_whole(megabytes)} MB of disk{room}",
     ]
     if plan.recipes:
         lines.append(f"data that is recorded first, and not counted: {', '.join(plan.recipes)}")
     Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines), markup=False)
+
+
+def _whole(value: float) -> str:
+    """Return a number without decimals, or with three digits where that would be nothing."""
+    return number_text(value, decimals_for(value, value, value, 0))
 
 
 def _check_place(folder: Path, suite: Suite) -> None:

@@ -14,6 +14,7 @@ from trimtab.benchmarks.board.recorded import check_recorded
 from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.cli.screen import print_json
+from trimtab.errors import TrimtabError
 
 __all__ = ["compare_two"]
 
@@ -25,6 +26,14 @@ def compare_two(a: str, b: str, runs: str, metric: str, intervals: str, format: 
     """Print whether ``a`` beats ``b``: each is a place of rows, or a method of ``runs``."""
     options: dict[str, Any] = {"metric": metric} if metric else {}
     words = [("", "", place) if os.path.exists(place) else _label(place, runs) for place in (a, b)]
+    for (method, _, place), word in zip(words, (a, b), strict=True):
+        if not word:
+            raise TrimtabError("compare: a= or b= is empty; name a run, a folder or a method")
+        if method and not os.path.exists(place):
+            raise TrimtabError(
+                f"compare: {word}: there is no such file or folder, and as a method it would be "
+                f"looked for in runs={place}, which does not exist; check the path, or runs="
+            )
     env = next((env for _, env, _ in words if env), "")
     sides = []
     for (method, own, place), word in zip(words, (a, b), strict=True):

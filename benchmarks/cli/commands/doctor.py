@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from pathlib import Path
 
 from trimtab.benchmarks.cli.finding import Finding
+from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.errors import TrimtabError
 
 __all__ = ["doctor"]
@@ -51,11 +51,9 @@ def doctor(out: str, format: str, bundle: str = "") -> int:
 def _told(findings: list[Finding], format: str) -> int:
     """Print findings where only the standard library is sure to be there."""
     rows = [finding.to_json() for finding in findings]
-    if format == "json":
-        sys.stdout.write(json.dumps(rows, indent=2) + "\n")
-    else:
-        for row in rows:
-            sys.stdout.write(f"{row['level']:<8} {row['what']:<12} {row['message']}\n")
+    lines = [f"{row['level']:<8} {row['what']:<12} {row['message']}" for row in rows]
+    answer = json.dumps(rows, indent=2) if format == "json" else "\n".join(lines)
+    answer_stream().write(answer + "\n")
     return _failed(findings)
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from trimtab.benchmarks.artefacts.changes import Change, measure_change, policy_settings
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
+from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.runs.base import load_base
 from trimtab.errors import TrimtabError
 
@@ -64,5 +65,5 @@ def _lines(change: Change) -> Iterator[str]:
         success = ""
         if rate is not None:
             low_high = wilson_interval(round(rate * episodes), episodes)
-            success = f"success {rate:.2f} ({low_high.low:.2f} to {low_high.high:.2f}), "
-        yield f"{name}: {success}return {mean:.4g} in {episodes} episodes"
+            success = f"success {low_high.text()}, "
+        yield f"{name}: {success}return {lone_number(mean)} in {episodes} episodes"

@@ -14,7 +14,7 @@ from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.latex import to_latex
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.sources import collect, named_places
-from trimtab.benchmarks.cli.surroundings import json_stream
+from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.runs import provenance
 from trimtab.benchmarks.runs.away import visible
 from trimtab.benchmarks.settings.renamed import RENAMED
@@ -65,7 +65,7 @@ def leaderboard(
         paths = boards.write(board, out)
         logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
     if format in _TEXTS:
-        json_stream().write(_TEXTS[format](board))
+        answer_stream().write(_TEXTS[format](board))
     else:
         boards.print_table(board, Console(markup=False))
     return 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-import sys
 from pathlib import Path
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
+from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.speed import growth, report
 from trimtab.benchmarks.speed import measure as speeds
 from trimtab.errors import TrimtabError
@@ -39,7 +39,7 @@ def speed(only: str, rounds: int, scale: str, out: str, format: str) -> int:
     if format == "json":
         print_json([row.to_json() for row in rows])
     elif format == "markdown":
-        sys.stdout.write(report.markdown(rows))
+        answer_stream().write(report.markdown(rows))
     elif rows:
         print_rows("ours / peer: above 1, ours is faster", [report.readable(r) for r in rows])
     if out:

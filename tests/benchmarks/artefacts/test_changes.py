@@ -15,6 +15,7 @@ from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import save_bundle
+from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.guided_flow import GUIDANCE, GuidedFlowPolicy
 from trimtab.types import PolicySpec
 
@@ -57,6 +58,19 @@ def test_an_input_is_compared_at_its_defaults(tmp_path: Path) -> None:
     bundle = load_base(str(tmp_path / "own"))
     assert measure_change(bundle, {"guidance": 3.0}).largest > 0
     assert measure_change(bundle, {"guidance": 1.0}).largest == 0
+
+
+def test_without_a_task_no_episode_is_compared(tmp_path: Path) -> None:
+    spec = PolicySpec(4, 3, 2, (-1.0, -1.0), (1.0, 2.0))
+    contract = {"env": "data:my/x-v0", "control_rate": None, "act_steps": 1}
+    policy = FlowPolicy(spec, hidden=(8,), sampling_steps=2)
+    save_bundle(policy, tmp_path / "own", contract=contract, onnx=False)
+    words = [f"run={tmp_path / 'own'}", f"out={tmp_path / 'out'}", "policy.sampling_steps=1"]
+    with pytest.raises(TrimtabError, match="without a task to play; leave it out, and") as error:
+        run(["export", *words, "episodes=3"])
+    assert "episodes=3" in str(error.value) and "env=" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+    assert run(["export", *words]) == 0  # what the message says is enough
 
 
 def test_words_become_settings() -> None:

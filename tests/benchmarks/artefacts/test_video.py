@@ -194,6 +194,7 @@ def test_compose_pads_to_sixteen_and_fills_the_bar(size: tuple[int, int]) -> Non
 def test_where_a_film_goes(tmp_path: Path) -> None:
     assert video.film_path("", "p", "gym/X") is video.film_path("false", "p", "gym/X") is None
     assert video.film_path("true", "a/seed0/", "gym/X-v5") == Path("seed0-gym-X-v5.mp4")
+    assert video.film_path("true", "a", "gymnasium:my:X-v0") == Path("a-gymnasium-my-X-v0.mp4")
     assert video.film_path("b/c.mp4", "a", "gym/X") == Path("b/c.mp4")
     folder = tmp_path / "d.mp4"
     folder.mkdir()
@@ -215,6 +216,15 @@ def test_only_an_earlier_film_is_replaced(tmp_path: Path, drawing: str) -> None:
     for _ in range(2):
         video.prepare(film, MAZE)
         video.write_video(film, iter([np.zeros((64, 64, 3), np.uint8)] * 500), 25.0)
+
+
+@pytest.mark.parametrize("name", ["gymnasium:my:X-v0.mp4", "-y.mp4", "file:x.mp4"])
+def test_a_name_is_no_word_of_ffmpeg(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drawing: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert video.write_video(Path(name), iter([np.zeros((32, 32, 3), np.uint8)] * 3), 25.0) == 3
+    assert [file.name for file in tmp_path.iterdir()] == [name]
 
 
 def test_a_missing_ffmpeg_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

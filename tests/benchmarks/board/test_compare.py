@@ -61,7 +61,7 @@ def test_single_runs_are_paired_by_their_episodes(
     synthetic: Synthetic, method: Any, told: Callable[..., dict[str, Any]]
 ) -> None:
     one = replace(method, scored_by_return=True, levels=(100.0,), seeds=(0,), config_hash="a1")
-    two = replace(one, algorithm="td3", seeds=(4,), config_hash="a2")
+    two = replace(one, algorithm="td3", config_hash="a2")
     table = synthetic([one, two])
     found = told(table, "sac", "td3")
     assert found["paired_by"] == "episodes" and found["p_better"] is None
@@ -73,7 +73,29 @@ def test_single_runs_are_paired_by_their_episodes(
     assert found["difference"]["value"] == pytest.approx(gains.mean())
     half = 2.0096 * gains.std(ddof=1) / np.sqrt(50)  # Student's t, 49 degrees of freedom
     assert found["difference"]["high"] == pytest.approx(gains.mean() + half, rel=1e-3)
-    assert "which says nothing of other seeds" in found["sentence"]
+    assert "paired by the episodes of one seed, which says nothing" in found["sentence"]
+
+
+def test_runs_of_two_seeds_are_not_paired(
+    synthetic: Synthetic, method: Any, told: Callable[..., dict[str, Any]]
+) -> None:
+    """Their bases may differ, so that equal starts of episodes do not make them pairs."""
+    one = replace(method, scored_by_return=True, levels=(100.0,), seeds=(0,), config_hash="a1")
+    two = replace(one, algorithm="td3", seeds=(3,), config_hash="a2")
+    table = synthetic([one, two])
+    found = told(table, "sac", "td3")
+    assert found["paired_by"] is None and found["p_better"] is None and found["seeds"] == []
+    sides = [
+        np.array([r["return"] for r in table.to_pylist() if r["algorithm"] == name])
+        for name in ("sac", "td3")
+    ]
+    spread = np.sqrt(sum(side.var(ddof=1) / len(side) for side in sides))
+    half = found["difference"]["high"] - found["difference"]["value"]
+    assert 1.9 * spread < half < 2.1 * spread
+    said = "of one seed each (0 and 3), not paired, which says nothing of other seeds"
+    assert said in found["sentence"]
+    several = synthetic([replace(one, seeds=(0, 1, 2)), two])
+    assert "of 3 and 1 seeds, not paired" in told(several, "sac", "td3")["sentence"]
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,12 @@ def test_seeds_of_a_suite_that_are_missing_are_named(runs: Path, tmp_path: Path)
     for other in ("{", "[]", '{"runs": 3}', '{"runs": {"a": 1}}'):
         (suite / PROGRESS).write_text(other)
         assert "Missing of the suite mine: clone seeds 0, 2." in board_of(runs).notes
+    # A folder of other runs, and a run, have nothing to do with a suite beside or above them.
+    (suite / PROGRESS).unlink()
+    shutil.copytree(run_of(runs, 1), suite / "others" / "clone" / "ab" / "seed1")
+    for place in (suite / "others", suite / "others" / "clone" / "ab" / "seed1"):
+        assert "Missing" not in " ".join(board_of(place).notes)
+    shutil.rmtree(suite / "others")
     # In a suite's own folder its rows are held against the runs that it has noted.
     write_episodes(suite / "episodes.parquet", collect(run_of(runs, 1))[0])
     assert board_of(suite).tables

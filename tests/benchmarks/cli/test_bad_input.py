@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
+from trimtab.benchmarks.cli.main import run
 from trimtab.benchmarks.runs.base import policy_folder
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -236,3 +237,30 @@ def test_a_value_out_of_range_is_named(words: list[str], part: str, tmp_path: Pa
     assert part.strip() in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.rglob("result.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("leaderboard runs=,", "runs=,: names no place"),
+        ("compare a=x b=y", "x: there is no such file or folder, and .* runs=runs, which does not"),
+        ("compare a= b=y", "a= or b= is empty"),
+        ("bench suite=quickstart plan runs=file", "runs=file: is a file; name a folder"),
+    ],
+)
+def test_a_wrong_place_of_runs(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(TrimtabError, match=said) as error:
+        run(words.split())
+    assert "\n" not in str(error.value)
+
+
+def test_rows_of_an_evaluation_are_not_put_into_a_run(tiny: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for out, said in ((tiny.base, "is a run, whose own rows"), (tmp_path / "file", "is no folder")):
+        with pytest.raises(TrimtabError, match=said):
+            run(["evaluate", f"policy={tiny.base}", "episodes=1", f"out={out}"])
+    assert not list(tiny.base.glob("shard*"))

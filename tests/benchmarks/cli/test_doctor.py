@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -127,8 +128,16 @@ def test_a_robot_is_asked_for_what_it_needs() -> None:
         [sys.executable, "-c", ON_A_ROBOT, "doctor"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert {"numpy", "onnxruntime", "threads", "bundle"} <= {*done.stdout.split()}
+    needed = {"numpy", "onnxruntime", "threads", "bundle"}
+    assert needed <= {*done.stdout.split()}
     assert "torch" not in done.stdout and "gymnasium" not in done.stdout
+    words = ["doctor", "bundle=nowhere", "--format=json"]
+    done = subprocess.run(
+        [sys.executable, "-c", ON_A_ROBOT, *words], capture_output=True, text=True
+    )
+    found = {one["what"]: one for one in json.loads(done.stdout)}
+    assert (done.returncode, done.stderr) == (1, "") and needed <= found.keys()
+    assert "nowhere" in found["bundle"]["message"]
 
 
 def test_a_robot_is_told_what_is_old_or_missing(monkeypatch: pytest.MonkeyPatch) -> None:

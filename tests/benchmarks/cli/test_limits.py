@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import multiprocessing
 import os
 import resource
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, limit_reached
 
@@ -39,6 +42,29 @@ def test_a_command_says_which_limit_ended_it(
     assert line.startswith("trimtab: ") and said in line and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("kilobytes", "words", "code"),
+    [
+        (300_000, ("doctor", "bundle=nowhere"), 1),  # numpy and onnxruntime; 1 as it is not there
+        (500_000, ("list", "env"), 0),
+        (1_300_000, ("evaluate", "nowhere"), 2),  # with torch and a simulator
+    ],
+)
+def test_memory_is_asked_for_where_much_is_imported(
+    kilobytes: int, words: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'ulimit -v {kilobytes}; exec "$0" -m trimtab.benchmarks.cli.main "$@"',
+         sys.executable, *words],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert ("the shell allows" in done.stderr) == (code == 2)
+    light = COMMANDS["dataset"].light  # its list imports torch, which needs less than 1.3 GB
+    assert light is not None and light({"action": "list"}) and not light({"action": "make"})
+
+
 @pytest.fixture
 def limited() -> Iterator[None]:
     """With a soft limit on processes, files and memory that refuses nothing in a test."""
@@ -56,7 +82,7 @@ def limited() -> Iterator[None]:
     ("error", "word"),
     [
         (RuntimeError("can't start new thread"), "-u"),
-        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "-u"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), None),
         (OSError(errno.EFBIG, "File too large"), "-f"),
         (MemoryError(), "-v"),
         (ImportError("x.so: failed to map segment from shared object"), "-v"),
@@ -72,6 +98,33 @@ def test_what_a_limit_refuses_is_known_from_what_is_not(
     for one in (error, outer):
         told = limit_reached(one)
         assert told is None if word is None else str(told).endswith(f"with ulimit {word}")
+
+
+def test_a_process_that_cannot_start_is_known_from_a_lock_and_a_full_pipe(
+    limited: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refused(*given: object) -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(subprocess, "_fork_exec", refused)
+    monkeypatch.setattr(os, "fork", refused)
+    monkeypatch.setattr("_posixsubprocess.fork_exec", refused)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    held, wants = (os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR) for _ in range(2))
+    fcntl.flock(held, fcntl.LOCK_EX)
+    for blocked, told in (
+        (lambda: subprocess.run(["true"], close_fds=True), True),
+        (multiprocessing.get_context("fork").Process(target=print).start, True),
+        (multiprocessing.get_context("spawn").Process(target=print).start, True),
+        (lambda: fcntl.flock(wants, fcntl.LOCK_EX | fcntl.LOCK_NB), False),
+        (lambda: [os.write(writing, bytes(1 << 16)) for _ in range(99)], False),
+    ):
+        with pytest.raises(BlockingIOError) as error:
+            blocked()
+        assert (limit_reached(error.value) is not None) is told
+    for stream in (held, wants, reading, writing):
+        os.close(stream)
 
 
 def test_without_a_limit_none_is_blamed(tmp_path: Path) -> None:

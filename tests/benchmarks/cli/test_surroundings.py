@@ -15,6 +15,7 @@ import pytest
 from trimtab.benchmarks.cli import main as command_line
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
+from trimtab.benchmarks.cli.words import wants_only_text
 from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.errors import TrimtabError
@@ -147,6 +148,22 @@ def test_a_reader_that_goes_away_is_no_error(words: str, tmp_path: Path) -> None
 def test_a_closed_standard_error_gets_no_file_of_a_command(tmp_path: Path) -> None:
     done = subprocess.run(["sh", "-c", f"{TRIMTAB} trian 2>&-"], cwd=tmp_path, timeout=120)
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "alone"),
+    [
+        ("runs format=json", True),
+        ("runs --format=json", True),
+        ("--with ./lab leaderboard -format=csv", True),
+        ("speed format=markdown", True),
+        ("runs", False),
+        ("runs format=table", False),
+        ("runs format=json --help", False),
+    ],
+)
+def test_a_text_that_is_asked_for_stands_alone(words: str, alone: bool) -> None:
+    assert wants_only_text(words.split()) is alone
 
 
 def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trimtab.benchmarks.board.stats import Interval
-from trimtab.benchmarks.core.numerals import lone_number, score_words
+from trimtab.benchmarks.core.numerals import lone_number, score_words, time_text
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,25 @@ def test_a_number_alone_is_never_shown_as_zero(value: float, shown: str) -> None
     assert lone_number(value) == shown
     assert score_words(value, None) == f"return {shown}"
     assert score_words(value, 0.5) == "success 0.50"
+
+
+@pytest.mark.parametrize(
+    ("rate", "shown"),
+    [
+        (0.0, "0.00"), (0.002, "0.00200"), (0.01, "0.01"), (1 / 3, "0.33"), (0.99, "0.99"),
+        (0.996, "0.99600"), (0.9996, "0.999600"), (1.0, "1.00"),
+    ],
+)  # fmt: skip
+def test_a_rate_is_never_shown_as_none_or_all(rate: float, shown: str) -> None:
+    assert score_words(3.0, rate) == f"success {shown}"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.0, "0 s"), (0.2, "less than 1 s"), (12.4, "12 s"), (360.0, "6 min"),
+        (9000.0, "2.5 h"), (7.2e6, "2,000.0 h"),
+    ],
+)  # fmt: skip
+def test_a_time_has_a_unit_that_shows_it(seconds: float, shown: str) -> None:
+    assert time_text(seconds) == shown

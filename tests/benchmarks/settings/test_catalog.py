@@ -21,7 +21,7 @@ from trimtab.benchmarks.settings.catalog import (
     is_faithful,
 )
 from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.groups import conf_file, group_options
+from trimtab.benchmarks.settings.groups import conf_file, group_options, heading
 from trimtab.benchmarks.settings.renamed import RENAMED
 from trimtab.types import TrimtabError
 
@@ -111,8 +111,8 @@ def test_a_method_of_one_s_own_that_names_no_paper_adapts_none(
         "from trimtab.algorithms.offline.bc import BehaviorCloning\n\n\n"
         "class Mine(BehaviorCloning):\n    faithful = False\n"
     )
-    for name, heading in (("nameless", "Mine."), ("named", 'As "A Title" (arXiv 2506.15799).')):
-        text = f"# @package _global_\n# {heading}\nalgorithm: {{_target_: unpublished.Mine}}\n"
+    for name, comment in (("nameless", "Mine."), ("named", 'As "A Title" (arXiv 2506.15799).')):
+        text = f"# @package _global_\n# {comment}\nalgorithm: {{_target_: unpublished.Mine}}\n"
         (tmp_path / f"{name}.yaml").write_text(text)
         outside.adopted("algorithm", str(tmp_path / f"{name}.yaml"), [])
     found = adaptations()
@@ -139,15 +139,27 @@ def test_a_file_with_a_byte_order_mark_is_read_as_without(
     assert marked.read_text() == texts[group]  # Hydra reads this one
 
 
-def test_a_plug_in_s_file_with_a_byte_order_mark_is_told_so(
+def test_a_plug_in_s_file_with_a_byte_order_mark_is_read_as_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside, "_made", [tmp_path])
-    (tmp_path / "algorithm").mkdir()
-    text = "# @package _global_\nalgorithm: {_target_: trimtab.algorithms.off_policy.sac.SAC}"
-    (tmp_path / "algorithm" / "mine.yaml").write_text(text, encoding="utf-8-sig")
-    with pytest.raises(TrimtabError, match="begins with a byte order mark.*save it as UTF-8 with"):
-        conf_file("algorithm/mine.yaml")
+    monkeypatch.setattr(outside, "_made", [])
+    plugin = types.SimpleNamespace(folder=tmp_path)
+    monkeypatch.setattr(outside, "plugins", lambda: [plugin])
+    folder = tmp_path / "conf" / "algorithm"
+    folder.mkdir(parents=True)
+    (folder / "hidden.yaml").symlink_to("nowhere")
+    text = (
+        "# @package _global_\n# As it is told.\nalgorithm:\n"
+        "  _target_: trimtab.algorithms.off_policy.sac.SAC\n  tau: 0.5\n"
+    )
+    words = ["env=gym/Hopper-v5", "algorithm=mine"]
+    for tau in ("0.5", "0.25"):  # changed within one process, too
+        (folder / "mine.yaml").write_text(text.replace("0.5", tau), encoding="utf-8-sig")
+        assert compose_run(words)["algorithm"]["tau"] == float(tau)
+    (folder / "mine.yaml").write_text(text, encoding="utf-8")
+    assert compose_run(words)["algorithm"]["tau"] == 0.5
+    assert "mine" in {row["algorithm"] for row in LISTINGS["algorithm"]("algorithm", "")}
+    assert heading("algorithm", "mine") == "As it is told."
 
 
 def test_a_renamed_method_is_there_under_its_new_name_only() -> None:

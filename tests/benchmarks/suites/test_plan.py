@@ -61,8 +61,10 @@ def test_hours_are_guessed_told_or_measured(
     seconds = json.loads((tiny.base / "result.json").read_text())["seconds"]
     assert clone["hours_from"] == "measured" and clone["megabytes_from"] == "rough guess"
     assert clone["hours"] == pytest.approx(2 * 10 * seconds / 3600)  # ten times as many updates
-    assert trimtab(["bench", f"suite={file}", "plan"]) == 0
-    assert "hours of one core" in capsys.readouterr().out
+    assert trimtab(["bench", f"suite={file}", "plan", "workers=4"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert " of one core, " in told and " min with 4 runs side by side" in told
+    assert "│ guessed │ 2 │ 0 │ 0 │ 90,000 │ 6 min │ rough guess │" in told
 
 
 def test_runs_that_are_done_are_no_longer_counted(
