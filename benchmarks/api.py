@@ -38,6 +38,7 @@ from trimtab.benchmarks.settings.groups import GROUPS
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.errors import TrimtabError
 from trimtab.plugins import command_line
+from trimtab.policies.defaults import torch_defaults
 
 __all__ = [
     "Callback",
@@ -178,7 +179,7 @@ def evaluate(
     for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise TrimtabError(f"evaluate: {name}={value!r}: must be a whole number from {least}")
-    with usual_torch(alone=False):
+    with torch_defaults():
         bundle = base.load_base(_path("evaluate", "policy", policy))
         judge = BundleJudge(bundle, *task_of(bundle, env, env_options), inputs)
         if deterministic is None:
@@ -215,7 +216,9 @@ def export(
         >>> runner = trimtab.load_policy(trimtab.export(run, "my-bundle"))
     """
     target = _path("export", "out", out)
-    export_policy(_path("export", "run", run), target, env=env or "", weights=weights)
+    source = _path("export", "run", run)
+    with torch_defaults():
+        export_policy(source, target, env=env or "", weights=weights)
     return Path(target)
 
 
