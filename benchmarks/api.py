@@ -195,6 +195,7 @@ def export(
     *,
     env: str | None = None,
     weights: bool = True,
+    **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
 
@@ -204,13 +205,15 @@ def export(
         out: folder of the bundle; an older bundle there is replaced.
         env: task of a ``.zip``, which does not name it.
         weights: False for the graph alone, which others can run and steer.
+        settings: of how the policy acts, that differ from its training, such as
+            ``sampling_steps=2``.
 
     Returns:
         The folder of the bundle, for ``load_policy``.
 
     Raises:
-        TrimtabError: if there is no such policy, or the bundle cannot be written or does not give
-            the same actions.
+        TrimtabError: if there is no such policy or setting, or the bundle cannot be written or does
+            not give the same actions.
 
     Example:
         >>> runner = trimtab.load_policy(trimtab.export(run, "my-bundle"))
@@ -218,7 +221,7 @@ def export(
     target = _path("export", "out", out)
     source = _path("export", "run", run)
     with torch_defaults():
-        export_policy(source, target, env=env or "", weights=weights)
+        export_policy(source, target, env=env or "", weights=weights, settings=settings)
     return Path(target)
 
 
