@@ -23,7 +23,7 @@ import torch
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.bc import BehaviorCloning
 from trimtab.benchmarks.contracts.made_up import make_setup
-from trimtab.benchmarks.contracts.methods import Subject, check_state
+from trimtab.benchmarks.contracts.methods import Subject, check_seeds, check_state
 from trimtab.benchmarks.core.differences import differences
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -157,6 +157,28 @@ def test_what_is_saved_cached_or_made_alike_is_not_named() -> None:
             self.window = collections.deque(state["window"], maxlen=3)
 
     assert check_state(subject(Mine))
+
+
+@pytest.mark.parametrize("draw", [lambda: float(np.random.random()), random.random])
+@pytest.mark.parametrize("where", ["update", "explore"])
+def test_draws_from_generators_that_environments_seed_are_named(
+    draw: Callable[[], float], where: str
+) -> None:
+    class Mine(BehaviorCloning):
+        def update(self, data: Any) -> Any:
+            metrics = super().update(data)
+            with torch.no_grad():
+                for value in self.policy.parameters() if where == "update" else ():
+                    value += draw()
+            return metrics
+
+    class Explores(Mine):
+        def explore(self, obs: Any, *, warmup: bool) -> Any:
+            return self.policy.act(obs) + (draw() if where == "explore" else 0), {}
+
+    with pytest.raises(TrimtabError, match="seed gives other numbers.*torch's global generator"):
+        check_seeds(subject(Explores))
+    assert check_seeds(subject(BehaviorCloning))
 
 
 @pytest.mark.parametrize(("saved", "said"), [({1, 2}, "a set"), (object(), "an object|a object")])
