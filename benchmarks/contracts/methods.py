@@ -117,8 +117,8 @@ def check_seeds(subject: Subject) -> str:
         if explores(algorithm):
             obs = made_batch(algorithm, spec=subject.spec).obs
             tried.append(algorithm.explore(obs, warmup=False))
-    pairs = [("", states[0].state_dict(), states[1].state_dict())]
-    pairs += [("explore()", *tried[:2])] if tried else []
+    pairs: list[tuple[str, Any, Any]] = [("", states[0].state_dict(), states[1].state_dict())]
+    pairs += [("explore()", tried[0], tried[1])] if tried else []
     for name in (what or name for what, *both in pairs for name, *_ in differences(*both)):
         raise Broken(
             f"the same seed gives other numbers: {name}; draw from torch's global generator, or "

@@ -100,10 +100,11 @@ def _is_tuple(value: Any) -> bool:
 
 def _is_value(value: Any) -> bool:
     """Return whether an object without attributes says itself what it equals, such as a date."""
-    says = type(value).__eq__ is not object.__eq__ and not callable(value)
+    says = type(value).__eq__ is not _BY_IDENTITY and not callable(value)
     return says and not hasattr(value, "__dict__") and not isinstance(value, _LOOKED_INTO)
 
 
+_BY_IDENTITY: Any = object.__eq__
 _LOOKED_INTO = (Tensor, torch.Generator, np.ndarray, Mapping, list, tuple, deque, set, frozenset)
 
 

@@ -115,10 +115,7 @@ def save_bundle(
     _check_target(folder)
     golden = golden_rows(policy)
     config = _config(policy, contract) | replay_tolerance(policy, golden)
-    files = {
-        MODEL: safetensors.torch.save(_state(policy)),
-        GOLDEN: safetensors.torch.save(golden),
-    }
+    files = {MODEL: safetensors.torch.save(_state(policy)), GOLDEN: safetensors.torch.save(golden)}
     if onnx:
         files[ONNX] = export_onnx(policy, {"trimtab": json.dumps(config, sort_keys=True)})
     config = sealed(config, files)
