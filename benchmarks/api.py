@@ -38,6 +38,7 @@ from trimtab.benchmarks.settings.groups import GROUPS
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.errors import TrimtabError
 from trimtab.plugins import command_line
+from trimtab.policies.defaults import torch_defaults
 
 __all__ = [
     "Callback",
@@ -178,7 +179,7 @@ def evaluate(
     for name, value, least in (("episodes", episodes, 1), ("seed", seed, 0)):
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise TrimtabError(f"evaluate: {name}={value!r}: must be a whole number from {least}")
-    with usual_torch(alone=False):
+    with torch_defaults():
         bundle = base.load_base(_path("evaluate", "policy", policy))
         judge = BundleJudge(bundle, *task_of(bundle, env, env_options), inputs)
         if deterministic is None:
@@ -194,6 +195,7 @@ def export(
     *,
     env: str | None = None,
     weights: bool = True,
+    **settings: Any,
 ) -> Path:
     """Write the policy of a run as a bundle for a robot, with ONNX, and check it.
 
@@ -203,19 +205,23 @@ def export(
         out: folder of the bundle; an older bundle there is replaced.
         env: task of a ``.zip``, which does not name it.
         weights: False for the graph alone, which others can run and steer.
+        settings: of how the policy acts, that differ from its training, such as
+            ``sampling_steps=2``.
 
     Returns:
         The folder of the bundle, for ``load_policy``.
 
     Raises:
-        TrimtabError: if there is no such policy, or the bundle cannot be written or does not give
-            the same actions.
+        TrimtabError: if there is no such policy or setting, or the bundle cannot be written or does
+            not give the same actions.
 
     Example:
         >>> runner = trimtab.load_policy(trimtab.export(run, "my-bundle"))
     """
     target = _path("export", "out", out)
-    export_policy(_path("export", "run", run), target, env=env or "", weights=weights)
+    source = _path("export", "run", run)
+    with torch_defaults():
+        export_policy(source, target, env=env or "", weights=weights, settings=settings)
     return Path(target)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trimtab.errors import TrimtabError
 from trimtab.observations import count
 from trimtab.policies.agent import Reading
+from trimtab.policies.defaults import float32
 from trimtab.policies.normalizer import Normalizer
 from trimtab.types import Batch, Obs, PolicySpec, Statistics
 
@@ -87,7 +88,8 @@ class Policy(nn.Module, ABC):
         if check is None:
             return super().__call__(obs, noise)
         given = check.obs(obs, device)
-        action = super().__call__(given, check.noise(noise, given, device))
+        with float32():
+            action = super().__call__(given, check.noise(noise, given, device))
         return check.answer(action, obs)
 
     def sample_noise(self, n: int) -> Tensor:

@@ -73,18 +73,16 @@ def load_policy(
 def _graph_of(folder: Path) -> bytes:
     """Return the graph of a bundle that has none."""
     try:
-        import torch
-
         from trimtab.policies.bundle.bundle import open_bundle
         from trimtab.policies.bundle.onnx_export import export_onnx
+        from trimtab.policies.defaults import torch_defaults
     except ModuleNotFoundError as error:
         raise TrimtabError(
             f"{folder}: has no {ONNX}, and {error.name}, which would make it, is not installed; "
             "make a complete bundle by trimtab export where the run was trained"
         ) from error
-    policy = open_bundle(folder).policy
-    with torch.random.fork_rng(devices=[]):
-        return export_onnx(policy, {})
+    with torch_defaults():
+        return export_onnx(open_bundle(folder).policy, {})
 
 
 def _bundle_of(policy: str | os.PathLike[str]) -> Path:

@@ -57,6 +57,10 @@ def export_policy(
         )
     if env and source.is_dir():
         raise TrimtabError(f"export: env={env}: {run} names its task itself; leave env= out")
+    if env and settings:
+        raise TrimtabError(
+            f"export: {', '.join(settings)}: {run} has no settings of acting; leave them out"
+        )
     if not env and source.is_file():
         raise TrimtabError(f"export: {run} does not say its task: add env=<a task>")
     write: Callable[[Path], dict[str, float]] = (

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.defaults import torch_defaults
 from trimtab.types import Tensor
 
 __all__ = ["OthersCode", "start_torch", "usual_torch"]
@@ -115,30 +116,24 @@ _turn = threading.RLock()
 
 
 @contextlib.contextmanager
-def usual_torch(*, alone: bool = True) -> Iterator[None]:
-    """Set torch as a new process has it, and put back the caller's settings afterwards.
+def usual_torch() -> Iterator[None]:
+    """Let a run train in somebody's program, and put back the caller's settings afterwards.
+
+    The default type and device, the recording of gradients and autocast are those of a new process.
+    Determinism and the precision of matrix products stay as the caller has set them; how many
+    threads compute, the run's settings say.
 
     One thread at a time is in such a block, because most of these settings, and the generators
     that a run draws from, are the whole process's.
-
-    Args:
-        alone: False where nothing is drawn from these generators: then the block does not wait for
-            others if torch computes in float32 on the processor already.
     """
-    made = torch.empty(0)
-    if not alone and (made.dtype, made.device.type) == (torch.float32, "cpu"):
-        yield
-        return
     with _turn:
-        kind, device, threads, mode, _, precision = _settings()
-        torch.set_default_dtype(torch.float32)
+        _, device, threads, mode, _, precision = _settings()
         torch.set_default_device(None)
         was_set = torch.empty(0).device != device  # and is no ``with torch.device(…)`` around this
         try:
-            with torch.inference_mode(False), torch.enable_grad():
+            with torch_defaults():
                 yield
         finally:
-            torch.set_default_dtype(kind)
             torch.set_default_device(device if was_set else None)
             torch.set_num_threads(threads)
             torch.set_deterministic_debug_mode(mode)

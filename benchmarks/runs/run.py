@@ -108,6 +108,7 @@ class Run:
         self.evaluations: list[dict[str, Any]] = []
         self.updates, self.env_steps, self.seconds = 0, 0, 0.0
         self.reached = False  # the success rate that the run is to stop at
+        self._saved_at = self._judged_at = -1  # the positions of the last checkpoint and evaluation
         self._started = time.perf_counter()
 
     def carry_out(self) -> Result:
@@ -125,7 +126,6 @@ class Run:
         else:
             self.metrics.start_again()
         self._started = time.perf_counter() - self.seconds
-        self._resumed_at = self.position if state is not None else None
         self.listeners.trackers = start_trackers(
             self.config, self.parts.config_hash, self.folder, self.position
         )
@@ -254,8 +254,7 @@ class Run:
             self.others.check()  # also of the method's own code
         self._end_of_trials(index)
         now, before = self.position, self.position - steps
-        own = self.phases[index].eval_every
-        every = own or self.config["eval_every"]
+        every = (own := self.phases[index].eval_every) or self.config["eval_every"]
         counted = self.done[index] if own else now
         if every and counted // every > (counted - steps) // every and now < self.end:
             self._settle()
@@ -272,6 +271,7 @@ class Run:
         state = self._state()
         self.saved.check(state, last=self.position >= self.end)
         self.checkpoints.save(self.position, state)
+        self._saved_at = self.position
         self.listeners.saved(self._now())
 
     def _now(self) -> Moment:
@@ -296,33 +296,38 @@ class Run:
         self.evaluation_due = False
         enough, rate = self.config["stop_at_success"], self.scores.success_rate
         self.reached = enough is not None and rate is not None and rate >= enough
-        # A run that stopped at its success has been judged here before.
-        here = {"env_steps": self.env_steps, "updates": self.updates}
-        self.rows = [x for x in self.rows if {k: getattr(x, k) for k in here} != here]
+        here = self._write_rows(stopped=stopped)
         self.evaluations = [x for x in self.evaluations if {k: x[k] for k in here} != here]
-        self.rows += self.record.rows(self.scores, self.algorithm, stopped=stopped, **here)
         gathered = self.collector.episodes if self.collector is not None else 0
         seconds = round(time.perf_counter() - self._started, 3)
         by_now = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
         self.evaluations.append({**here, **by_now, **self.scores.found})
-        write_episodes(self.folder / "episodes.parquet", self.rows)
         if self.config["keep_policies"]:
             ending = self.record.ending(self.reached)
             self._save_policy(self.folder / "policies" / str(self.position), ending)
         if self.scores.fit is not None:
             self._log(**self.scores.fit.curves)
+        self._judged_at = self.position
         self.listeners.evaluated(self._now(), self.scores.found)
         logger.info("%s: %s: %s", self.folder, here, self.scores.found)
+
+    def _write_rows(self, *, stopped: bool) -> dict[str, int]:
+        here = {"env_steps": self.env_steps, "updates": self.updates}
+        self.rows = [x for x in self.rows if {k: getattr(x, k) for k in here} != here]
+        self.rows += self.record.rows(self.scores, self.algorithm, stopped=stopped, **here)
+        write_episodes(self.folder / "episodes.parquet", self.rows)
+        return here
 
     def _finish(self) -> Result:
         # Saved before the last evaluation: a run killed during or after it repeats it, and has its
         # rows once.
         self._settle()
-        if self._resumed_at != self.position:
+        if self._saved_at != self.position:
             self._save()
         stopped = self.position < self.end and not (self.reached or self.judge.exhausted)
-        self.judge.choose(self.algorithm.policy, self.updates)
-        self._evaluate(stopped=stopped)
+        changed = self.judge.choose(self.algorithm.policy, self.updates)
+        judged = self._judged_at == self.position and not changed  # where an evaluation ended it
+        (self._write_rows if judged else self._evaluate)(stopped=stopped)
         self._log()
         self.listeners.trackers.arrived(self.position)
         ending = self.record.ending(self.reached, (self.position, self.end) if stopped else None)
@@ -337,16 +342,12 @@ class Run:
         return Result(self.folder, summary, already_done=False)
 
     def _save_policy(self, folder: Path, ending: Mapping[str, Any]) -> None:
-        save_bundle(
-            self.algorithm.policy,
-            folder,
-            contract=self.record.contract(
-                env_steps=self.env_steps, updates=self.updates,
-                ending={**ending, **self.judge.told(self.scores)},
-            ),
-            results=self.record.results(self.scores),
-            onnx=False,
-        )  # fmt: skip
+        ending = {**ending, **self.judge.told(self.scores)}
+        contract = self.record.contract(
+            env_steps=self.env_steps, updates=self.updates, ending=ending
+        )
+        results = self.record.results(self.scores)
+        save_bundle(self.algorithm.policy, folder, contract=contract, results=results, onnx=False)
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -384,7 +385,7 @@ class Run:
         set_random_states(self.config["device"], state)
         self.done = [int(units) for units in state["phases"]]
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
-        self.reached = bool(state["reached"])
+        self.reached, self._saved_at = bool(state["reached"]), self.position
         self.seconds = float(state["seconds"])
         self.evaluation_due = bool(state["evaluation_due"])
         for index in range(len(self.phases)):

@@ -108,21 +108,26 @@ class RunJudge:
             self._since += 1
         return fit
 
-    def choose(self, policy: Policy, updates: int) -> None:
+    def choose(self, policy: Policy, updates: int) -> bool:
         """Give a policy at the end of its run the weights with which it is exported.
 
         Args:
             policy: as it was trained to the end.
             updates: that it has had.
+
+        Returns:
+            Whether these are others than it had.
         """
         if self._patience is None:
-            return
+            return False
         assert self.held_out is not None
         self._fit(self.held_out, policy, updates)
         assert self._best is not None
-        if self._best["updates"] != updates:
-            policy.load_state_dict(self._best["weights"])
-            logger.info("the policy of update %d is exported", self._best["updates"])
+        if self._best["updates"] == updates:
+            return False
+        policy.load_state_dict(self._best["weights"])
+        logger.info("the policy of update %d is exported", self._best["updates"])
+        return True
 
     def summary(self, scores: Scores) -> dict[str, Any]:
         """Return what ``result.json`` says of the held-out episodes; nothing without any.

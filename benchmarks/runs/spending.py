@@ -29,12 +29,8 @@ def planned(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> list
         trials: judges what the method proposes to try.
     """
     phases = algorithm.phases(budget_of(config))
-    return [
-        *_warm_up(phases, algorithm.warmup_steps),
-        *_earlier_phases(phases, "updates"),
-        *_earlier_phases(phases, "steps"),
-        *(line for phase in phases for line in _search(phase, trials)),
-    ]
+    searches = [line for phase in phases for line in _search(phase, trials)]
+    return _eaten(phases, algorithm.warmup_steps) + searches
 
 
 def spent(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> dict[str, Any]:
@@ -47,8 +43,7 @@ def spent(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> dict[s
     """
     phases = algorithm.phases(budget_of(config))
     feeds = [phase.feed for phase in phases if isinstance(phase.feed, Trials)]
-    lines, found = [*_warm_up(phases, algorithm.warmup_steps)], dict[str, Any]()
-    lines += [*_earlier_phases(phases, "updates"), *_earlier_phases(phases, "steps")]
+    lines, found = _eaten(phases, algorithm.warmup_steps), dict[str, Any]()
     if feeds:
         found["all_tried"] = all(feed.propose() is None for feed in feeds)
         sizes = [one for feed in feeds for one in feed.episodes]
@@ -61,6 +56,15 @@ def spent(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> dict[s
                 f"the steps were spent{after} before all was tried; online_steps= gives it more"
             )
     return found | ({"spending": lines} if lines else {})
+
+
+def _eaten(phases: Sequence[Phase], warmup_steps: int) -> list[str]:
+    """Return a line for each warm-up or earlier phase that takes much of the budget."""
+    return [
+        *_warm_up(phases, warmup_steps),
+        *_earlier_phases(phases, "updates"),
+        *_earlier_phases(phases, "steps"),
+    ]
 
 
 def _warm_up(phases: Sequence[Phase], warmup_steps: int) -> list[str]:

@@ -54,7 +54,7 @@ class SavedWhole:
     ) -> None:
         self.config, self.parts, self.algorithm = config, parts, algorithm
         self.generated = data if isinstance(data, GeneratedData) else None
-        self._shared = copy.deepcopy(_shared(algorithm))
+        self._shared = SimpleNamespace(**{k: _copy(v) for k, v in vars(_shared(algorithm)).items()})
         self._saves = 0
 
     def check(self, state: Mapping[str, Any], *, last: bool) -> None:
@@ -132,6 +132,14 @@ def _how(now: Any, then: Any) -> str:
     ]
     short = len(shown) == 2 and len("".join(shown)) < 40
     return f" ({shown[0]}, {shown[1]} once loaded)" if short else ""
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy; what cannot be copied, such as a list of modules, is itself, and equal."""
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # whatever an object of a user's own raises
+        return value
 
 
 def _shared(algorithm: Algorithm) -> SimpleNamespace:

@@ -14,6 +14,7 @@ from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.registry import build_policy, policy_kinds
 from trimtab.policies.runtime import PolicyRunner
 
@@ -31,6 +32,7 @@ def adjustable(policy: Policy) -> dict[str, Any]:
     return found
 
 
+@torch_defaults()
 def adjusted(policy: Policy, settings: Mapping[str, Any]) -> Policy:
     """Return a copy of a policy, in evaluation mode, with the same weights and other settings.
 
@@ -63,7 +65,7 @@ def adjusted(policy: Policy, settings: Mapping[str, Any]) -> Policy:
             what = "number" if isinstance(had, float) else "whole number"
             raise TrimtabError(f"policy.{name}={value}: must be a {what}")
     device = policy.normalizer.obs_shift.device
-    with torch.random.fork_rng(devices=[]):  # fresh weights are drawn, and then replaced
+    with OwnDraws():  # of weights that are replaced
         changed = build_policy(config)
     try:
         changed.load_state_dict(policy.state_dict())
@@ -146,6 +148,7 @@ def adjusted_policy(bundle: Bundle, settings: Mapping[str, Any]) -> tuple[Policy
     return policy, {name: one for name, one in changed.items() if one["from"] != one["to"]}
 
 
+@torch_defaults()
 def adjusted_runner(
     bundle: Bundle,
     settings: Mapping[str, Any],
@@ -175,8 +178,7 @@ def adjusted_runner(
         if part.given is not None
     }
     where = f"bundle {bundle.folder}"
-    with torch.random.fork_rng(devices=[]):
-        graph = export_onnx(policy, {})
+    graph = export_onnx(policy, {})
     runner = PolicyRunner(
         Contract.parse(config, where), graph, where, seed=seed, deterministic=deterministic
     )

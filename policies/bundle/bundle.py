@@ -51,6 +51,7 @@ from trimtab.policies.bundle.inputs import CheckedInputs
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.bundle.onnx_export import export_onnx
 from trimtab.policies.bundle.withheld import black_box
+from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.registry import build_policy
 from trimtab.policies.runtime import PolicyRunner
 
@@ -76,6 +77,7 @@ class Bundle:
     folder: Path
 
 
+@torch_defaults()
 def save_bundle(
     policy: Policy,
     folder: str | Path,
@@ -112,13 +114,9 @@ def save_bundle(
     _check_target(folder)
     golden = golden_rows(policy)
     config = _config(policy, contract) | replay_tolerance(policy, golden)
-    files = {
-        MODEL: safetensors.torch.save(_state(policy)),
-        GOLDEN: safetensors.torch.save(golden),
-    }
+    files = {MODEL: safetensors.torch.save(_state(policy)), GOLDEN: safetensors.torch.save(golden)}
     if onnx:
-        with torch.random.fork_rng(devices=[]):
-            files[ONNX] = export_onnx(policy, {"trimtab": json.dumps(config, sort_keys=True)})
+        files[ONNX] = export_onnx(policy, {"trimtab": json.dumps(config, sort_keys=True)})
     config = sealed(config, files)
     with atomic_directory(folder) as draft:
         for name, data in files.items():
@@ -146,12 +144,14 @@ def load_bundle(folder: str | Path) -> Bundle:
     return bundle
 
 
+@torch_defaults()
 def open_bundle(folder: str | Path) -> Bundle:
     """Open a bundle as :func:`load_bundle` does, for code that gives its policy what is right."""
     bundle, _, _ = _open(Path(folder))
     return bundle
 
 
+@torch_defaults()
 def check_bundle(folder: str | Path) -> dict[str, float]:
     """Replay a bundle's golden rows and return the largest difference for each backend.
 
@@ -203,8 +203,7 @@ def _build(config: Any, where: str) -> Policy:
     if not isinstance(config, dict):
         raise TrimtabError(f"{where}: has no entry 'policy'; export the bundle again")
     try:
-        # Fresh weights are drawn and then replaced; that must not move a run's randomness.
-        with torch.random.fork_rng(devices=[]):
+        with OwnDraws():  # of weights that are replaced
             return build_policy(config).cpu().eval()
     except TrimtabError as error:
         raise TrimtabError(f"{where}: {error}") from error

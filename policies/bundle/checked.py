@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,20 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, called, count
 from trimtab.policies.bundle.files import Contract
 
-__all__ = ["checked_array", "checked_parts", "checked_rows"]
+__all__ = ["check_shape", "checked_array", "checked_parts", "checked_rows"]
 
 
 def checked_rows(
-    obs: ArrayLike | Mapping[str, ArrayLike], contract: Contract
-) -> dict[str, NDArray[Any]]:
+    obs: ArrayLike | Mapping[str, ArrayLike],
+    contract: Contract,
+    check: Callable[..., Any] | None = None,
+) -> dict[str, Any]:
     """Return observations ``[B, ...]`` by the names of their parts; a flat one is called ``obs``.
 
     Args:
         obs: of B rows, with their history and all inputs where there are any.
         contract: of the policy that reads them.
+        check: checks one part, and returns it; None for :func:`checked_array`.
 
     Raises:
         TrimtabError: if they have other shapes, are not numeric or not finite, have a masked value,
@@ -32,7 +35,9 @@ def checked_rows(
     names = list(contract.parts) or [FLAT]
     given = checked_parts(obs, contract.parts, names)
     checked = {
-        name: checked_array(given[name], (None, *shapes[name]), called(name), types[name])
+        name: (check or checked_array)(
+            given[name], (None, *shapes[name]), called(name), types[name]
+        )
         for name in names
     }
     if any(len(part) != count(checked) for part in checked.values()):
@@ -87,15 +92,7 @@ def checked_array(
     if masked.any():  # what stands beneath a mask is no measurement
         index = tuple(int(i) for i in np.argwhere(masked)[0])
         raise TrimtabError(f"{what}: value at index {index} is masked; check that sensor first")
-    fits = array.ndim == len(shape) and all(
-        have > 0 if want is None else have == want
-        for have, want in zip(array.shape, shape, strict=True)
-    )
-    if not fits:
-        raise TrimtabError(
-            f"{what}: has shape {array.shape}; the policy reads "
-            f"({', '.join('rows' if size is None else str(size) for size in shape)})"
-        )
+    check_shape(array.shape, shape, what)
     if dtype == "uint8":
         if array.dtype != np.uint8:
             raise TrimtabError(f"{what}: has type {array.dtype}; give bytes (uint8), 0 to 255")
@@ -108,3 +105,24 @@ def checked_array(
             f"{what}: value at index {index} is NaN or infinite; check that sensor first"
         )
     return array
+
+
+def check_shape(found: Sequence[int], shape: Sequence[int | None], what: str) -> None:
+    """Check that a shape is the one that a policy reads.
+
+    Args:
+        found: of what a caller gave.
+        shape: None in it stands for any number of rows but zero.
+        what: it is, for the message.
+
+    Raises:
+        TrimtabError: if not.
+    """
+    fits = len(found) == len(shape) and all(
+        have > 0 if want is None else have == want for have, want in zip(found, shape, strict=True)
+    )
+    if not fits:
+        raise TrimtabError(
+            f"{what}: has shape {tuple(found)}; the policy reads "
+            f"({', '.join('rows' if size is None else str(size) for size in shape)})"
+        )

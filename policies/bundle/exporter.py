@@ -6,7 +6,7 @@ import copy
 import functools
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -28,10 +28,12 @@ def unrepeated() -> Iterator[None]:
     It makes the same table of operators anew, out of the source code of a few hundred functions,
     which takes as long as to trace a small policy. Whoever asks is given a copy: operators that
     another caller adds to it stay that caller's. It looks up all operators for each of their
-    namespaces. And it notes which lines of source code led to each operation, which nobody reads:
-    that is left out, for all that this process traces meanwhile.
+    namespaces. It notes which lines of source code led to each operation, which nobody reads: that
+    is left out, for all that this process traces meanwhile. And it puts torch's global generators
+    back, from which it draws nothing; a run in another thread would draw the same numbers twice.
     """
     from torch._export import utils  # these take a second
+    from torch._functorch import aot_autograd
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     with in_turn():
@@ -49,6 +51,7 @@ def unrepeated() -> Iterator[None]:
         with (
             replaced(ONNXRegistry, "from_torchlib", staticmethod(copied)),
             replaced(utils, "_materialize_cpp_cia_ops", lambda: None),
+            replaced(aot_autograd, "preserve_rng_state", nullcontext),
             replaced(torch.fx.config, "do_not_emit_stack_traces", True),
         ):
             yield

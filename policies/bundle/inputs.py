@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.observations import FLAT, count, tree_map
-from trimtab.policies.bundle.checked import checked_array, checked_rows
+from trimtab.errors import TrimtabError
+from trimtab.observations import FLAT, count
+from trimtab.policies.bundle.checked import check_shape, checked_array, checked_rows
 from trimtab.policies.bundle.files import Contract
 
 __all__ = ["CheckedInputs"]
@@ -32,9 +33,8 @@ class CheckedInputs:
         Raises:
             TrimtabError: as :func:`trimtab.policies.bundle.checked.checked_rows`.
         """
-        checked = checked_rows(tree_map(_array, obs), self.contract)
-        parts = obs if isinstance(obs, Mapping) else {FLAT: obs}
-        tensors = {name: _tensor(parts[name], array, device) for name, array in checked.items()}
+        checked = checked_rows(obs, self.contract, _checked)
+        tensors = {name: part.to(device) for name, part in checked.items()}
         return tensors if self.contract.parts else tensors[FLAT]
 
     def noise(self, noise: Any, obs: Any, device: torch.device) -> Tensor:
@@ -44,7 +44,7 @@ class CheckedInputs:
             TrimtabError: as :func:`trimtab.policies.bundle.checked.checked_array`.
         """
         shape = (count(obs), *self.contract.noise_shape)
-        return _tensor(noise, checked_array(_array(noise), shape, "noise"), device)
+        return _checked(noise, shape, "noise").to(device)
 
     def answer(self, action: Tensor, obs: Any) -> Any:
         """Return an action as an array where the observation was no tensor."""
@@ -53,10 +53,35 @@ class CheckedInputs:
         return action if tensors else action.detach().cpu().numpy()
 
 
-def _array(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+def _checked(
+    value: Any, shape: tuple[int | None, ...], what: str, dtype: str = "float32"
+) -> Tensor:
+    """Return a tensor as :func:`trimtab.policies.bundle.checked.checked_array` does an array.
 
-
-def _tensor(value: Any, array: Any, device: torch.device) -> Tensor:
-    made = value if isinstance(value, Tensor) else torch.from_numpy(array.copy())
-    return made.to(device, torch.uint8 if array.dtype == "uint8" else torch.float32)
+    Where torch traces or maps a function (``torch.func.vmap``), a tensor has no values that could
+    be looked at: then its shape alone is checked.
+    """
+    if not isinstance(value, Tensor):
+        return torch.from_numpy(checked_array(value, shape, what, dtype).copy())
+    kind = str(value.dtype).removeprefix("torch.")
+    if value.is_complex() or value.is_quantized or value.dtype == torch.bool:
+        raise TrimtabError(f"{what}: has type {kind}; give numbers in raw units")
+    if value.layout != torch.strided or value.is_nested or value.device.type == "meta":
+        raise TrimtabError(f"{what}: is a tensor without values in rows; give a dense tensor")
+    check_shape(value.shape, shape, what)
+    if dtype == "uint8":
+        if kind != dtype:
+            raise TrimtabError(f"{what}: has type {kind}; give bytes (uint8), 0 to 255")
+        return value
+    made = value.to(torch.float32)
+    finite = torch.isfinite(made)
+    try:
+        right = bool(finite.all())
+    except RuntimeError:  # there are no values, as above
+        right = True
+    if not right:
+        index = tuple(finite.logical_not().nonzero()[0].tolist())
+        raise TrimtabError(
+            f"{what}: value at index {index} is NaN or infinite; check that sensor first"
+        )
+    return made

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
+from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
@@ -40,6 +41,7 @@ Layer = tuple[Tensor, Tensor]
 """Weight ``[outputs, inputs]`` and bias ``[outputs]`` of a linear layer."""
 
 
+@torch_defaults()
 def policy_from_sb3(path: str | Path, spec: PolicySpec) -> Policy:
     """Return the policy of a file that ``model.save`` of Stable-Baselines3 wrote.
 
@@ -56,7 +58,7 @@ def policy_from_sb3(path: str | Path, spec: PolicySpec) -> Policy:
     """
     model = _Model(Path(path))
     model.check_spaces(spec)
-    with torch.random.fork_rng(devices=[]):  # fresh weights are drawn, and then replaced
+    with OwnDraws():  # of weights that are replaced
         policy = model.reader()(model, spec)
     for name, value in policy.state_dict().items():
         if not bool(torch.isfinite(value).all()):

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from trimtab.errors import TrimtabError
+from trimtab.policies.defaults import OwnDraws
 from trimtab.policies.networks.samplers import Table
 from trimtab.turns import in_turn, without_warnings
 
@@ -170,8 +171,7 @@ class Walk:
         generator = torch.Generator().manual_seed(0)
         shape = (1 + len(scheduler.timesteps), 1, 1, 1, 8)
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # what a scheduler that draws noise would draw from
+        with OwnDraws(seed):  # a scheduler that draws noise draws from it
             inputs, _ = self._go(scheduler, drawn[0], drawn[1:])
         return drawn[:, 0, 0, 0], inputs
 

@@ -127,6 +127,56 @@ def test_a_run_that_a_callback_ends_has_a_marked_result(
     assert not any("ended sac" in n for n in trimtab.leaderboard(tmp_path).notes)
 
 
+class Stops(trimtab.Callback):
+    """Asks the run to stop in one of its methods, and counts what it is told."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.told: list[tuple[str, int]] = []
+
+    def tell(self, what: str, now: trimtab.Moment) -> None:
+        self.told.append((what, now.position))
+        if what == self.where and now.position >= 30:
+            now.stop()
+
+    def on_evaluation(self, now: trimtab.Moment, scores: Mapping[str, float | None]) -> None:
+        self.tell("evaluation", now)
+
+    def on_checkpoint(self, now: trimtab.Moment) -> None:
+        self.tell("checkpoint", now)
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("evaluation", [("evaluation", 40), ("checkpoint", 40)]),
+        ("checkpoint", [("evaluation", 40), ("checkpoint", 50), ("evaluation", 50)]),
+    ],
+)
+def test_a_callback_that_ends_a_run_is_told_nothing_twice(
+    where: str, told: list[tuple[str, int]], tmp_path: Path
+) -> None:
+    callback = Stops(where)
+    run = trimtab.train(settings_of(tmp_path), callbacks=[callback])
+    assert run.stopped_early and callback.told == told
+    rows = run.episodes().to_pylist()
+    assert [row["env_steps"] for row in rows][-2:] == [told[-1][1]] * 2
+    assert len(rows) == 2 * len({at for what, at in told if what == "evaluation"})
+    assert all(dict(row["metrics"]).get("stopped_early") for row in rows[-2:])
+
+
+def test_an_export_takes_settings_of_acting(tiny: Any, tmp_path: Path) -> None:
+    fast = trimtab.export(tiny.base, tmp_path / "fast", sampling_steps=1)
+    config = json.loads((fast / "config.json").read_text())
+    assert config["changed"] == {"sampling_steps": {"from": 2, "to": 1}}
+    with pytest.raises(TrimtabError, match="sampling_step: .*did you mean sampling_steps"):
+        trimtab.export(tiny.base, tmp_path / "none", sampling_step=1)
+    (tmp_path / "model.zip").touch()
+    with pytest.raises(TrimtabError, match="std: .* has no settings of acting; leave them out"):
+        trimtab.export(tmp_path / "model.zip", tmp_path / "none", env="gym/Hopper-v5", std=0.1)
+    assert not (tmp_path / "none").exists()
+
+
 @pytest.mark.parametrize("given", [str, Path, lambda run: TrainedRun(run, {}, True)])
 def test_a_run_is_exported_and_opened(
     from_words: Path, given: Callable[[Path], Any], tmp_path: Path

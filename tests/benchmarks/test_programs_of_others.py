@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from hydra.version import VersionBase
 
 import trimtab
 from trimtab.errors import TrimtabError
+from trimtab.policies.bundle.bundle import load_bundle
 
 WEIGHTS = Path("policy", "model.safetensors")
 DOES: dict[str, Callable[[], object]] = {
@@ -169,6 +171,27 @@ def test_a_run_has_its_bits_in_threads_and_in_a_loop(alone: bytes, tmp_path: Pat
         return trained(tmp_path / "within"), await beside
 
     assert asyncio.run(within()) == (alone, alone)
+
+
+def test_what_another_thread_loads_moves_no_number(alone: bytes, tmp_path: Path) -> None:
+    run = trimtab.train(settings(tmp_path / "first"))
+    ended, loaded = threading.Event(), 0
+
+    def load() -> None:
+        nonlocal loaded
+        while not ended.is_set():
+            load_bundle(run.folder / "policy")
+            trimtab.evaluate(run, episodes=1)
+            loaded += 1
+
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(load)
+        try:
+            assert trained(tmp_path / "second") == alone
+        finally:
+            ended.set()
+        beside.result()
+    assert loaded
 
 
 APP = """

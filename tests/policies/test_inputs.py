@@ -87,3 +87,45 @@ def test_a_tensor_keeps_its_graph_also_in_a_copy(bundle_of: BundleOf) -> None:
     assert obs.grad is not None and obs.grad.abs().sum() > 0
     with pytest.raises(TrimtabError, match="is NaN or infinite"):
         policy.act(torch.full((1, 6), torch.nan))
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.uint8]
+)
+def test_any_type_of_numbers_is_taken(kind: torch.dtype, bundle_of: BundleOf) -> None:
+    policy = load_bundle(bundle_of("flow")).policy
+    obs = (torch.from_numpy(ROWS) * 20).to(kind)
+    noise = policy.sample_noise(2)
+    assert torch.equal(policy(obs, noise.to(torch.bfloat16)), policy(obs, noise.bfloat16().float()))
+    assert torch.equal(policy(obs, noise), policy(obs.float(), noise))
+
+
+@pytest.mark.parametrize(
+    ("obs", "said"),
+    [
+        (torch.zeros(2, 6, dtype=torch.bool), "has type bool; give numbers in raw units"),
+        (torch.zeros(2, 6, dtype=torch.complex64), "has type complex64; give numbers in raw units"),
+        (torch.zeros(2, 6).to_sparse(), "give a dense tensor"),
+        (torch.zeros(2, 6, device="meta"), "give a dense tensor"),
+        (torch.full((2, 6), torch.inf, dtype=torch.bfloat16), r"index \(0, 0\) is NaN or infinite"),
+        (torch.full((2, 6), 1e300, dtype=torch.float64), r"index \(0, 0\) is NaN or infinite"),
+        (torch.zeros(2, 5, dtype=torch.bfloat16), r"has shape \(2, 5\); the policy reads"),
+    ],
+)
+def test_wrong_tensors(obs: torch.Tensor, said: str, bundle_of: BundleOf) -> None:
+    policy = load_bundle(bundle_of("flow")).policy
+    with pytest.raises(TrimtabError, match=said):
+        policy.act(obs)
+
+
+def test_functions_of_torchs_are_mapped_over_a_policy(bundle_of: BundleOf) -> None:
+    policy = load_bundle(bundle_of("flow")).policy
+    obs, noise = torch.from_numpy(ROWS), policy.sample_noise(2)
+    rows = torch.func.vmap(lambda x, z: policy(x[None], z[None])[0])(obs, noise)
+    assert torch.allclose(rows, policy(obs, noise), atol=1e-5)
+    slopes = torch.func.jacrev(lambda x: policy(x[None], noise[:1]))(obs[0])
+    assert slopes.shape == (1, 4, 2, 6) and slopes.abs().sum() > 0
+    with pytest.raises(TrimtabError, match=r"has shape \(1, 5\)"):
+        torch.func.vmap(lambda x, z: policy(x[None, :5], z[None]))(obs, noise)
+    with pytest.raises(TrimtabError, match="is NaN or infinite"):
+        torch.func.grad(lambda x: policy(x, noise).sum())(torch.full((2, 6), torch.nan))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import itertools
 import random
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable
-from functools import cached_property, partial
+from datetime import date
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +23,7 @@ import torch
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.bc import BehaviorCloning
 from trimtab.benchmarks.contracts.made_up import make_setup
-from trimtab.benchmarks.contracts.methods import Subject, check_state
+from trimtab.benchmarks.contracts.methods import Subject, check_seeds, check_state
 from trimtab.benchmarks.core.differences import differences
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
@@ -40,15 +42,28 @@ class Slots:
         self.seen = 0
 
 
-def counter() -> Callable[[], int]:
-    seen = 0
+class Called(Counts):
+    def __call__(self) -> int:
+        return self.seen
 
-    def count() -> int:
-        nonlocal seen
-        seen += 1
-        return seen
 
-    return count
+class Raises:
+    """Lets nobody look into it."""
+
+    def __init__(self) -> None:
+        self.number = random.random()
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError
+
+
+def nest(depth: int, value: Any) -> Counts:
+    for _ in range(depth):
+        value = Counts(value)
+    return value
 
 
 def plus(value: Any, more: Any = 1) -> Any:
@@ -75,10 +90,11 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "generator of numpy": (lambda: np.random.default_rng(0), lambda held: held.random()),
     "generator of torch": (torch.Generator, lambda held: torch.rand(1, generator=held)),
     "generator of Python": (lambda: random.Random(0), lambda held: held.random()),
-    "closure": (counter, lambda held: held()),
-    "partial": (lambda: partial(max, Counts()), lambda held: set_seen(held.args[0])),
-    "iterator": (lambda: itertools.count(), lambda held: next(held)),
-    "function with yield": (lambda: (x for x in [1, 2, 3, 4]), lambda held: next(held)),
+    "object that is called": (Called, set_seen),
+    "sparse tensor": (lambda: torch.eye(2).to_sparse(), lambda held: held.mul_(2)),
+    "conjugate": (lambda: torch.ones(2, dtype=torch.cfloat).conj(), lambda held: held.mul_(2)),
+    "set of pairs": (set, lambda held: held.add((len(held), 1))),
+    "date": (lambda: {"at": date(2020, 1, 1)}, lambda held: held.update(at=date(2020, 1, 2))),
     "frozen weights": (lambda: torch.nn.Linear(1, 1), lambda held: held.requires_grad_(False)),
 }
 
@@ -143,6 +159,28 @@ def test_what_is_saved_cached_or_made_alike_is_not_named() -> None:
     assert check_state(subject(Mine))
 
 
+@pytest.mark.parametrize("draw", [lambda: float(np.random.random()), random.random])
+@pytest.mark.parametrize("where", ["update", "explore"])
+def test_draws_from_generators_that_environments_seed_are_named(
+    draw: Callable[[], float], where: str
+) -> None:
+    class Mine(BehaviorCloning):
+        def update(self, data: Any) -> Any:
+            metrics = super().update(data)
+            with torch.no_grad():
+                for value in self.policy.parameters() if where == "update" else ():
+                    value += draw()
+            return metrics
+
+    class Explores(Mine):
+        def explore(self, obs: Any, *, warmup: bool) -> Any:
+            return self.policy.act(obs) + (draw() if where == "explore" else 0), {}
+
+    with pytest.raises(TrimtabError, match="seed gives other numbers.*torch's global generator"):
+        check_seeds(subject(Explores))
+    assert check_seeds(subject(BehaviorCloning))
+
+
 @pytest.mark.parametrize(("saved", "said"), [({1, 2}, "a set"), (object(), "an object|a object")])
 def test_what_no_checkpoint_can_hold_is_one_line(saved: Any, said: str) -> None:
     class Mine(BehaviorCloning):
@@ -164,7 +202,31 @@ def test_equal_objects_in_circles_have_no_difference() -> None:
     assert [name for name, *_ in differences(one, other)] == ["[1]['a'][0]"]
 
 
+def test_what_cannot_be_looked_into_counts_as_equal_and_raises_nothing() -> None:
+    kinds: list[Callable[[], Any]] = [
+        threading.Lock, Raises, lambda: {object()}, lambda: iter([1]), lambda: lambda: 1,
+        lambda: torch.eye(2).to_sparse_csr(), lambda: torch.empty(2, device="meta"),
+        lambda: {torch.ones(1)}, lambda: (x for x in [1]), lambda: weakref.ref(Counts()),
+    ]  # fmt: skip
+    for make in kinds:
+        one, other = {"held": [make()]}, {"held": [make()]}
+        assert not list(differences(one, other))
+
+
+def test_long_and_deep_objects_and_sets_are_compared_in_a_moment() -> None:
+    assert list(differences({(1, 2), "a"}, {(1, 3), "a"}))
+    many = np.arange(300_000.0)
+    began = time.process_time()
+    assert not list(differences(list(many), list(many)))
+    assert time.process_time() - began < 2
+    assert not list(differences(nest(5000, 1), nest(5000, 1)))
+    ((name, *values),) = differences(nest(5000, 1), nest(5000, 2))
+    assert values == [1, 2] and name.count("seen") == 5000
+
+
 OWN = """
+import math
+import threading
 import torch
 from trimtab.algorithms.offline.bc import BehaviorCloning
 from trimtab.policies.kinds.gaussian import GaussianPolicy
@@ -176,6 +238,11 @@ class Shared(BehaviorCloning):
     def update(self, data):
         self.seen.append(1)
         return super().update(data)
+
+
+class Tools(BehaviorCloning):
+    BACKENDS = [math, torch]
+    LOCKS = {"a": threading.Lock()}
 
 
 class Late(BehaviorCloning):
@@ -228,6 +295,11 @@ def test_a_run_ends_before_it_saves_what_is_not_whole(
     with pytest.raises(TrimtabError, match=f"^bc: {named}.*not saved") as told:
         train(compose_run(words))
     assert "\n" not in str(told.value) and not list((tmp_path / "out").rglob("result.json"))
+
+
+def test_a_class_may_hold_what_cannot_be_copied(own: str, tiny: Any, tmp_path: Path) -> None:
+    words = [*tiny.cloning(tmp_path / "out"), f"algorithm._target_={own}.Tools"]
+    assert train(compose_run(words)).summary["updates"]
 
 
 def test_the_check_changes_no_number(
