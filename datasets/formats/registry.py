@@ -66,7 +66,7 @@ def recognise(path: str | Path) -> Format:
     _check_permission(path)
     below = itertools.chain.from_iterable(path.glob("[!.]*/" * deep + "[!.]*") for deep in range(3))
     for place in itertools.islice(below, _MOST_LOOKED_AT):
-        if place.name != "lost+found":  # of a disk
+        if not place.match("lost+found"):  # of a disk
             _check_permission(place)
     for format in list_formats():
         if format.recognises(path):
