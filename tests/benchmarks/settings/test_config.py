@@ -160,7 +160,7 @@ def test_another_class_is_not_given_the_keywords_of_the_file_that_it_replaces() 
 
 
 def test_settings_are_plain_values_and_a_method_sets_its_own() -> None:
-    config = compose_run([*BC, "seed=3"])
+    config = compose_run([*BC, "seed=3", "policy.hidden=[8, 8]"])
     assert (config.algorithm, config.policy, config.dataset) == ("bc", "flow", "two_routes")
     assert config["seed"] == 3
     assert config["offline_steps"] == 10_000
