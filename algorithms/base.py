@@ -86,6 +86,9 @@ class Setup:
 class Algorithm(ABC):
     """A learner: acts with :meth:`explore`, learns with :meth:`update`, is judged by ``policy``.
 
+    A variant of a method is a subclass that overrides one of its Python methods, such as
+    ``policy_loss``, and passes ``**keywords`` to its parent, so that no setting is written twice.
+
     Attributes:
         revision: raised by one whenever the method's mathematics change, on the class that they
             change in; results of different revisions never share a table or a run's folder.
@@ -162,7 +165,8 @@ class Algorithm(ABC):
         Args:
             obs: raw observations ``[N, O]``, or parts.
             warmup: whether the first update online is still to come; with ``acts_once_taught``,
-                whether the first of all updates is.
+                whether the first of all updates is. What acts until then is a part of the method
+                and not of the harness: uniform actions in SAC, the base itself in DSRL.
         """
         raise TrimtabError(
             f"{type(self).__name__} learns from a dataset only; set online_steps=0 and give "

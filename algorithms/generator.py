@@ -2,6 +2,8 @@
 
 A run with ``source=`` has a generator. It learns from the run's dataset first; then the method's
 batches, wherever they would be the dataset's, are what it makes. The method knows nothing of it.
+A generator is a setting of the run. As a method around another method, it would have to forward the
+phases, settings and ``wants`` of every other method.
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ __all__ = ["make_vec", "simulator_device"]
 def simulator_device(id: str, device: str, **options: Any) -> str:
     """Return where the simulations of a run on ``device`` are: there too if they can, or ``"cpu"``.
 
+    A run that resumes repeats actions, which is exact only if the simulator gives the same bits
+    again. On a GPU this is untested.
+
     Args:
         id: ``family/task``.
         device: torch's name of the run's device.

@@ -1,4 +1,8 @@
-"""From an observation to the one vector that a network reads, and back."""
+"""From an observation to the one vector that a network reads, and back.
+
+Parts, histories and inputs become this vector before any network, so a method whose networks are
+perceptrons has no code for them.
+"""
 
 from __future__ import annotations
 

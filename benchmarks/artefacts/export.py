@@ -1,4 +1,8 @@
-"""Bundles of finished runs, and of what Stable-Baselines3 saved."""
+"""Bundles of finished runs, and of what Stable-Baselines3 saved.
+
+A run's own ``policy/`` has no ONNX file. To write one takes seconds, and of the fifty runs of a
+suite only one needs it.
+"""
 
 from __future__ import annotations
 

@@ -62,6 +62,10 @@ class OthersCode:
     before it. So code that seeds them, or draws from them, moves no number of a run. It must not
     change what torch is set to.
 
+    A generator of the run's own would not do, because torch's dropout and most plug-ins draw from
+    the global ones. The block has another seed than the learner: with the same seed, an
+    environment's noise would equal the learner's.
+
     Args:
         seed: of the run; the first block's draws follow from it.
         threads: number of threads that torch uses.

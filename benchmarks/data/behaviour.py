@@ -2,6 +2,7 @@
 
 The policies that come with the package lie in ``datasets/behaviour/<environment>/<tier>``, as
 bundles: safetensors and JSON, with how they were trained.
+The controller is here and not beside the scripted ones because ``datasets`` imports no policies.
 """
 
 from __future__ import annotations

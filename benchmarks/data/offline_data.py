@@ -158,7 +158,8 @@ def dataset_of_runs(folders: Sequence[str], env: EnvSpec) -> Dataset:
     """Return what finished runs kept in their replay buffers as one dataset, run after run.
 
     With ``offline_share`` this is Replay across Experiments (Tirumala et al., 2023, arXiv
-    2311.15951).
+    2311.15951). No setting allows runs of another task: the buffer would mix transitions with
+    different rewards.
 
     Args:
         folders: of the runs.

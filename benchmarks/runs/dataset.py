@@ -330,6 +330,9 @@ def check_same_task(
 ) -> None:
     """Check that a dataset is of the task itself, as far as it says what it is of.
 
+    ``other_task`` is in no run's identity: it changes no number, and the identity already has the
+    data, with its task.
+
     Args:
         id: the dataset's.
         made_in: id of its task; a stranger's file may have the name without a family.

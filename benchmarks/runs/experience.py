@@ -107,6 +107,9 @@ class ReplayedExperience:
 class RolloutExperience:
     """Gives every rollout to the learner once, as soon as it is full.
 
+    A rollout has no values and no likelihoods. The learner computes them, with the weights that
+    gathered the rollout, so acting needs the network of the policy alone.
+
     Args:
         buffer: where decisions go.
     """

@@ -67,6 +67,8 @@ class MetricsLog:
     """Running means of an update's metrics, appended to ``metrics.jsonl`` a line at a time.
 
     The file's length is part of a checkpoint, so a resumed run cuts what was written after it.
+    Tensors are read in :meth:`settle` alone, so an update never waits for its device. Whether they
+    are finite is checked there.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Hydra's composition of Trimtab's files, also in a program that uses Hydra itself."""
+"""Hydra's composition of Trimtab's files, also in a program that uses Hydra itself.
+
+It calls ``compose`` and not Hydra's decorator: a run needs no output folder of Hydra's, and an
+error must be one line.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 A dataset is converted once, an episode at a time, into flat mapped columns (``columns.py``) and
 from then on sampled from there. Batches are those of a dataset in memory, bit for bit.
+HDF5 itself is slow for single random rows, because each row costs a whole chunk.
 """
 
 from __future__ import annotations

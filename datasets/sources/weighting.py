@@ -3,6 +3,7 @@
 Every step of episode i is drawn with a chance in proportion to ``exp(score_i / temperature)``: the
 trajectory weighting of Hong et al., "Harnessing Mixed Offline Reinforcement Learning Datasets via
 Trajectory Weighting" (2023, arXiv 2306.13085). It changes what is sampled and no learner.
+The weights are a setting of the run, because the settings of a dataset define what is recorded.
 """
 
 from __future__ import annotations

@@ -86,6 +86,9 @@ class OwnVector:
 class Family:
     """A simulator family: the one thing that a family's module has to define, as ``FAMILY``.
 
+    A family declares its tasks here. With a settings file for each task, hundreds of tasks would
+    need hundreds of files of one line.
+
     Attributes:
         name: prefix of the ids and name of the module.
         install: what to give to pip when the simulator is missing.

@@ -63,7 +63,9 @@ class EpisodeVectorEnv(gymnasium.vector.VectorEnv[FloatArray, FloatArray, NDArra
 
     Every episode has a seed of its own that decides all of it, so a copy's state is its episode's
     number and the actions since: that is what :meth:`state_dict` holds, whatever the simulator.
-    States go between the classes that simulate the same task.
+    States go between the classes that simulate the same task. Such a state is exact for every
+    simulator that a seed makes deterministic, also for one with hidden state. To go back to it
+    costs at most one episode of steps.
 
     ``active`` [N] is all true; a judge that wants no more episodes of a copy sets its entry to
     false, and that copy then stands still (reward 0, the same observation, no steps).

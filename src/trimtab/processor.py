@@ -4,6 +4,7 @@ The same program gives other last bits on another processor, because numpy, BLAS
 C library pick other instructions there: a fused multiplication rounds once where two instructions
 round twice, and wider vectors add in another order. Two machines of one kind give equal bits as far
 as these libraries decide them; on two kinds results agree within rounding.
+The kind is in no identity of a run or of data; it only says where equal bits are promised.
 """
 
 from __future__ import annotations

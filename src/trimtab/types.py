@@ -65,7 +65,10 @@ class Batch:
     sequence: Sequences | None = None  # from obs on, where BatchSpec.sequence asks for it
     cost: Tensor | None = None  # [B], summed as reward is, where BatchSpec.cost asks for it
     aux: Mapping[str, Tensor] = field(default_factory=lambda: _EMPTY)
-    """What ``Algorithm.explore`` asked to have back, by name, each ``[B, ...]``."""
+    """What ``Algorithm.explore`` asked to have back, by name, each ``[B, ...]``.
+
+    DSRL-SAC keeps its latents here, so that ``action`` is what was executed, whatever the method.
+    """
     whole: bool = False
     """Whether ``valid`` is known to be true everywhere, without a look at the tensor."""
 
