@@ -93,6 +93,8 @@ def parts_of(space: Mapping[str, Any], where: str, path: str = "", depth: int = 
             parts_of(subspace, where, f"{path}/{name}" if path else name, depth + 1)
             for name, subspace in named
         ]
+    except TrimtabError:  # of a space below
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise TrimtabError(
             f"{where}: 'observation_space' is not readable ({type(error).__name__}: {error}); "

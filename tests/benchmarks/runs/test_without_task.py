@@ -106,11 +106,10 @@ def test_names_of_keys_are_taken(tmp_path: Path) -> None:
     assert seen == wanted
 
     foreign.minari(tmp_path / "m")
-    box = {"type": "Box", "dtype": "float32", "low": [0], "high": [1]}
-    space = {
-        "type": "Dict",
-        "subspaces": {"arm": {**box, "shape": [2]}, "hand": {**box, "shape": [1]}},
-    }  # noqa: E501
+    box = {"type": "Box", "dtype": "float32"}
+    arm = {**box, "shape": [2], "low": [0, 0], "high": [1, 1]}
+    hand = {**box, "shape": [1], "low": [0], "high": [1]}
+    space = {"type": "Dict", "subspaces": {"arm": arm, "hand": hand}}
     place = tmp_path / "m" / "data" / "metadata.json"
     place.write_text(
         json.dumps({**json.loads(place.read_text()), "observation_space": json.dumps(space)})
