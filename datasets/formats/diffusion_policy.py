@@ -109,6 +109,8 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 
 def _is_vector(name: str, shape: tuple[int, ...], letter: str) -> bool:
     """Return whether an array is read: a group below, a text or a picture is not."""
+    if name in (_ACTION, *_REWARDS) or (name in _OBSERVATIONS and letter in _NO_NUMBERS):
+        return True  # leaving it out would change what is learned; reading refuses texts
     if name.count("/") or letter in _NO_NUMBERS or not shape:
         return False
     return not is_picture(len(shape), floats=letter == "f")

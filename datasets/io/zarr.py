@@ -246,8 +246,10 @@ def _assemble(
 ) -> npt.NDArray[Any]:
     """Return the array of a description and of its files' bytes."""
     dtype = np.dtype(str(values["dtype"]))
-    if dtype.kind not in "biuf" or not shape:
-        raise ValueError(f"shape {shape} and type {dtype} are not rows of numbers")
+    if dtype.kind not in "biuf":
+        raise ValueError(f"type {dtype} is not a number")
+    if not shape:
+        raise ValueError(f"shape {shape} is not that of rows")
     if values.get("filters"):
         raise ValueError("filters are not undone here; save it without")
     column_major = {"C": False, "F": True}[values.get("order", "C")]

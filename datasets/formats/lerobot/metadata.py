@@ -13,6 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.formats.findings import Finding
+from trimtab.datasets.formats.lerobot.writer import (
+    ACTION,
+    DONE,
+    INDICES,
+    REWARD,
+    STATE,
+    SUCCESS,
+    TERMINATED,
+    TRUNCATED,
+)
 from trimtab.datasets.io.parquet import read_columns
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
@@ -24,6 +34,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 OBSERVATION = "observation."
 _FILES = {2: "data/chunk-*/episode_*.parquet", 3: "data/chunk-*/file-*.parquet"}
 """Where the frames are, by the layout's major version."""
+_MEANT = (STATE, ACTION, REWARD, DONE, TERMINATED, TRUNCATED, SUCCESS, *INDICES)
 _VERSION = re.compile(r"v?(\d)\.\d+", re.ASCII)
 _RANGE = re.compile(r"(\d{1,9}):(\d{1,9})", re.ASCII)
 _MOST_NUMBERS = 1 << 20  # in one row of one feature
@@ -95,8 +106,8 @@ def widths_of(info: Mapping[str, Any], where: str) -> tuple[dict[str, int], list
     """Return the numbers in a row of each feature of numbers, and the names of the others.
 
     Raises:
-        TrimtabError: if there is nothing to observe, or a feature names its numbers and has
-            another number of them.
+        TrimtabError: if there is nothing to observe, a feature with a meaning is none of numbers,
+            or a feature names its numbers and has another number of them.
     """
     widths, left_out = {}, []
     for name, feature in info["features"].items():
@@ -115,6 +126,12 @@ def widths_of(info: Mapping[str, Any], where: str) -> tuple[dict[str, int], list
                     f"{where}, feature '{name}': it has {named} names and {width} numbers; correct "
                     "'names' or 'shape' in info.json"
                 )
+        elif name in _MEANT:
+            stated = feature if isinstance(feature, dict) else {}
+            raise TrimtabError(
+                f"{where}, key '{name}': type {stated.get('dtype')!s:.40} is not a number, or "
+                f"shape {stated.get('shape')!s:.40} is none; store numbers, or rename it"
+            )
         else:
             left_out.append(name)
     if not any(name.startswith(OBSERVATION) for name in widths):

@@ -93,11 +93,12 @@ def stranger_episodes(
             demonstration says twice is compared when its episode is built.
     """
     _check_alike(demos, names, keys, where)
+    _check_in_all(demos, names, where)
     seen = [demo["rewards"] for demo in demos if "rewards" in demo]
     sparse = all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
     if not all(any(key.startswith("next_obs/") for key in demo) for demo in demos):
         logger.warning("%s: no next_obs: last observations are not known", where)
-    if len(seen) < len(demos):
+    if not seen:
         logger.warning("%s: missing rewards are zero", where)
 
     def build(index: int) -> Episode:
@@ -145,6 +146,18 @@ def _check_alike(
             raise TrimtabError(
                 f"{where}: {name}, key 'obs/{place}': {other}, but {one} in {names[0]}; keep "
                 "demonstrations with the same observations, or name common ones with keys="
+            )
+
+
+def _check_in_all(demos: Sequence[Arrays], names: Sequence[str], where: str) -> None:
+    """Check that rewards and ends are in all demonstrations or in none: zeros would be made up."""
+    for key in ("rewards", "dones"):
+        having = [name for name, demo in zip(names, demos, strict=True) if key in demo]
+        lacking = [name for name in names if name not in having]
+        if having and lacking:
+            raise TrimtabError(
+                f"{where}: {lacking[0]}, key '{key}': missing, but {having[0]} has it; store it in "
+                "all demonstrations, or in none"
             )
 
 

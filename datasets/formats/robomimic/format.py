@@ -64,6 +64,7 @@ _OWN = "trimtab"
 _TEXT = "json"  # in the group of ours; earlier, the group's own place in "data" was this array
 _OWN_KEYS = ("actions", "rewards", f"{_OWN}/terminations", f"{_OWN}/truncations")
 _EARLIER_PARTS = [("flat", 0)]  # of all observations in files that do not note any
+_MEANT = ("actions", "rewards", "dones", STATES)
 _MOST_NAMES = 1_000_000
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
@@ -88,8 +89,10 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     where = f"dataset {path}"
     values, arrays = read_file(path, _read, str(path), where)
     own = parse(arrays[_OWN].tobytes(), where) if _OWN in arrays else None
-    if values["images"]:
-        logger.warning("%s: images are left out: %s", where, ", ".join(sorted(values["images"])))
+    left_out = sorted([*values["images"], *values["texts"]])
+    for said, names in (("images are left out", "images"), ("left out, as no numbers", "texts")):
+        if values[names]:
+            logger.warning("%s: %s: %s", where, said, ", ".join(sorted(values[names])))
     demos: list[Arrays] = [{} for _ in values["demos"]]
     for name, array in arrays.items():
         index, _, key = name.partition("/")
@@ -101,7 +104,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         episodes = _own_episodes(demos, own, where)
     else:
         keys = wanted_keys(hints, where)
-        if not values["images"]:
+        if not left_out:
             check_not_raw(demos, where)
         check_total(demos, values["total"], where)
         episodes = stranger_episodes(demos, values["demos"], values["samples"], keys, where)
@@ -115,7 +118,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     env = named.get("env_name")
     env = env if isinstance(env, str) and env else "unknown"
     return contents_of(
-        path, episodes, own, left_out=sorted(values["images"]), env=env, recipe=recipe,
+        path, episodes, own, left_out=left_out, env=env, recipe=recipe,
         hints=hints, findings=[Finding(**row) for row in values["findings"]],
     )  # fmt: skip
 
@@ -130,6 +133,7 @@ def _read(file: h5py.File, path: str, where: str) -> Read:
     values: dict[str, Any] = {
         "demos": demos,
         "images": [],
+        "texts": [],
         "samples": [],
         "total": noted_number(data, "total", f"{where}, key 'data'"),
         "env_args": _env_args(data, findings),
@@ -143,8 +147,7 @@ def _read(file: h5py.File, path: str, where: str) -> Read:
 def _arrays(
     path: Path, demos: Sequence[str], values: dict[str, Any], where: str
 ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yield what is to be read, demonstration by demonstration; note the images and lengths."""
-    images = values["images"]
+    """Yield what is to be read, a demonstration at a time; note lengths and what is left out."""
     for first in range(0, len(demos), REOPEN):
         with opened(path) as file:
             data = child(file, "data", where)
@@ -160,10 +163,15 @@ def _arrays(
                     raise TrimtabError(f"{place}: not a group; {_ADVICE}")
                 values["samples"].append(noted_number(group, "num_samples", place))
                 for name, member in _wanted(group, None if ours is None else ours.get(demo), place):
-                    if member.dtype.kind in "biuf" and (_OWN in name or len(member.shape) <= 2):
+                    if name in _MEANT or _is_read(name, member):  # what has a meaning is not lost
                         yield f"{index}/{name}", read_array(member, f"{place}, key '{name}'")
-                    elif name not in images:
-                        images.append(name)
+                    else:
+                        left_out = values["images" if member.dtype.kind in "biuf" else "texts"]
+                        left_out.extend([name] * (name not in left_out))
+
+
+def _is_read(name: str, member: h5py.Dataset) -> bool:
+    return member.dtype.kind in "biuf" and (_OWN in name or len(member.shape or ()) <= 2)
 
 
 def _own_group(file: h5py.File, where: str) -> h5py.Group | None:
@@ -175,16 +183,14 @@ def _own_group(file: h5py.File, where: str) -> h5py.Group | None:
 
 def _wanted(
     group: h5py.Group, ours: h5py.Group | None, place: str
-) -> Iterator[tuple[str, h5py.Dataset]]:
+) -> Iterator[tuple[str, h5py.Group | h5py.Dataset]]:
     """Yield the arrays of a demonstration that are read, and those that Trimtab adds to it."""
     if isinstance(ours, h5py.Group):
         for below, member in children(ours, place).items():
             yield f"{_OWN}/{below}", member
-    for name in ("actions", "rewards", "dones", STATES):
+    for name in _MEANT:
         if name in group:
-            member = child(group, name, place)
-            if isinstance(member, h5py.Dataset):
-                yield name, member
+            yield name, child(group, name, place)
     for name in ("obs", "next_obs", _OWN):
         if name in group:
             inside = child(group, name, place)

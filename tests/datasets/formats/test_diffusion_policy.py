@@ -132,3 +132,18 @@ def test_a_store_of_zarr_3_is_named(place: str, foreign: Any, tmp_path: Path) ->
     for store in (tmp_path / "x", tmp_path / "y.zip"):
         with pytest.raises(TrimtabError, match=r"of Zarr v3, .* zarr_format=2"):
             recognise(store).load(store)
+
+
+@pytest.mark.parametrize("name", ["action", "state", "reward", "rewards"])
+@pytest.mark.parametrize("dtype", ["|S3", "|O", "<c16"])
+def test_a_text_with_a_meaning_is_refused(
+    name: str, dtype: str, foreign: Any, tmp_path: Path
+) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    place = tmp_path / "x/data" / name
+    if not place.exists():
+        foreign.zarr_array(place, np.arange(5.0), (5,), None, bytes)
+    described = json.loads((place / ".zarray").read_text())
+    (place / ".zarray").write_text(json.dumps({**described, "dtype": dtype}))
+    with pytest.raises(TrimtabError, match=f"'data/{name}': .*type .* is not a number"):
+        get_format("diffusion_policy").load(tmp_path / "x")

@@ -84,6 +84,16 @@ REFUSED: list[tuple[Callable[[h5py.File], None], str]] = [
         put("data/demo_1/actions", None),
         "'total' of 'data': 5 steps, but the 2 demonstrations have 3",
     ),
+    (put("data/demo_1/rewards", np.array([b"0", b"1"])), "demo_1, key 'rewards': type .S1 is not"),
+    (put("data/demo_1/dones", np.array([b"0", b"1"])), "demo_1, key 'dones': type .S1 is not a"),
+    (put("data/demo_1/actions", np.ones((2, 2), complex)), "'actions': type complex128 is not a n"),
+    (put("data/demo_0/states", np.array([b"a"] * 3)), "demo_0, key 'states': type .S1 is not a n"),
+    (
+        both(put("data/demo_0/rewards", None), put("data/demo_0/rewards/x", np.zeros(3))),
+        "demo_0, key 'rewards': not an array",
+    ),
+    (put("data/demo_1/rewards", None), "demo_1, key 'rewards': missing, but demo_0 has it"),
+    (put("data/demo_0/dones", None), "demo_0, key 'dones': missing, but demo_1 has it"),
 ]
 
 
@@ -201,3 +211,15 @@ def test_a_stale_mask_hinders_nothing(
                 load(path, mask=name)
         else:
             assert len(load(path, mask=name)) == len(places)
+
+
+def test_a_text_observed_is_no_image(
+    foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign.robomimic(tmp_path / "x.hdf5")
+    with h5py.File(tmp_path / "x.hdf5", "r+") as file:
+        file["data/demo_0/obs/lang"] = np.array([b"a"] * 3)
+    dataset = load(tmp_path / "x.hdf5")
+    assert "left out, as no numbers: obs/lang" in caplog.text
+    assert "images are left out: next_obs/agentview_image, obs/agentview_image" in caplog.text
+    assert "obs/lang" in dataset.recipe["left_out"]
