@@ -77,8 +77,8 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
 
     Raises:
         TrimtabError: if anything is missing, damaged or of a wrong shape, the actions are discrete,
-            two arrays contradict each other, or the file marks no timeouts and no ``horizon`` is
-            given.
+            two arrays contradict each other, or the file marks no timeouts, and neither
+            ``next_observations`` nor ``horizon`` tells them.
     """
     path = Path(path)
     where = f"dataset {path}"
@@ -180,18 +180,44 @@ def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.boo
     elif "timeouts" in arrays:
         ends = terminals | arrays["timeouts"]
     elif "next_observations" in arrays:
-        ends = terminals.copy()
-        following, observations = arrays["next_observations"], arrays["observations"]
-        ends[:-1] |= ~np.isclose(following[:-1], observations[1:]).all(1)
+        return _inferred_ends(arrays, horizon, where)
     elif horizon:
         ends, begin = terminals.copy(), 0
         for end in [*np.flatnonzero(terminals).tolist(), len(terminals) - 1]:
             ends[begin + horizon - 1 : end + 1 : horizon] = True
             begin = end + 1
+        return ends
     else:
         raise TrimtabError(
             f"{where}: it has no 'timeouts', so that ends by the clock are not marked; give "
             "horizon=<steps of a whole episode>"
+        )
+    if horizon:
+        logger.warning("%s: horizon= is not used, as the file marks its ends itself", where)
+    return ends
+
+
+def _inferred_ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.bool_]:
+    """Return the terminals, and the rows that the next row does not go on from.
+
+    Raises:
+        TrimtabError: if most rows are such, or an episode is longer than ``horizon``.
+    """
+    ends: npt.NDArray[np.bool_] = arrays["terminals"].copy()
+    following, observations = arrays["next_observations"], arrays["observations"]
+    jumps = ~np.isclose(following[:-1], observations[1:]).all(1) & ~ends[:-1]
+    if jumps.sum() * 2 > len(ends):
+        raise TrimtabError(
+            f"{where}, key 'next_observations': in {jumps.sum()} of {len(ends)} rows it is not the "
+            "observation of the next row, and no 'timeouts' mark ends; put the rows in their order "
+            "and add 'timeouts', or leave out 'next_observations' and give horizon="
+        )
+    ends[:-1] |= jumps
+    longest = int(np.diff(np.flatnonzero(ends[:-1]), prepend=-1, append=len(ends) - 1).max())
+    if horizon and longest > horizon:
+        raise TrimtabError(
+            f"{where}: by 'next_observations' an episode has {longest} steps, but horizon= says "
+            f"{horizon}; leave out one of the two"
         )
     return ends
 
@@ -211,9 +237,7 @@ def _episodes(arrays: Arrays, ends: npt.NDArray[np.bool_], where: str) -> LazyEp
         logger.info("%s: %d of %d rows have no successor", where, lost, len(ends))
     spans = np.stack([begin, stop, last])[:, stop > begin].T
     if following is not None and "timeouts" not in arrays:
-        single = len(spans) > 1 and len(spans) == len(ends)  # as of rows in any order
-        logger.log(
-            logging.WARNING if single else logging.INFO,
+        logger.warning(
             "%s: has no 'timeouts'; an episode ends where 'next_observations' is not the next "
             "row's observation: %d episodes of %d rows", where, len(spans), len(ends),
         )  # fmt: skip

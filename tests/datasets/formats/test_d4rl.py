@@ -116,9 +116,14 @@ def test_d4rl_looks_at_next_observations_inside_of_episodes_too(
         ):
             load_d4rl(path)
     foreign.d4rl(path, next_observations=following + 1, timeouts=None)  # in any order
-    assert len(load_d4rl(path).episodes) == 6
+    with pytest.raises(TrimtabError, match="'next_observations': in 4 of 6 rows it is not the obs"):
+        load_d4rl(path)
+    foreign.d4rl(path, next_observations=following, timeouts=None)
+    assert len(load_d4rl(path, horizon=3).episodes) == 2
     assert "has no 'timeouts'; an episode ends where" in caplog.text
-    assert "6 episodes of 6 rows" in caplog.text
+    assert "2 episodes of 6 rows" in caplog.text
+    with pytest.raises(TrimtabError, match="an episode has 3 steps, but horizon= says 2"):
+        load_d4rl(path, horizon=2)
 
 
 def test_d4rl_without_timeouts_needs_a_horizon(foreign: Any, tmp_path: Path) -> None:
@@ -156,7 +161,9 @@ def test_d4rl_columns_and_chunks(foreign: Any, tmp_path: Path) -> None:
 D3RLPY = {"timeouts": None, "infos/qpos": None, "discrete_action": False, "version": "1.0"}
 
 
-def test_d3rlpys_own_ends_are_used(foreign: Any, tmp_path: Path) -> None:
+def test_d3rlpys_own_ends_are_used(
+    foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its ``episode_terminals`` are all ends; an advised horizon would give others."""
     path = tmp_path / "x.hdf5"
     ends = np.array([0, 0, 1, 0, 1, 1], np.float32)
@@ -165,6 +172,7 @@ def test_d3rlpys_own_ends_are_used(foreign: Any, tmp_path: Path) -> None:
         dataset = load_d4rl(path, **hints)
         assert foreign.ends(dataset) == [(3, True, False), (1, False, True)]
         foreign.equal(dataset.episodes[1].observations, arrays["observations"][3:5])
+        assert ("horizon= is not used" in caplog.text) is bool(hints)
     foreign.d4rl(path, episode_terminals=ends[:, None], **D3RLPY)
     assert foreign.ends(load_d4rl(path)) == [(3, True, False), (1, False, True)]
     timeouts = np.array([0, 0, 0, 0, 1, 1], bool)  # both say the same
