@@ -87,7 +87,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
             )
     actions = arrays.pop(_ACTION)
     rewards = next((arrays.pop(name)[:, 0] for name in _REWARDS if name in arrays), None)
-    chosen = next(([name] for name in _OBSERVATIONS if name in arrays), sorted(arrays))
+    chosen = _observed(arrays)
     if not chosen:
         raise TrimtabError(f"{where}: there is no vector in 'data' to observe; {_ADVICE}")
     arrays.update(
@@ -129,24 +129,40 @@ def _lost(store: Store, name: str) -> str:
     )
 
 
-def _missing_chunks(store: Store, names: Iterable[str], where: str) -> Iterator[Finding]:
+def _observed(names: Iterable[str]) -> list[str]:
+    """Return those vectors that are the observation."""
+    there = sorted(names)
+    return next(([name] for name in _OBSERVATIONS if name in there), there)
+
+
+def _missing_chunks(store: Store, arrays: Arrays, where: str) -> Iterator[Finding]:
     """Yield a finding for each array that lost some of its chunks.
 
     Raises:
-        TrimtabError: if it is the ends of the episodes.
+        TrimtabError: if it is the ends of the episodes, all actions or all observations, or NaN
+            stands for what is lost.
     """
     ends = store.missing(_ENDS)  # without any, its fill value may be the one end
     if ends.count < ends.whole and (what := _lost(store, _ENDS)):
         raise TrimtabError(f"{where}, key '{_ENDS}': {what}; {_ADVICE}")
-    for name in names:
-        if what := _lost(store, f"data/{name}"):
-            yield Finding(
-                "warning",
-                "missing-chunk",
-                f"key 'data/{name}'",
-                f"{what}: the fill value is read there; if the writer did not leave them out, "
-                "fetch a fresh copy",
+    lost = {name: what for name in arrays if (what := _lost(store, f"data/{name}"))}
+    observed = _observed(name for name in arrays if name not in (_ACTION, *_REWARDS))
+    for names in ([_ACTION], observed):  # of rewards, all may be 0
+        if names and all(lost.get(name, "").startswith("none") for name in names):
+            raise TrimtabError(f"{where}, key 'data/{names[0]}': {lost[names[0]]}; {_ADVICE}")
+    for name, what in lost.items():
+        begin, last = store.missing(f"data/{name}").rows
+        if np.isnan(arrays[name][begin : last + 1]).any():
+            raise TrimtabError(
+                f"{where}, key 'data/{name}': {what}, and the fill value is NaN; {_ADVICE}"
             )
+        yield Finding(
+            "warning",
+            "missing-chunk",
+            f"key 'data/{name}'",
+            f"{what}: the fill value is read there; if the writer did not leave them out, "
+            "fetch a fresh copy",
+        )
 
 
 def _episodes(arrays: Arrays, ends: npt.NDArray[Any]) -> Iterator[Episode]:

@@ -53,9 +53,22 @@ def test_an_array_that_is_lost_is_told(lost: str, foreign: Any, tmp_path: Path) 
     for file in folder.iterdir():
         file.unlink()
     (folder / ".zarray").write_text(description)
+    if lost != "n_contacts":
+        with pytest.raises(TrimtabError, match=f"'data/{lost}': none of its . chunks is stored"):
+            recognise(tmp_path / "x").load(tmp_path / "x")
+        return
     dataset = recognise(tmp_path / "x").load(tmp_path / "x")
     (found,) = (f for f in check(dataset) if f.code == "missing-chunk")
     assert found.where == f"key 'data/{lost}'" and "none of its" in found.message
+
+
+def test_a_lost_chunk_of_nan_is_named(foreign: Any, tmp_path: Path) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    described = tmp_path / "x/data/state/.zarray"
+    described.write_text(json.dumps({**json.loads(described.read_text()), "fill_value": "NaN"}))
+    (tmp_path / "x/data/state/1.0").unlink()
+    with pytest.raises(TrimtabError, match="state': 1 of its 6 .* 2 to 3, and the fill .* NaN"):
+        recognise(tmp_path / "x").load(tmp_path / "x")
 
 
 @pytest.mark.parametrize("top", ["", "top/x.zarr", "x.zarr"])
