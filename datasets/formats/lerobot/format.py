@@ -38,7 +38,7 @@ from trimtab.datasets.formats.lerobot.metadata import (
     split_masks,
     widths_of,
 )
-from trimtab.datasets.formats.lerobot.names import feature_names
+from trimtab.datasets.formats.lerobot.names import feature_names, name_findings
 from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.lerobot.writer import (
     ACTION,
@@ -137,6 +137,7 @@ def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
         check_ends(arrays, slices, where)
         episodes = _stranger_episodes(arrays, slices, where)
         masks, findings = split_masks(info, numbers)
+        findings += name_findings(info["features"], widths)
         recipe.update({"masks": masks} if masks else {})
         if "control_rate" not in hints:
             findings += time_findings(arrays, slices, info)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.lerobot.writer import ACTION
 from trimtab.datasets.formats.naming import numbered
 
-__all__ = ["feature_names"]
+__all__ = ["feature_names", "name_findings"]
 
 
 def feature_names(
@@ -35,9 +36,25 @@ def feature_names(
     return {"observation": found, "action": action}
 
 
+def name_findings(features: Mapping[str, Any], widths: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield which features give two of their entries one name; such names count for nothing."""
+    for feature, width in widths.items():
+        names = _names(features[feature], width)
+        if twice := [name for name in names if names.count(name) > 1]:
+            yield Finding(
+                "warning", "repeated-name", f"info.json, feature '{feature}'",
+                f"its 'names' have {twice[0]!r:.40} twice, so that none of them is used; give each "
+                "entry its own",
+            )  # fmt: skip
+
+
 def _names(feature: Mapping[str, Any], width: int) -> list[str]:
-    """Return the names of a feature's entries: a list, or lists by the name of an axis."""
+    """Return the names of a feature's entries: a list, indices by name, or lists by an axis."""
     names = feature.get("names")
+    if isinstance(names, Mapping) and set(map(repr, names.values())) == {
+        str(index) for index in range(len(names))
+    }:  # such as {"x": 1, "y": 0}
+        names = sorted(names, key=lambda name: names[name])
     if isinstance(names, Mapping):  # such as {"motors": [...]}
         names = [name for axis in names.values() if isinstance(axis, list) for name in axis]
     if not isinstance(names, list) or len(names) != width:

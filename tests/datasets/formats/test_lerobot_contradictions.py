@@ -272,6 +272,27 @@ def test_what_others_write_is_read(place: int, foreign: Any, tmp_path: Path) -> 
     assert noted(dataset.recipe) == [] and dataset.control_rate == 10
 
 
+def test_names_by_index_are_in_the_order_of_their_indices(foreign: Any, tmp_path: Path) -> None:
+    foreign.lerobot(tmp_path / "x")
+    for names, read in (
+        ({"x": 1, "y": 0}, ["y", "x"]),
+        ({"x": 0, "y": 1}, ["x", "y"]),
+        ({"x": 1, "y": 2}, ["action.0", "action.1"]),
+    ):
+        feature("action", names=names)(tmp_path / "x")
+        assert load(tmp_path / "x").recipe["names"]["action"] == read
+
+
+def test_a_name_of_two_entries_is_found(foreign: Any, tmp_path: Path) -> None:
+    foreign.lerobot(tmp_path / "x")
+    feature("action", names=["a", "a"])(tmp_path / "x")
+    (found,) = noted(load(tmp_path / "x").recipe)
+    assert (found.level, found.code) == (
+        "warning",
+        "repeated-name",
+    ) and "'a' twice" in found.message
+
+
 TIMES: list[tuple[Change, str, str]] = [
     (column("timestamp", np.array([0, 0.05, 0.1, 0, 0.05], np.float32)), "control-rate", "20 a se"),
     (column("timestamp", np.array([0, 0.1, 0.3, 0, 0.1], np.float32)), "control-rate", "0.2 s aft"),
