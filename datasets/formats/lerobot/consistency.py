@@ -20,7 +20,6 @@ from trimtab.datasets.formats.lerobot.writer import DONE, TERMINATED, TRUNCATED
 from trimtab.datasets.formats.own import KINDS, check_no_end_inside
 from trimtab.datasets.io.parquet import Table
 from trimtab.errors import TrimtabError
-from trimtab.files import read_json
 
 __all__ = [
     "check_columns", "check_ends", "check_files", "check_metadata", "episode_slices",
@@ -224,9 +223,8 @@ def check_metadata(
     info: Mapping[str, Any],
     arrays: Arrays,
     slices: Sequence[slice],
-    widths: Mapping[str, int],
 ) -> None:
-    """Check the episodes, tasks and statistics that ``meta/`` lists against the frames.
+    """Check the episodes and tasks that ``meta/`` lists against the frames.
 
     Raises:
         TrimtabError: if they differ.
@@ -237,9 +235,6 @@ def check_metadata(
         tasks = np.arange(info["total_tasks"])
     if tasks is not None:
         _check_tasks(tasks, info, arrays, f"dataset {path}/meta")
-    place = path / "meta" / "stats.json"
-    if place.exists():
-        _check_statistics(read_json(place, "dataset"), info, widths, f"dataset {place}")
 
 
 def _check_episodes(
@@ -290,27 +285,6 @@ def _check_tasks(
             f"{where}: task_index {unknown[0]} of episode {arrays['episode_index'][row]} is not "
             f"listed; {_ADVICE}"
         )
-
-
-def _check_statistics(
-    statistics: Any, info: Mapping[str, Any], widths: Mapping[str, int], where: str
-) -> None:
-    """Check the shapes of statistics; of a matrix, LeRobot has those of its last axis."""
-    for name, width in widths.items():
-        of_one = statistics.get(name, {}) if isinstance(statistics, dict) else None
-        if not isinstance(of_one, dict):
-            raise TrimtabError(f"{where}, key '{name}': not statistics by name; {_ADVICE}")
-        last = int([1, *info["features"][name]["shape"]][-1])  # a single number may have no shape
-        for key in {"min", "max", "mean", "std"} & of_one.keys():
-            try:
-                size = np.asarray(of_one[key], np.float64).size
-            except (TypeError, ValueError):
-                size = 0
-            if size not in (width, last):
-                raise TrimtabError(
-                    f"{where}, key '{name}': '{key}' has {size} numbers, the feature has {width}; "
-                    f"{_ADVICE}"
-                )
 
 
 def time_findings(

@@ -39,6 +39,7 @@ from trimtab.datasets.formats.lerobot.metadata import (
     widths_of,
 )
 from trimtab.datasets.formats.lerobot.names import feature_names, name_findings
+from trimtab.datasets.formats.lerobot.statistics import read_statistics, statistics_findings
 from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.lerobot.writer import (
     ACTION,
@@ -125,7 +126,8 @@ def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
             arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
     check_files(files, table.rows, arrays, path, info["major"])
     slices = episode_slices(arrays, info, where)
-    check_metadata(path, info, arrays, slices, widths)
+    check_metadata(path, info, arrays, slices)
+    statistics = read_statistics(path, info, widths)
     numbers = [int(arrays["episode_index"][rows.start]) for rows in slices]
     own_path = path / OWN_FILE
     own = parse(read_bytes(own_path), where) if own_path.is_file() else None
@@ -138,6 +140,7 @@ def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
         episodes = _stranger_episodes(arrays, slices, where)
         masks, findings = split_masks(info, numbers)
         findings += name_findings(info["features"], widths)
+        findings += statistics_findings(statistics, arrays)
         recipe.update({"masks": masks} if masks else {})
         if "control_rate" not in hints:
             findings += time_findings(arrays, slices, info)

@@ -254,7 +254,7 @@ ACCEPTED: list[Change] = [
     episodes(**{"data/chunk_index": [0, 0], "data/file_index": [0, 1]}),
     tasks(0),
     statistics(action={"mean": [0, 0], "count": [5]}, gone={"mean": 1}),
-    both(feature("next.reward", shape=[]), statistics(**{"next.reward": {"max": 1}})),
+    both(feature("next.reward", shape=[]), statistics(**{"next.reward": {"std": 1}})),
 ]
 
 
@@ -291,6 +291,15 @@ def test_a_name_of_two_entries_is_found(foreign: Any, tmp_path: Path) -> None:
         "warning",
         "repeated-name",
     ) and "'a' twice" in found.message
+
+
+@pytest.mark.parametrize("stated", [{"min": [5, 5]}, {"max": [1, -9]}, {"count": [99]}])
+def test_statistics_of_other_frames_are_found(stated: Any, foreign: Any, tmp_path: Path) -> None:
+    foreign.lerobot(tmp_path / "x")
+    statistics(action=stated)(tmp_path / "x")
+    (found,) = noted(load(tmp_path / "x").recipe)
+    assert (found.level, found.code) == ("warning", "statistics") and "action" in found.where
+    assert f"'{next(iter(stated))}' is" in found.message
 
 
 TIMES: list[tuple[Change, str, str]] = [
