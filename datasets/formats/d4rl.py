@@ -24,6 +24,7 @@ from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.own import (
     Own,
     check_continuous,
+    check_no_picture,
     check_replaceable,
     common_infos,
     flag_ends,
@@ -83,8 +84,9 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     path = Path(path)
     where = f"dataset {path}"
     values, read = read_file(path, _read, where)
-    check_continuous(read["actions"], f"{where}, key 'actions'", discrete=values["discrete"])
     arrays = {name: _column(name, array) for name, array in read.items()}
+    check_continuous(arrays["actions"], f"{where}, key 'actions'", discrete=values["discrete"])
+    check_no_picture(arrays["observations"], f"{where}, key 'observations'")
     for name, dimensions in _DIMENSIONS.items():
         if name in arrays and arrays[name].ndim != dimensions:
             raise TrimtabError(
@@ -159,7 +161,12 @@ def _read(file: h5py.File, where: str) -> Read:
 
 
 def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return ``rewards`` and flags that are stored as ``[N, 1]`` as ``[N]``."""
+    """Return ``rewards`` and flags of ``[N, 1]`` as ``[N]``, and actions of ``[N]`` as ``[N, 1]``.
+
+    Actions of whole numbers stay as they are: without a width they may be choices.
+    """
+    if key == "actions" and array.ndim == 1 and (array != np.rint(array)).any():
+        return array[:, None]
     flat = key in ("rewards", *_FLAGS)
     return array[:, 0] if flat and array.ndim == 2 and array.shape[1] == 1 else array
 

@@ -20,8 +20,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "KINDS", "LAST_OBSERVED", "Own", "check_continuous", "check_no_end_inside", "check_replaceable",
-    "common_infos", "ends_of", "flag_ends", "flags_of", "is_picture", "missing_ends", "need",
+    "KINDS", "LAST_OBSERVED", "Own", "check_continuous", "check_no_end_inside", "check_no_picture",
+    "check_replaceable", "common_infos", "ends_of", "flag_ends", "flags_of", "is_picture", "missing_ends", "need",
     "no_reward", "parse", "text_of", "uneven_infos", "with_common_infos",
 ]  # fmt: skip
 
@@ -218,6 +218,19 @@ def check_continuous(actions: npt.NDArray[Any], place: str, *, discrete: bool = 
         raise TrimtabError(
             f"{place}: discrete actions (type {actions.dtype}, shape {actions.shape}); only "
             "continuous ones are supported: floats of shape (N, A)"
+        )
+
+
+def check_no_picture(observations: npt.NDArray[Any], place: str) -> None:
+    """Check that the observations of a file are no pictures.
+
+    Raises:
+        TrimtabError: if they are.
+    """
+    if is_picture(observations.ndim, floats=observations.dtype.kind == "f"):
+        raise TrimtabError(
+            f"{place}: pictures of shape {observations.shape[1:]}, which are not read as "
+            "observations; give a dataset of states"
         )
 
 

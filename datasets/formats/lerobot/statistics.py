@@ -68,7 +68,7 @@ def statistics_findings(
                 place = int(np.argmin(near))
                 yield Finding(
                     "warning", "statistics", f"stats.json, key '{name}'",
-                    f"'{key}' is {stated[place]:.6g}, the frames say {value[place]:.6g}: perhaps of "
-                    "other data; Trimtab does not use it, but compute it again",
+                    f"'{key}' is {stated[place]:.6g}, the frames say {value[place]:.6g}: perhaps "
+                    "of other data; Trimtab does not use it, but compute it again",
                 )  # fmt: skip
                 break

@@ -33,6 +33,7 @@ from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered, solve
 from trimtab.datasets.formats.own import (
     Own,
     check_continuous,
+    check_no_picture,
     check_replaceable,
     common_infos,
     flag_ends,
@@ -141,6 +142,7 @@ def _load_one(path: Path, env: str) -> tuple[Dataset, Own | None]:
             f"{where}, key '{loaded[0]}': only what OGBench's loader returns has it, and there the "
             "last rows of trajectories mean something else; give the file that was loaded"
         )
+    check_no_picture(arrays["observations"], f"{where}, key 'observations'")
     check_continuous(arrays["actions"], f"{where}, key 'actions'")
     terminals = flags_of(arrays["terminals"], f"{where}, key 'terminals'")
     rows = len(terminals)

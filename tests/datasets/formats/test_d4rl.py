@@ -213,6 +213,18 @@ def test_discrete_actions_are_named(change: Any, foreign: Any, tmp_path: Path) -
         load_d4rl(tmp_path / "x.hdf5")
 
 
+def test_actions_of_one_number_and_pictures(foreign: Any, tmp_path: Path) -> None:
+    actions = np.linspace(-0.9, 0.9, 6, dtype=np.float32)
+    foreign.d4rl(tmp_path / "x.hdf5", actions=actions)
+    foreign.equal(load_d4rl(tmp_path / "x.hdf5").episodes[0].actions, actions[:3, None])
+    foreign.d4rl(tmp_path / "x.hdf5", observations=np.zeros((6, 4, 4, 3), np.uint8))
+    with pytest.raises(TrimtabError, match="'observations': pictures of shape .* not read as obs"):
+        load_d4rl(tmp_path / "x.hdf5")
+    foreign.ogbench(tmp_path / "x.npz", observations=np.zeros((7, 4, 4, 3), np.uint8))
+    with pytest.raises(TrimtabError, match="'observations': pictures of shape .* not read as obs"):
+        recognise(tmp_path / "x.npz").load(tmp_path / "x.npz")
+
+
 def test_what_fits_no_row_or_no_chunk(foreign: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.hdf5"
     foreign.d4rl(path, **{"infos/goal": np.zeros((5, 2)), "infos/name": np.array([b"a"] * 6)})
