@@ -20,9 +20,10 @@ from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 __all__ = [
-    "KINDS", "LAST_OBSERVED", "Own", "check_continuous", "check_no_end_inside", "check_no_picture",
-    "check_replaceable", "common_infos", "ends_of", "flag_ends", "flags_of", "is_picture", "missing_ends", "need",
-    "no_reward", "parse", "text_of", "uneven_infos", "with_common_infos",
+    "KINDS", "LAST_OBSERVED", "Own", "check_continuous", "check_no_end_inside",
+    "check_no_picture", "check_replaceable", "column_of", "common_infos", "ends_of",
+    "flag_ends", "flags_of", "is_picture", "missing_ends", "need", "no_reward", "parse",
+    "text_of", "uneven_infos", "whole_numbers", "with_common_infos",
 ]  # fmt: skip
 
 Own = dict[str, Any]
@@ -168,6 +169,21 @@ def need(arrays: Mapping[str, Any], names: Iterable[str], place: str) -> None:
 def no_reward(steps: int) -> npt.NDArray[np.float32]:
     """Return the rewards of an episode whose file has none: zeros."""
     return np.zeros(steps, np.float32)
+
+
+def column_of(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return one number a row, stored as ``[N, 1]``, as ``[N]``."""
+    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+
+
+def whole_numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return one whole number a row, stored as ``[N, 1]`` or as floats, as ``[N]`` whole numbers.
+
+    What is not one whole number a row stays as it is.
+    """
+    array = column_of(array)
+    whole = array.dtype.kind == "f" and (np.abs(array) < 2**53).all()
+    return array.astype(np.int64) if whole and (array == np.rint(array)).all() else array
 
 
 def flags_of(array: npt.NDArray[Any], place: str) -> npt.NDArray[np.bool_]:

@@ -15,6 +15,7 @@ from trimtab.datasets.formats.own import (
     KINDS,
     check_continuous,
     check_no_end_inside,
+    column_of,
     flag_ends,
     flags_of,
     need,
@@ -94,6 +95,8 @@ def stranger_episodes(
     """
     _check_alike(demos, names, keys, where)
     _check_in_all(demos, names, where)
+    columns = ("rewards", "dones")
+    demos = [{n: column_of(a) if n in columns else a for n, a in demo.items()} for demo in demos]
     seen = [demo["rewards"] for demo in demos if "rewards" in demo]
     sparse = all(bool(np.isin(rewards, (0, 1)).all()) for rewards in seen)
     if not all(any(key.startswith("next_obs/") for key in demo) for demo in demos):
@@ -212,7 +215,14 @@ def check_total(demos: Sequence[Arrays], total: float | None, where: str) -> Non
         TrimtabError: if it is another one.
     """
     steps = sum(_rows(demo["actions"]) for demo in demos if "actions" in demo)
-    if total not in (None, steps):
+    seen = sum(
+        next((len(a) for n, a in d.items() if n.startswith("obs/") and a.ndim), 0) for d in demos
+    )
+    if total not in (
+        None,
+        steps,
+        seen,
+    ):  # where the two differ, a demonstration's own fault is named
         raise TrimtabError(
             f"{where}, attribute 'total' of 'data': {total:g} steps, but the {len(demos)} "
             f"demonstrations have {steps}; correct it if some were removed, or fetch a fresh copy"

@@ -80,10 +80,8 @@ REFUSED: list[tuple[Callable[[h5py.File], None], str]] = [
     (put("data/demo_0/dones", np.zeros(4)), "demo_0, key 'dones': of 4 steps"),
     (put("data/demo_0/rewards", np.zeros(1)), "demo_0, key 'rewards': of 1 steps"),
     (put("data/demo_1/dones", [1, 1]), "demo_1, key 'dones' without a reward: set at step 0 of 2"),
-    (
-        put("data/demo_1/actions", None),
-        "'total' of 'data': 5 steps, but the 2 demonstrations have 3",
-    ),
+    (put("data/demo_1/actions", None), "demo_1, key 'actions': missing"),
+    (put("data/demo_0/actions", np.zeros((2, 2))), "demo_0, key 'actions': of 2 steps, the obs"),
     (put("data/demo_1/rewards", np.array([b"0", b"1"])), "demo_1, key 'rewards': type .S1 is not"),
     (put("data/demo_1/dones", np.array([b"0", b"1"])), "demo_1, key 'dones': type .S1 is not a"),
     (put("data/demo_1/actions", np.ones((2, 2), complex)), "'actions': type complex128 is not a n"),
@@ -223,3 +221,17 @@ def test_a_text_observed_is_no_image(
     assert "left out, as no numbers: obs/lang" in caplog.text
     assert "images are left out: next_obs/agentview_image, obs/agentview_image" in caplog.text
     assert "obs/lang" in dataset.recipe["left_out"]
+
+
+def test_rewards_and_ends_may_be_columns(foreign: Any, tmp_path: Path) -> None:
+    foreign.robomimic(tmp_path / "x.hdf5")
+    foreign.minari(tmp_path / "y")
+    wanted = [load(tmp_path / "x.hdf5"), get_format("minari").load(tmp_path / "y")]
+    for path in (tmp_path / "x.hdf5", tmp_path / "y/data/main_data.hdf5"):
+        with h5py.File(path, "r+") as file:
+            groups = file.get("data", file)
+            for group in groups.values():
+                for name in {"rewards", "dones"} & set(group):
+                    put(name, np.array(group[name])[:, None])(group)
+    found = [load(tmp_path / "x.hdf5"), get_format("minari").load(tmp_path / "y")]
+    assert [d.content_hash for d in found] == [d.content_hash for d in wanted]
