@@ -26,6 +26,7 @@ from trimtab.datasets.formats.own import (
     check_continuous,
     check_no_picture,
     check_replaceable,
+    column_of,
     common_infos,
     flag_ends,
     flags_of,
@@ -167,8 +168,7 @@ def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """
     if key == "actions" and array.ndim == 1 and (array != np.rint(array)).any():
         return array[:, None]
-    flat = key in ("rewards", *_FLAGS)
-    return array[:, 0] if flat and array.ndim == 2 and array.shape[1] == 1 else array
+    return column_of(array) if key in ("rewards", *_FLAGS) else array
 
 
 def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.bool_]:

@@ -18,7 +18,7 @@ from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import assemble, contents_of
 from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.own import check_continuous, flag_ends, is_picture
+from trimtab.datasets.formats.own import check_continuous, flag_ends, is_picture, whole_numbers
 from trimtab.datasets.io.zarr import Store, opened_store
 from trimtab.errors import TrimtabError
 
@@ -62,7 +62,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
         there = store.arrays("data")
         left_out = [name for name, described in there.items() if not _is_vector(name, *described)]
         arrays = {name: store.read(f"data/{name}") for name in there if name not in left_out}
-        ends = store.read(_ENDS)
+        ends = whole_numbers(store.read(_ENDS))
         findings = list(_missing_chunks(store, arrays, where))
     if left_out:
         logger.warning("%s: left out, as not vectors: %s", where, ", ".join(left_out))

@@ -17,7 +17,14 @@ from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.contents import assemble, contents_of
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.formats.own import check_no_end_inside, flag_ends, flags_of, need, no_reward
+from trimtab.datasets.formats.own import (
+    check_no_end_inside,
+    flag_ends,
+    flags_of,
+    need,
+    no_reward,
+    whole_numbers,
+)
 from trimtab.datasets.io.npz import array_names, read_npz
 from trimtab.errors import TrimtabError
 
@@ -64,7 +71,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     if _IMAGES in array_names(path):
         logger.warning("%s: images are left out", where)
         recipe["left_out"] = [_IMAGES]
-    lengths = arrays["traj_lengths"]
+    lengths = arrays["traj_lengths"] = whole_numbers(arrays["traj_lengths"])
     for key in ("states", "actions"):
         if arrays[key].ndim != 2:
             raise TrimtabError(

@@ -26,7 +26,7 @@ from trimtab.datasets.formats.minari.metadata import (
 )
 from trimtab.datasets.formats.minari.spaces import Part
 from trimtab.datasets.formats.naming import NAMES, numbered
-from trimtab.datasets.formats.own import check_no_end_inside, flags_of
+from trimtab.datasets.formats.own import check_no_end_inside, column_of, flags_of
 from trimtab.datasets.io.hdf5 import (
     REOPEN,
     child,
@@ -270,6 +270,7 @@ def _read_episode(
     arrays = {}
     for key in ("actions", "rewards", "terminations", "truncations"):
         arrays[key] = read_array(child(group, key, place), f"{place}, key '{key}'")
+    arrays["rewards"] = column_of(arrays["rewards"])
     for key in ("terminations", "truncations"):
         arrays[key] = flags_of(arrays[key], f"{place}, key '{key}'")
         if _OURS not in metadata:

@@ -62,6 +62,19 @@ def test_an_array_that_is_lost_is_told(lost: str, foreign: Any, tmp_path: Path) 
     assert found.where == f"key 'data/{lost}'" and "none of its" in found.message
 
 
+@pytest.mark.parametrize("ends", [[3.0, 5.0], [[3], [5]]])
+def test_ends_may_be_whole_floats_or_a_column(ends: Any, foreign: Any, tmp_path: Path) -> None:
+    foreign.diffusion_policy(tmp_path / "x")
+    shutil.rmtree(tmp_path / "x/meta/episode_ends")
+    array = np.array(ends)
+    foreign.zarr_array(tmp_path / "x/meta/episode_ends", array, array.shape, None, bytes)
+    dataset = recognise(tmp_path / "x").load(tmp_path / "x")
+    assert [len(episode) for episode in dataset.episodes] == [3, 2]
+    foreign.dppo(tmp_path / "train.npz", traj_lengths=np.diff(array, axis=0, prepend=0 * array[:1]))
+    dataset = recognise(tmp_path / "train.npz").load(tmp_path / "train.npz")
+    assert [len(episode) for episode in dataset.episodes] == [3, 2]
+
+
 def test_a_lost_chunk_of_nan_is_named(foreign: Any, tmp_path: Path) -> None:
     foreign.diffusion_policy(tmp_path / "x")
     described = tmp_path / "x/data/state/.zarray"
@@ -87,6 +100,7 @@ def test_a_folder_may_be_packed_with_its_name(
     [
         ("data/reward", np.ones((5, 3)), "'data/reward': 3 numbers a row; keep one"),
         ("data/action", np.zeros((5, 2), int), "'data/action': discrete actions"),
+        ("meta/episode_ends", np.array([2.5, 5.0]), "'meta/episode_ends': not growing whole"),
         ("meta/episode_ends", np.array([3, 2]), "'meta/episode_ends': not growing whole"),
         (
             "meta/episode_ends",
