@@ -38,6 +38,7 @@ from trimtab.datasets.formats.own import (
 from trimtab.datasets.io.hdf5 import (
     child,
     children,
+    has,
     in_blocks,
     joined,
     read_array,
@@ -129,7 +130,7 @@ def _read(file: h5py.File, where: str) -> Read:
     found: list[dict[str, Blocks]] = []
     left_out: set[str] = set()
     for chunk in chunks:
-        names = [*_REQUIRED, *(name for name in _OPTIONAL if name in chunk)]
+        names = [*_REQUIRED, *(name for name in _OPTIONAL if has(chunk, name))]
         arrays = {n: in_blocks(child(chunk, n, where), f"{where}, key '{n}'") for n in names}
         rows = arrays["rewards"].shape[:1]
         if "infos" in chunk and isinstance(infos := child(chunk, "infos", where), h5py.Group):

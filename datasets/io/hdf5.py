@@ -29,7 +29,7 @@ from trimtab.errors import TrimtabError
 
 __all__ = [
     "FORBIDDEN", "H5PY_ERRORS", "REOPEN", "VERSION", "check_opens", "child", "children",
-    "in_blocks", "joined", "noted_number", "opened", "read_array", "read_file", "root_names",
+    "has", "in_blocks", "joined", "noted_number", "opened", "read_array", "read_file", "root_names",
 ]  # fmt: skip
 
 VERSION = "v110"
@@ -148,17 +148,40 @@ def _names_below(file: h5py.File) -> Read:
     return {"names": names}, []
 
 
-def child(group: h5py.Group, name: str, place: str) -> h5py.Group | h5py.Dataset:
+def has(group: h5py.Group, name: str) -> bool:
+    """Return whether there is such a member, or a link of its name that leads nowhere."""
+    return group.get(name, getlink=True) is not None
+
+
+def child(group: h5py.Group, name: str, place: str, links: int = 3) -> h5py.Group | h5py.Dataset:
     """Return the member ``name`` that lies in the same file.
 
+    Args:
+        group: has the member, or a soft link to one in the same file.
+        name: of the member.
+        place: opens the message.
+        links: how many links may follow upon each other, because one can lead to itself.
+
     Raises:
-        TrimtabError: if it is missing or a link that leads elsewhere.
+        TrimtabError: if it is missing or a link that leads nowhere or into another file.
     """
     link = group.get(name, getlink=True)
     if link is None:
         raise TrimtabError(f"{place}, key '{name}': missing; {_ADVICE}")
+    if isinstance(link, h5py.SoftLink):
+        at = f"{place}, key '{name}', which is a link to '{link.path}'"
+        member = group.file if link.path.startswith("/") else group
+        for part in link.path.split("/"):
+            if not isinstance(member, h5py.Group) or not links:
+                raise TrimtabError(f"{at}: it leads nowhere; {_ADVICE}")
+            member = child(member, part, at, links - 1) if part not in ("", ".") else member
+        return member
     if not isinstance(link, h5py.HardLink):
-        raise TrimtabError(f"{place}, key '{name}': a link that leads elsewhere; {_ADVICE}")
+        file = getattr(link, "filename", "another file")
+        raise TrimtabError(
+            f"{place}, key '{name}': a link into the file {file}, which is not followed; copy what "
+            "it leads to into this one"
+        )
     member = group[name]
     if not isinstance(member, h5py.Group | h5py.Dataset):
         raise TrimtabError(f"{place}, key '{name}': neither a group nor an array; {_ADVICE}")

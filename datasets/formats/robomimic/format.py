@@ -44,6 +44,7 @@ from trimtab.datasets.io.hdf5 import (
     REOPEN,
     child,
     children,
+    has,
     noted_number,
     opened,
     read_array,
@@ -189,10 +190,10 @@ def _wanted(
         for below, member in children(ours, place).items():
             yield f"{_OWN}/{below}", member
     for name in _MEANT:
-        if name in group:
+        if has(group, name):
             yield name, child(group, name, place)
     for name in ("obs", "next_obs", _OWN):
-        if name in group:
+        if has(group, name):
             inside = child(group, name, place)
             if not isinstance(inside, h5py.Group):
                 raise TrimtabError(f"{place}, key '{name}': not a group; {_ADVICE}")

@@ -90,6 +90,9 @@ REFUSED: list[tuple[Callable[[h5py.File], None], str]] = [
         both(put("data/demo_0/rewards", None), put("data/demo_0/rewards/x", np.zeros(3))),
         "demo_0, key 'rewards': not an array",
     ),
+    (put("data/demo_1/rewards", h5py.SoftLink("/no")), "'rewards', which is a link to '/no', key"),
+    (put("data/demo_1/dones", h5py.SoftLink("dones")), "link to 'dones': it leads nowhere"),
+    (put("data/demo_1/rewards", h5py.ExternalLink("o.h5", "/x")), "a link into the file o.h5, wh"),
     (put("data/demo_1/rewards", None), "demo_1, key 'rewards': missing, but demo_0 has it"),
     (put("data/demo_0/dones", None), "demo_0, key 'dones': missing, but demo_1 has it"),
 ]
@@ -235,3 +238,14 @@ def test_rewards_and_ends_may_be_columns(foreign: Any, tmp_path: Path) -> None:
                     put(name, np.array(group[name])[:, None])(group)
     found = [load(tmp_path / "x.hdf5"), get_format("minari").load(tmp_path / "y")]
     assert [d.content_hash for d in found] == [d.content_hash for d in wanted]
+
+
+def test_a_link_inside_the_file_is_followed(foreign: Any, tmp_path: Path) -> None:
+    foreign.robomimic(tmp_path / "x.hdf5")
+    wanted = load(tmp_path / "x.hdf5").content_hash
+    with h5py.File(tmp_path / "x.hdf5", "r+") as file:
+        file.move("data/demo_1/obs/object", "data/demo_1/kept")
+        file["data/demo_1/obs/object"] = h5py.SoftLink("/data/./demo_1/kept")
+        file.move("data/demo_0", "first")
+        file["data/demo_0"] = h5py.SoftLink("/first")
+    assert load(tmp_path / "x.hdf5").content_hash == wanted
