@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trimtab.datasets.formats.base import Format
+from trimtab.datasets.io.fetched import check_fetched
 from trimtab.datasets.io.hdf5 import FORBIDDEN, check_opens
 from trimtab.discovery import modules_in
 from trimtab.errors import TrimtabError
@@ -55,7 +56,7 @@ def recognise(path: str | Path) -> Format:
     """Return the format that ``path`` has, told from its content.
 
     Raises:
-        TrimtabError: if there is nothing, it may not be read or cannot be opened, or no format
+        TrimtabError: if there is nothing, it is empty, may not be read or opened, or no format
             knows it.
     """
     path = Path(path)
@@ -68,6 +69,8 @@ def recognise(path: str | Path) -> Format:
     for place in itertools.islice(below, _MOST_LOOKED_AT):
         if not place.match("lost+found"):  # of a disk
             _check_permission(place)
+    if path.is_file():
+        check_fetched(path)
     for format in list_formats():
         if format.recognises(path):
             return format

@@ -17,6 +17,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.io.fetched import check_fetched
 from trimtab.datasets.io.sandbox import (
     Blocks,
     Read,
@@ -104,6 +105,8 @@ def read_file(path: Path, read: Callable[..., Read], *arguments: Any) -> Receive
     """
     if not path.is_file():
         raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
+    with suppress(OSError):
+        check_fetched(path)  # any other fault is HDF5's to tell
     task = (str(path), reference(read), arguments)
     return read_apart(path, _inside, *task, imports=[read.__module__])
 

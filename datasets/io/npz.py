@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.datasets.io.fetched import check_fetched
 from trimtab.datasets.io.sandbox import Blocks
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_file
@@ -54,6 +55,7 @@ def read_npz(
     arrays = {}
     name = ""
     try:
+        check_fetched(path)
         size = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():

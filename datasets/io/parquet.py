@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from trimtab.datasets.io.fetched import check_fetched
 from trimtab.datasets.io.hdf5 import FORBIDDEN
 from trimtab.datasets.io.sandbox import Blocks, Read, read_apart
 from trimtab.errors import TrimtabError
@@ -107,6 +108,7 @@ class _Columns:
         with self._guarded():
             if not path.is_file():  # a pipe would be waited for
                 raise ValueError("it is no regular file")
+            check_fetched(path)
             size = path.stat().st_size
             with open(path, "rb") as raw, pq.ParquetFile(raw) as file:  # pyarrow's paths are UTF-8
                 self._metadata = file.metadata
