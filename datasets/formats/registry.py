@@ -69,8 +69,7 @@ def recognise(path: str | Path) -> Format:
     for place in itertools.islice(below, _MOST_LOOKED_AT):
         if not place.match("lost+found"):  # of a disk
             _check_permission(place)
-    if path.is_file():
-        check_fetched(path)
+    check_fetched(path)
     for format in list_formats():
         if format.recognises(path):
             return format

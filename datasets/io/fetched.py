@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from trimtab.errors import TrimtabError
@@ -15,12 +16,15 @@ _ADVICE = "make the dataset again or fetch a fresh copy"
 def check_fetched(path: Path) -> None:
     """Check that a file is neither empty nor Git's note of where its content is.
 
+    Any other fault is its reader's to tell.
+
     Raises:
         TrimtabError: if it is.
-        OSError: if it cannot be read.
     """
-    with open(path, "rb") as file:
-        start = file.read(len(_POINTER))
+    start = b"unknown"
+    if path.is_file():  # a pipe would be waited for
+        with suppress(OSError), open(path, "rb") as file:
+            start = file.read(len(_POINTER))
     if not start:
         raise TrimtabError(f"dataset {path}: the file is empty; {_ADVICE}")
     if start == _POINTER:

@@ -105,8 +105,7 @@ def read_file(path: Path, read: Callable[..., Read], *arguments: Any) -> Receive
     """
     if not path.is_file():
         raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
-    with suppress(OSError):
-        check_fetched(path)  # any other fault is HDF5's to tell
+    check_fetched(path)
     task = (str(path), reference(read), arguments)
     return read_apart(path, _inside, *task, imports=[read.__module__])
 

@@ -52,10 +52,10 @@ def read_npz(
     """
     if not path.is_file():
         raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
+    check_fetched(path)
     arrays = {}
     name = ""
     try:
-        check_fetched(path)
         size = path.stat().st_size
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():

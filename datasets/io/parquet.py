@@ -105,10 +105,10 @@ class _Columns:
     def __init__(self, path: Path, widths: Mapping[str, int]) -> None:
         self.path, self._widths = path, widths
         self.types: dict[str, np.dtype[Any]] = {}
+        check_fetched(path)
         with self._guarded():
             if not path.is_file():  # a pipe would be waited for
                 raise ValueError("it is no regular file")
-            check_fetched(path)
             size = path.stat().st_size
             with open(path, "rb") as raw, pq.ParquetFile(raw) as file:  # pyarrow's paths are UTF-8
                 self._metadata = file.metadata

@@ -319,7 +319,14 @@ def time_findings(
         rounding = np.spacing(np.abs(times[1:]).astype(np.float32)).astype(np.float64)
         allowed = min(_TOLERANCE, _SHARE / fps) + 2 * rounding
         wrong = inside & ~(np.abs(gaps - steps / fps) <= allowed)
-        if wrong.any():
+        if unknown := int((~np.isfinite(times)).sum()):
+            row = int(np.argmin(np.isfinite(times)))
+            yield Finding(
+                "error", "control-rate", f"episode {numbers[row]}, key 'timestamp'",
+                f"the times of {unknown} of {len(times)} rows are not finite; correct them, "
+                f"{remedy}",
+            )  # fmt: skip
+        elif wrong.any():
             row = int(np.argmax(wrong))
             first = int(np.argmax(numbers == numbers[row]))
             spans = gaps[inside] / steps[inside]

@@ -54,7 +54,7 @@ def _names(feature: Mapping[str, Any], width: int) -> list[str]:
     if isinstance(names, Mapping) and set(map(repr, names.values())) == {
         str(index) for index in range(len(names))
     }:  # such as {"x": 1, "y": 0}
-        names = sorted(names, key=lambda name: names[name])
+        names = sorted(names, key=dict(names).__getitem__)
     if isinstance(names, Mapping):  # such as {"motors": [...]}
         names = [name for axis in names.values() if isinstance(axis, list) for name in axis]
     if not isinstance(names, list) or len(names) != width:

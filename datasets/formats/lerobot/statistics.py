@@ -63,7 +63,7 @@ def statistics_findings(
             stated = np.ravel(statistics.get(name, {}).get(key, value)).astype(np.float64)
             if stated.size != value.size:  # of the last axis of a matrix
                 continue
-            near = np.isclose(stated, value, _RELATIVE, _ABSOLUTE)
+            near = np.isclose(stated, value, _RELATIVE, _ABSOLUTE, equal_nan=True)
             if not near.all():
                 place = int(np.argmin(near))
                 yield Finding(

@@ -120,9 +120,14 @@ def action_limits(
     """Return the lower and upper limits of ``action_space``; ``data`` is its folder.
 
     Raises:
-        TrimtabError: if it is not a flat Box.
+        TrimtabError: if it is missing or not a flat Box.
     """
     space = _space(metadata, "action_space")
+    if not metadata.get("action_space"):
+        raise TrimtabError(
+            f"dataset {data / METADATA_FILE}: 'action_space' is missing; write the space of its "
+            f"actions there as Minari does, or {_ADVICE}"
+        )
     try:
         if space["type"] != "Box":
             raise ValueError(f"a {space['type']} space")

@@ -306,7 +306,7 @@ TIMES: list[tuple[Change, str, str]] = [
     (column("timestamp", np.array([0, 0.05, 0.1, 0, 0.05], np.float32)), "control-rate", "20 a se"),
     (column("timestamp", np.array([0, 0.1, 0.3, 0, 0.1], np.float32)), "control-rate", "0.2 s aft"),
     (column("timestamp", np.array([0, 0.2, 0.1, 0, 0.1], np.float32)), "control-rate", "0.2 s aft"),
-    (column("timestamp", np.full(5, np.nan, np.float32)), "control-rate", "3 of 3 steps"),
+    (column("timestamp", np.full(5, np.nan, np.float32)), "control-rate", "times of 5 of 5 rows"),
     (info(fps=11), "control-rate", "info.json 11"),
     (feature("action", fps=30), "control-rate", "30 frames a second, but 'fps' is 10"),
     (feature("observation.images.top", info={"video.fps": 15}), "control-rate", "15 frames"),

@@ -155,7 +155,7 @@ BROKEN_METADATA: list[tuple[dict[str, Any], str]] = [
     ({"total_steps": 13}, "12 steps, but metadata.json says 13"),
     ({"data_format": "arrow"}, "convert it"),
     ({"action_space": "{}"}, "'action_space' is not a flat Box"),
-    ({"action_space": None}, "'action_space' is not a flat Box"),
+    ({"action_space": None}, "'action_space' is missing"),
     ({"action_space": '{"type": "Discrete", "n": 3}'}, "a Discrete space"),
     (
         {"action_space": '{"type": "Box", "dtype": "int64", "low": [0], "high": [1]}'},

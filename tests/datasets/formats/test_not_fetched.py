@@ -21,13 +21,24 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize(("data", "said"), [(POINTER, "run git lfs pull"), (b"", "is empty")])
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(POINTER, "a pointer of Git LFS .*lfs pull"), (b"", "the file is em")],
+)
 def test_a_file_that_is_not_fetched(
     name: str, data: bytes, said: str, foreign: Any, tmp_path: Path
 ) -> None:
     place = tmp_path / Path(FILES[name]).parts[0]
     getattr(foreign, name)(place)
     (tmp_path / FILES[name]).write_bytes(data)
-    with pytest.raises(TrimtabError, match=f"{FILES[name]}: .*{said}") as raised:
+    with pytest.raises(TrimtabError, match=rf"^dataset \S+{FILES[name]}: {said}") as raised:
         recognise(place).load(place)
     assert "\n" not in str(raised.value)
+
+
+def test_a_missing_action_space_is_named(foreign: Any, tmp_path: Path) -> None:
+    foreign.minari(tmp_path / "x")
+    place = tmp_path / "x/data/metadata.json"
+    place.write_text(place.read_text().replace("action_space", "actions"))
+    with pytest.raises(TrimtabError, match="metadata.json: 'action_space' is missing; write"):
+        recognise(tmp_path / "x").load(tmp_path / "x")

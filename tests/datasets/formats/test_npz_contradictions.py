@@ -23,7 +23,7 @@ from trimtab.types import TrimtabError
         ({"states": np.full((5, 3), 3.0)}, "'states': values of up to 3, which the scaling"),
         ({"actions": np.full((5, 2), -1.5)}, "'actions': values of up to 1.5, which the scaling"),
         ({"states": np.zeros(5)}, r"'states': shape \(5,\) is not \(N, D\)"),
-        ({"traj_lengths": np.array([3.0, 2.0])}, "'traj_lengths': not whole numbers from 1"),
+        ({"traj_lengths": np.array([3.5, 1.5])}, "'traj_lengths': not whole numbers from 1"),
         ({"states": np.zeros((5, 4))}, "normalization.npz: 'obs_min' and 'obs_max' of shapes"),
     ],
 )
