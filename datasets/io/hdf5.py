@@ -144,7 +144,7 @@ def _is_hdf5(path: Path) -> bool:
 def _names_below(file: h5py.File) -> Read:
     names = list(file)
     for name in names[:100]:
-        member = child(file, name, "root")
+        member = child(file, name, f"dataset {file.filename}")
         if isinstance(member, h5py.Group):
             names += [f"{name}/{below}" for below, _ in zip(member, range(100), strict=False)]
     return {"names": names}, []

@@ -154,7 +154,7 @@ def robomimic(path: Path, made: Recording, fault: str) -> tuple[list[str], str]:
                     following[0] += 1
                 if not (wrong and name == first and fault == "missing next_obs"):
                     demo[f"next_obs/{stored}"] = following
-    return sorted(made.names), "total" if fault in ("total", "short actions") else named
+    return sorted(made.names), "total" if fault == "total" else named
 
 
 # ---- LeRobot -------------------------------------------------------------------------------------
