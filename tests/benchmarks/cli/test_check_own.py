@@ -15,10 +15,11 @@ from trimtab.benchmarks.cli.main import run as command
 from trimtab.errors import TrimtabError
 
 METHOD = """
+from types import SimpleNamespace
 import torch
 from trimtab.algorithms.offline.bc import BehaviorCloning
 
-CALLS = [0]
+CALLS = SimpleNamespace(made=0)
 
 
 class {name}(BehaviorCloning):
@@ -49,11 +50,11 @@ BODIES = {
     """,
     "module": """
     def update(self, data):
-        CALLS[0] += 1
-        self.optimizer.learning_rates[0] = 1e-3 / CALLS[0]
+        CALLS.made += 1
+        self.optimizer.learning_rates[0] = 1e-3 / CALLS.made
         with torch.no_grad():
             for weight in self.policy.parameters():
-                weight.mul_(1 - 1e-3 / CALLS[0])
+                weight.mul_(1 - 1e-3 / CALLS.made)
         return super().update(data)
     """,
 }
