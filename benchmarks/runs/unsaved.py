@@ -168,6 +168,7 @@ def _shared(algorithm: Algorithm) -> SimpleNamespace:
         for kind in dict.fromkeys(chain.from_iterable(kinds))
         if kind.__module__.partition(".")[0] not in _NOT_OWN
     ]
+    places: list[tuple[type, str, Mapping[str, Any]]]
     places = [(kind, kind.__qualname__, vars(kind)) for kind in own]
     places += [
         (kind, kind.__module__, vars(sys.modules[kind.__module__]))
