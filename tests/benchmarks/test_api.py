@@ -289,6 +289,32 @@ def test_what_is_no_setting_is_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: trimtab.evaluate("x", episode=2), "'episode'; did you mean episodes"),
+        (
+            lambda: trimtab.evaluate("x", video="a.mp4"),
+            "evaluate: .*'video'; there are: policy, env",
+        ),
+        (lambda: trimtab.evaluate(), "evaluate: missing a required argument: 'policy'"),
+        (lambda: trimtab.leaderboard("x", metrics="return"), "'metrics'; did you mean metric"),
+        (lambda: trimtab.export("x"), "export: missing a required argument: 'out'"),
+        (lambda: trimtab.load_policy("x", 3), "load_policy: too many positional arguments"),
+        (lambda: trimtab.load_policy("nowhere"), "load_policy: there is no folder nowhere"),
+        (lambda: trimtab.train({}, {}), "train: too many positional arguments"),
+        (
+            lambda: trimtab.train({"algorithm.hidden": [8]}, algoritm="sac"),
+            "^algoritm: .*did you mean algorithm",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_one_line(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(TrimtabError, match=said) as told:
+        call()
+    assert "\n" not in str(told.value)
+
+
 def test_a_run_stands_for_its_folder(from_words: Path) -> None:
     run = TrainedRun(from_words, {}, True)
     assert len(trimtab.evaluate(run, episodes=np.int64(2)).episodes) == 2
