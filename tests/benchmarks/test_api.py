@@ -289,6 +289,19 @@ def test_what_is_no_setting_is_one_line(
     assert "\n" not in str(error.value)
 
 
+def test_options_of_a_task_have_the_same_form_in_each_command(
+    from_words: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for word in ("env_options.horizon=20", "env_options={horizon: 20}"):
+        words = ["evaluate", f"policy={from_words}", "episodes=2", "format=json", word]
+        assert command(words) == 0
+        told.append(json.loads(capfd.readouterr().out))
+    assert told[0] == told[1] and told[0]["env_options"]["horizon"] == 20
+    with pytest.raises(TrimtabError, match="env_options.*offline=true plays no episode"):
+        command(["evaluate", "offline=true", "policy=x", "env_options.horizon=20"])
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
