@@ -11,7 +11,7 @@ import copy
 import sys
 from collections.abc import Mapping
 from itertools import chain, islice
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -158,9 +158,9 @@ def _copy(value: Any) -> Any:
 
 
 def _shared(algorithm: Algorithm) -> SimpleNamespace:
-    """Return the data of a user's own classes and of the modules of a method and of its policy.
+    """Return the data of a user's own classes, and the global data that a method's own code names.
 
-    Their objects share it, and two processes do not.
+    Objects share it, and two processes do not.
     """
     kinds = (type(one).__mro__ for one in [algorithm, *algorithm.policy.modules()])
     own = [
@@ -170,16 +170,21 @@ def _shared(algorithm: Algorithm) -> SimpleNamespace:
     ]
     places: list[tuple[type, str, Mapping[str, Any]]]
     places = [(kind, kind.__qualname__, vars(kind)) for kind in own]
-    places += [
-        (kind, kind.__module__, vars(sys.modules[kind.__module__]))
-        for kind in own
-        if issubclass(kind, Algorithm | Policy) and kind.__module__ in sys.modules
-    ]
+    for kind in own:
+        module = sys.modules.get(kind.__module__)
+        if module is not None and issubclass(kind, Algorithm | Policy):
+            places.append((kind, kind.__module__, _named_globals(kind, vars(module))))
     found = {
         f"{place}.{attribute}": value
         for kind, place, values in places
-        for attribute, value in list(values.items())
+        for attribute, value in values.items()
         if isinstance(value, _DATA) and not attribute.startswith("__")
         if attribute not in getattr(kind, "unsaved", ())
     }
     return SimpleNamespace(**found)
+
+
+def _named_globals(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the globals of a module that the methods of one of its classes name."""
+    codes = [one.__code__ for one in vars(kind).values() if isinstance(one, FunctionType)]
+    return {name: values[name] for code in codes for name in code.co_names if name in values}
