@@ -36,7 +36,7 @@ from trimtab.benchmarks.runs.rows import FILE_NAME, STOPPED_EARLY, read_episodes
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.groups import GROUPS
 from trimtab.benchmarks.settings.words import quoted
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, one_line_on_wrong_arguments
 from trimtab.plugins import command_line
 from trimtab.policies.defaults import torch_defaults
 
@@ -99,6 +99,7 @@ class TrainedRun:
         return read_episodes(self.folder / FILE_NAME)
 
 
+@one_line_on_wrong_arguments
 def train(
     settings: Mapping[str, Any] | None = None,
     /,
@@ -145,6 +146,7 @@ def train(
     return TrainedRun(done.folder, done.summary, done.already_done)
 
 
+@one_line_on_wrong_arguments
 def evaluate(
     policy: str | os.PathLike[str],
     env: str | None = None,
@@ -189,6 +191,7 @@ def evaluate(
         )
 
 
+@one_line_on_wrong_arguments
 def export(
     run: str | os.PathLike[str],
     out: str | os.PathLike[str],
@@ -225,6 +228,7 @@ def export(
     return Path(target)
 
 
+@one_line_on_wrong_arguments
 def leaderboard(
     runs: str | os.PathLike[str],
     *,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trimtab.errors import TrimtabError
+from trimtab.errors import TrimtabError, one_line_on_wrong_arguments
 from trimtab.policies import runtime
 from trimtab.policies.bundle.files import (
     CONFIG,
@@ -22,6 +22,7 @@ from trimtab.policies.runtime import PolicyRunner
 __all__ = ["load_policy"]
 
 
+@one_line_on_wrong_arguments
 def load_policy(
     policy: str | os.PathLike[str],
     *,
@@ -97,6 +98,10 @@ def _bundle_of(policy: str | os.PathLike[str]) -> Path:
             "or of a run"
         )
     folder = Path(policy)
+    if not folder.is_dir():
+        raise TrimtabError(
+            f"load_policy: there is no folder {folder}; give the folder of a bundle or of a run"
+        )
     inside = folder / "policy"
     if not (inside / CONFIG).is_file():
         if (folder / "provenance.json").is_file():

@@ -102,7 +102,9 @@ COMMANDS: dict[str, Command] = {
                 "", "true: zero noise, false: sampled noise; default: what the policy's bundle says"
             ),
             "env_options": Setting(
-                "", "options of the task, such as {reward: sparse}; default: the policy's own"
+                "",
+                "options of the task, such as {reward: sparse}; env_options.<name>=<value> sets "
+                "one; default: the policy's own",
             ),
             "inputs": Setting(
                 "",
@@ -146,7 +148,7 @@ COMMANDS: dict[str, Command] = {
             "discount": Setting(DISCOUNT, "offline: gamma of a decision, below 1"),
             "format": FORMAT,
         },
-        within="dataset.",
+        within=("dataset.", "env_options."),
     ),
     "runs": Command(
         "trimtab.benchmarks.cli.commands.runs:runs",

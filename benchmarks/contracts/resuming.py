@@ -59,6 +59,11 @@ def small_run(words: Sequence[str], out: str) -> list[str]:
     chosen += ["eval_episodes=2", "seed=1", f"out={out}"]
     config = compose_run([*words, *chosen])
     method = method_of(config)
+    budgets = {"offline_steps", "online_steps"}
+    if method.learns and not given & budgets and not any(config[name] for name in budgets):
+        online = method.explore is not Algorithm.explore  # its file names no budget
+        chosen.append(f"online_steps={_ONLINE}" if online else f"offline_steps={_OFFLINE}")
+        config = compose_run([*words, *chosen])
     learned = method.uses & {"start", "policy"}
     if learned and not given & {"policy", "base"}:
         chosen += [f"policy={method.starts_from or 'flow'}", *_SMALL]
@@ -72,6 +77,7 @@ def small_run(words: Sequence[str], out: str) -> list[str]:
     if config["online_steps"]:
         made = components(compose_run([*words, *chosen])).make_algorithm()
         steps["online_steps"] = _online(config, made)
+    chosen = [word for word in chosen if word.partition("=")[0] not in steps]
     chosen += [f"{name}={value}" for name, value in steps.items() if name not in given]
     ends = compose_run([*words, *chosen])
     end = ends["offline_steps"] + ends["online_steps"]

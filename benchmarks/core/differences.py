@@ -8,14 +8,21 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from numbers import Number
-from types import MemberDescriptorType, ModuleType
+from types import (
+    BuiltinMethodType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["MISSING", "PLAIN", "differences"]
+__all__ = ["MISSING", "PLAIN", "differences", "is_closed_iterator"]
 
 PLAIN = (Number, np.generic, str, bytes, type(None), type, ModuleType, torch.dtype, torch.device)
 """What is compared by its value, and has no parts."""
@@ -30,9 +37,10 @@ _OF_MODULE = frozenset(vars(nn.Module())) - {"training"}
 def differences(first: Any, second: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the names of what differs, such as ``counts[3].seen``, with both values.
 
-    It looks into attributes, containers, random generators, tensors and arrays, these to the last
-    bit. What cannot be looked into counts as equal: functions, iterators, locks, objects in a set,
-    and whatever raises when it is looked at. So do the attributes that an object's class names in
+    It looks into attributes, containers, random generators, what functions close over, tensors and
+    arrays, these to the last bit. An iterator that cannot be looked into differs from any other.
+    Whatever else cannot be looked into counts as equal: locks, objects in a set, and whatever
+    raises when it is looked at. So do the attributes that an object's class names in
     ``unsaved``, also those of its parts (``optimizer.learning_rates``), and what a
     ``cached_property`` remembers.
     """
@@ -81,7 +89,12 @@ def _equal(first: Any, second: Any) -> bool:
         return len(first) == len(second) and _values(first) == _values(second)
     if isinstance(first, PLAIN) or _is_value(first):
         return bool(first == second or (first != first and second != second))  # no number
-    return True
+    return not is_closed_iterator(first)
+
+
+def is_closed_iterator(value: Any) -> bool:
+    """Return whether an object is an iterator that does not show where it is."""
+    return isinstance(value, Iterator) and not hasattr(value, "__dict__") and not _parts(value)
 
 
 def _bits(tensor: Tensor) -> bytes:
@@ -145,6 +158,13 @@ def _parts(value: Any) -> dict[str, Any]:
         return {".getstate()": value.getstate()}
     if isinstance(value, torch.optim.Optimizer):
         return {".state_dict()": value.state_dict()}
+    if isinstance(value, FunctionType) and value.__closure__:
+        names = value.__code__.co_freevars
+        return {
+            f".{n}": cell.cell_contents for n, cell in zip(names, value.__closure__, strict=True)
+        }
+    if isinstance(value, BuiltinMethodType | MethodType | MethodWrapperType):
+        return {".__self__": value.__self__}
     if isinstance(value, PLAIN):
         return {}
     items = {}

@@ -8,9 +8,10 @@ beside the first checkpoints, and the two are compared: whatever differs is not 
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
 from itertools import chain, islice
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,19 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.core.checkpoint import as_read_back
-from trimtab.benchmarks.core.differences import MISSING, PLAIN, differences
+from trimtab.benchmarks.core.differences import (
+    MISSING,
+    PLAIN,
+    differences,
+    is_closed_iterator,
+)
 from trimtab.benchmarks.core.random_states import random_states, set_random_states
 from trimtab.benchmarks.runs.build import Components
 from trimtab.benchmarks.runs.generated import GeneratedData
 from trimtab.benchmarks.runs.result import budget_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
+from trimtab.policies.base import Policy
 from trimtab.types import Source
 
 __all__ = ["SavedWhole", "check_same", "take_on"]
@@ -111,7 +118,13 @@ def check_same(learner: Any, again: Any, name: str) -> None:
     Raises:
         TrimtabError: naming what differs, and how to save it.
     """
-    found = {path: _how(*both) for path, *both in islice(differences(learner, again), 50)}
+    apart = list(islice(differences(learner, again), 50))
+    saved: Mapping[str, Any] = getattr(learner, "state_dict", dict)() if apart else {}
+    found = {
+        path: _how(*both)
+        for path, *both in apart
+        if not (is_closed_iterator(both[0]) and path in saved)  # nobody sees where it is
+    }
     if found:
         more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
         what = ", ".join(f"{path}{how}" for path, how in islice(found.items(), _NAMED))
@@ -125,6 +138,8 @@ def check_same(learner: Any, again: Any, name: str) -> None:
 
 def _how(now: Any, then: Any) -> str:
     """Return the values of an attribute, where they are short."""
+    if is_closed_iterator(now):
+        return " (an iterator: a checkpoint cannot hold where it is; count by a number instead)"
     shown = [
         value if value is MISSING else repr(value)
         for value in (now, then)
@@ -143,14 +158,33 @@ def _copy(value: Any) -> Any:
 
 
 def _shared(algorithm: Algorithm) -> SimpleNamespace:
-    """Return the data of a user's own classes: their objects share it, and two processes do not."""
+    """Return the data of a user's own classes, and the global data that a method's own code names.
+
+    Objects share it, and two processes do not.
+    """
     kinds = (type(one).__mro__ for one in [algorithm, *algorithm.policy.modules()])
-    found = {
-        f"{kind.__qualname__}.{attribute}": value
+    own = [
+        kind
         for kind in dict.fromkeys(chain.from_iterable(kinds))
         if kind.__module__.partition(".")[0] not in _NOT_OWN
-        for attribute, value in vars(kind).items()
+    ]
+    places: list[tuple[type, str, Mapping[str, Any]]]
+    places = [(kind, kind.__qualname__, vars(kind)) for kind in own]
+    for kind in own:
+        module = sys.modules.get(kind.__module__)
+        if module is not None and issubclass(kind, Algorithm | Policy):
+            places.append((kind, kind.__module__, _named_globals(kind, vars(module))))
+    found = {
+        f"{place}.{attribute}": value
+        for kind, place, values in places
+        for attribute, value in values.items()
         if isinstance(value, _DATA) and not attribute.startswith("__")
         if attribute not in getattr(kind, "unsaved", ())
     }
     return SimpleNamespace(**found)
+
+
+def _named_globals(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the globals of a module that the methods of one of its classes name."""
+    codes = [one.__code__ for one in vars(kind).values() if isinstance(one, FunctionType)]
+    return {name: values[name] for code in codes for name in code.co_names if name in values}

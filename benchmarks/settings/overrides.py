@@ -158,17 +158,15 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
             _check_choice(text, override)
         elif not isinstance(override.value(), str | None):
             raise TrimtabError(f"{text}: leave the word out; what is not named is not used")
+    chosen = {p.key_or_group: p.value() for p in parsed if isinstance(p.value(), str)}
     for text, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override():
             raise TrimtabError(
                 f"{text}: these are several runs, a sweep: add -m; one value with a comma in it "
                 "goes into quotes"
             )
-    chosen = {p.key_or_group: p.value() for p in parsed if isinstance(p.value(), str)}
-    checked: list[str] = []
-    for text, override in zip(overrides, parsed, strict=True):
         key = override.key_or_group
-        head, _, rest = key.partition(".")
+        head = key.partition(".")[0]
         if head.startswith("hydra"):
             raise TrimtabError(
                 f"{text}: Hydra's own settings have no effect here; leave the word out "
@@ -178,6 +176,9 @@ def check_overrides(overrides: Sequence[str]) -> list[str]:
             close = closest(key, [*top, *_inner_settings(chosen)])
             hint = f"did you mean {close}?" if close else nearest("", top)
             raise TrimtabError(f"{key}: there is no such setting; {hint}")
+    checked: list[str] = []
+    for text, override in zip(overrides, parsed, strict=True):  # each name of a setting is right
+        head, _, rest = override.key_or_group.partition(".")
         if not rest and override.is_delete() and head not in GROUPS:
             raise TrimtabError(f"{text}: a run needs it; leave the word out for its default")
         if rest and head in GROUPS and head not in chosen and "experiment" not in chosen:

@@ -33,7 +33,10 @@ def checked_names(options: Mapping[Any, Any]) -> dict[str, Any]:
     """
     for name in options:
         if not isinstance(name, str) or name in _RESERVED:
-            raise TrimtabError(f"env_options: {name!r} is no option of an environment")
+            raise TrimtabError(
+                f"env_options: {name!r} is no option of an environment; give the argument of its "
+                f"constructor another name, as text and none of {', '.join(sorted(_RESERVED))}"
+            )
     return dict(options)
 
 

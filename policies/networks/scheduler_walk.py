@@ -54,6 +54,7 @@ SHORT: Mapping[str, str] = MappingProxyType(
 """Short names of schedulers; the name of any other class of diffusers can be given as it is."""
 
 _MOST_CALLS = 1000
+_MORE_STEPS = 10  # that are tried where a scheduler refuses a number of them
 _STEPS_OF_TRIAL = 4  # with fewer, some schedulers have no place to draw noise in
 _TIMING = ("sigmas", "timesteps", "mu")  # settings of set_timesteps, beside the number of steps
 
@@ -106,24 +107,41 @@ class Walk:
         self._check_linear()
 
     def _fresh(self, steps: int) -> Any:
-        """Return a new scheduler with its timesteps set."""
+        """Return a new scheduler with its timesteps set.
+
+        Raises:
+            TrimtabError: with what diffusers says, and how many steps are enough, if more are.
+        """
+        try:
+            scheduler = self._made(steps)
+        except Exception as error:  # diffusers raises many types, of anybody's settings
+            more = "" if self.timing else self._enough(steps)
+            raise TrimtabError(f"{self.where}: diffusers says {in_a_line(error)}{more}") from error
+        if hasattr(scheduler, "set_begin_index"):
+            scheduler.set_begin_index(0)  # a timestep may be there twice
+        return scheduler
+
+    def _enough(self, steps: int) -> str:
+        """Return a hint with the next larger number of steps that a scheduler takes."""
+        for more in range(steps + 1, steps + _MORE_STEPS):
+            with contextlib.suppress(Exception):  # as above
+                self._made(more)
+                return f"; it refuses sampling_steps={steps}, and takes sampling_steps={more}"
+        return ""
+
+    def _made(self, steps: int) -> Any:
         timing = {
             # EDM's schedulers take a tensor, the others a list.
             key: torch.tensor(value) if hasattr(self.kind, "precondition_outputs") else value
             for key, value in self.timing.items()
         }
-        try:
-            with _quiet():
-                scheduler = self.kind(**self.settings)
-                if {"sigmas", "timesteps"} & set(timing):
-                    scheduler.set_timesteps(**timing)
-                else:
-                    scheduler.set_timesteps(steps, **timing)
-                len(scheduler.timesteps)
-        except Exception as error:  # diffusers raises many types, of anybody's settings
-            raise TrimtabError(f"{self.where}: diffusers says {in_a_line(error)}") from error
-        if hasattr(scheduler, "set_begin_index"):
-            scheduler.set_begin_index(0)  # a timestep may be there twice
+        with _quiet():
+            scheduler = self.kind(**self.settings)
+            if {"sigmas", "timesteps"} & set(timing):
+                scheduler.set_timesteps(**timing)
+            else:
+                scheduler.set_timesteps(steps, **timing)
+            len(scheduler.timesteps)
         return scheduler
 
     def _go(

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
 
-__all__ = ["Stopped", "TrimtabError", "closest", "nearest"]
+__all__ = ["Stopped", "TrimtabError", "closest", "nearest", "one_line_on_wrong_arguments"]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 _MOST_NAMED = 40  # right words in one message; more of them are no help
 _NEAR, _REST = 0.6, 0.5
@@ -75,3 +81,22 @@ def _likeness(word: str, name: str) -> float:
 
 def _ratio(word: str, name: str) -> float:
     return difflib.SequenceMatcher(None, name, word).ratio()
+
+
+def one_line_on_wrong_arguments(
+    function: Callable[_Arguments, _Result],
+) -> Callable[_Arguments, _Result]:
+    """Decorate a function of the package: arguments that it does not take are wrong input."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def checked(*given: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        try:
+            signature.bind(*given, **named)
+        except TypeError as error:
+            known = [one.name for one in signature.parameters.values()]
+            wrong = next((name for name in named if name not in known), "")
+            raise TrimtabError(f"{function.__name__}: {error}; {nearest(wrong, known)}") from None
+        return function(*given, **named)
+
+    return checked

@@ -289,6 +289,45 @@ def test_what_is_no_setting_is_one_line(
     assert "\n" not in str(error.value)
 
 
+def test_options_of_a_task_have_the_same_form_in_each_command(
+    from_words: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = []
+    for word in ("env_options.horizon=20", "env_options={horizon: 20}"):
+        words = ["evaluate", f"policy={from_words}", "episodes=2", "format=json", word]
+        assert command(words) == 0
+        told.append(json.loads(capfd.readouterr().out))
+    assert told[0] == told[1] and told[0]["env_options"]["horizon"] == 20
+    with pytest.raises(TrimtabError, match="env_options.*offline=true plays no episode"):
+        command(["evaluate", "offline=true", "policy=x", "env_options.horizon=20"])
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: trimtab.evaluate("x", episode=2), "'episode'; did you mean episodes"),
+        (
+            lambda: trimtab.evaluate("x", video="a.mp4"),
+            "evaluate: .*'video'; there are: policy, env",
+        ),
+        (lambda: trimtab.evaluate(), "evaluate: missing a required argument: 'policy'"),
+        (lambda: trimtab.leaderboard("x", metrics="return"), "'metrics'; did you mean metric"),
+        (lambda: trimtab.export("x"), "export: missing a required argument: 'out'"),
+        (lambda: trimtab.load_policy("x", 3), "load_policy: too many positional arguments"),
+        (lambda: trimtab.load_policy("nowhere"), "load_policy: there is no folder nowhere"),
+        (lambda: trimtab.train({}, {}), "train: too many positional arguments"),
+        (
+            lambda: trimtab.train({"algorithm.hidden": [8]}, algoritm="sac"),
+            "^algoritm: .*did you mean algorithm",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_one_line(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(TrimtabError, match=said) as told:
+        call()
+    assert "\n" not in str(told.value)
+
+
 def test_a_run_stands_for_its_folder(from_words: Path) -> None:
     run = TrainedRun(from_words, {}, True)
     assert len(trimtab.evaluate(run, episodes=np.int64(2)).episodes) == 2

@@ -260,6 +260,10 @@ def test_every_scheduler_has_a_table_or_one_line() -> None:
             {"scheduler": "ddim", "scheduler_settings": {"rescale_betas_zero_snr": True}},
             "rescale_betas_zero_snr",
         ),
+        (
+            DiffusionPolicy, {"scheduler": "pndm", "sampling_steps": 3},
+            "refuses sampling_steps=3, and takes sampling_steps=4",
+        ),
         (DiffusionPolicy, {"scheduler": "no.json"}, "no.json does not exist"),
         (FlowPolicy, {"scheduler": "ddim"}, "policy=diffusion"),
         (FlowPolicy, {"scheduler": "lcm"}, "no such scheduler"),

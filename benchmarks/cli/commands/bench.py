@@ -163,7 +163,8 @@ def _print_plan(plan: Plan, runs: str, workers: int, format: str) -> None:
         room += "; that is too little"
     lines = [
         f"{sum(n for n, _ in left)} runs, {updates:,} updates and {steps:,} environment steps",
-        f"about {time_text(3600 * hours)} of one core, {time_text(3600 * hours / side)} with "
+        f"{'about ' if 3600 * hours >= 1 else ''}{time_text(3600 * hours)} of one core, "
+        f"{time_text(3600 * hours / side)} with "
         f"{side} runs side by side; a rough guess leaves evaluations out",
         f"about {_whole(megabytes)} MB of disk{room}",
     ]

@@ -53,13 +53,16 @@ def evaluate(
     overrides: Sequence[str] = (),
 ) -> int:
     """Evaluate a policy, print its scores with intervals, and write what is asked for."""
+    options = [word for word in overrides if word.startswith("env_options.")]
+    overrides = [word for word in overrides if word not in options]
     data = {"run": run, "dataset": dataset, "estimator": estimator}
     if offline == "true":
         unused = {"env": env, "video": video, "shard": shard, "deterministic": deterministic}
         unused |= {"inputs": inputs, "episodes": "" if episodes == EPISODES else str(episodes)}
         unused |= {"backend": "" if backend == BACKEND else backend}
         _refuse(
-            {**unused, "env_options": env_options}, "offline=true plays no episode; leave it out"
+            {**unused, "env_options": env_options or "".join(options)},
+            "offline=true plays no episode; leave it out",
         )
         return evaluate_offline(
             place=_one_of(policy, run),
@@ -76,9 +79,10 @@ def evaluate(
     _refuse({word.split("=")[0]: word for word in overrides}, "add offline=true")
     if deterministic not in ("", "true", "false"):
         raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
+    chosen = task_options("evaluate", env_options, options) if env_options or options else None
     return _by_playing(
         _one_of(policy, ""), env=env, episodes=episodes, seed=seed, backend=backend,
-        deterministic=deterministic, env_options=env_options, video=video,
+        deterministic=deterministic, env_options=chosen, video=video,
         video_episodes=video_episodes, format=format, out=out, shard=shard, inputs=inputs,
     )  # fmt: skip
 
@@ -91,7 +95,7 @@ def _by_playing(
     seed: int,
     backend: str,
     deterministic: str,
-    env_options: str,
+    env_options: Mapping[str, Any] | None,
     video: str,
     video_episodes: int,
     format: str,
@@ -102,8 +106,7 @@ def _by_playing(
     """Evaluate a policy by episodes that it plays."""
     part = _part(shard, out, video)
     bundle = base.load_base(policy)
-    chosen = task_options("evaluate", env_options) if env_options else None
-    task, options = task_of(bundle, env or None, chosen)
+    task, options = task_of(bundle, env or None, env_options)
     film_at = films.film_path(video, policy, task)
     if film_at is None and video_episodes != FILMED:
         raise TrimtabError(f"evaluate: video_episodes={video_episodes}: add video=… for a film")

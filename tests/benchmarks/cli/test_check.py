@@ -208,6 +208,7 @@ def test_an_unknown_task_is_told_how_ones_own_is_named(
         ("env_options.render_mode=human", "render_mode is no option of a task"),
         ("env_options.success_key=3", "success_key=3 must be the name of an entry of info"),
         ("env_options.seed=3", "env_options: 'seed' is no option of an environment"),
+        ("env_options.threads=true", "give the argument of its constructor another name"),
         ("env_options.horizon=-5", "horizon must be a whole number of steps >= 1"),
         ("env_options.horizon=x", "horizon must be a whole number of steps >= 1"),
         ("env_options.reward=sparse", "has no notion of success"),

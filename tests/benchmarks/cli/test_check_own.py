@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from trimtab.benchmarks.cli.main import run as command
+from trimtab.benchmarks.contracts.resuming import small_run
+from trimtab.benchmarks.settings.config import compose_run
 from trimtab.errors import TrimtabError
 
 METHOD = """
+from types import SimpleNamespace
 import torch
 from trimtab.algorithms.offline.bc import BehaviorCloning
 
-CALLS = [0]
+CALLS = SimpleNamespace(made=0)
 
 
 class {name}(BehaviorCloning):
@@ -49,11 +52,11 @@ BODIES = {
     """,
     "module": """
     def update(self, data):
-        CALLS[0] += 1
-        self.optimizer.learning_rates[0] = 1e-3 / CALLS[0]
+        CALLS.made += 1
+        self.optimizer.learning_rates[0] = 1e-3 / CALLS.made
         with torch.no_grad():
             for weight in self.policy.parameters():
-                weight.mul_(1 - 1e-3 / CALLS[0])
+                weight.mul_(1 - 1e-3 / CALLS.made)
         return super().update(data)
     """,
 }
@@ -107,6 +110,22 @@ def test_a_right_method_has_a_line_for_each_check(
     *names, end = [line.split(": ")[1] for line in lines]
     assert names == ["metrics", "seeds", "learning", "state", "exploring", "device", "export"]
     assert end == "no fault found"
+
+
+def test_a_file_without_a_budget_is_checked_with_a_small_one(
+    root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = (root / "docs" / "suites.md").read_text()
+    for name in ("smoothed.py", "smoothed_bc.yaml"):
+        text = re.search(rf"^```\w+ file={name}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+        assert text is not None
+        (tmp_path / name).write_text(text[1])
+    words = [f"algorithm={tmp_path / 'smoothed_bc.yaml'}"]
+    config = compose_run(small_run(words, str(tmp_path / "out")))
+    assert (config["offline_steps"], config["online_steps"]) == (40, 0)
+    assert config["algorithm"]["decay_updates"] == 40
+    assert command(["check", *words, "skip=export,device,seeds,exploring,resume"]) == 0
+    assert "no fault found" in capfd.readouterr().out
 
 
 def test_what_a_module_holds_is_found_in_another_process(

@@ -59,6 +59,7 @@ class Staged(SAC):
     """
 
     uses = frozenset({"dataset"})
+    unsaved = frozenset({"SEEN"})
 
     def __init__(self, setup: Setup, *, n_step: int = 2, **sac: Any) -> None:
         super().__init__(setup, **sac)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import random
 import sys
 import threading
@@ -33,6 +34,9 @@ from trimtab.errors import TrimtabError
 @dataclasses.dataclass
 class Counts:
     seen: int = 0
+
+    def plus_one(self) -> None:
+        self.seen += 1
 
 
 class Slots:
@@ -74,6 +78,15 @@ def set_seen(value: Any) -> None:
     value.seen += 1
 
 
+def closure() -> Callable[[], None]:
+    counts = Counts()
+
+    def count() -> None:
+        counts.seen += 1
+
+    return count
+
+
 KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "number": (lambda: 0, plus),
     "text": (str, lambda held: held + "a"),
@@ -95,6 +108,12 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "conjugate": (lambda: torch.ones(2, dtype=torch.cfloat).conj(), lambda held: held.mul_(2)),
     "set of pairs": (set, lambda held: held.add((len(held), 1))),
     "date": (lambda: {"at": date(2020, 1, 1)}, lambda held: held.update(at=date(2020, 1, 2))),
+    "closure": (closure, lambda held: held()),
+    "method of another": (lambda: Counts().plus_one, lambda held: held()),
+    "iterator": (itertools.count, next),
+    "iterator of a list": (lambda: iter([1] * 99), next),
+    "generator": (lambda: (x for x in range(99)), next),
+    "method of an iterator": (lambda: itertools.count().__next__, lambda held: held()),
     "frozen weights": (lambda: torch.nn.Linear(1, 1), lambda held: held.requires_grad_(False)),
 }
 
@@ -159,6 +178,29 @@ def test_what_is_saved_cached_or_made_alike_is_not_named() -> None:
     assert check_state(subject(Mine))
 
 
+def test_an_iterator_is_refused_until_the_state_has_its_name() -> None:
+    class Mine(BehaviorCloning):
+        def __init__(self, setup: Setup, **keywords: Any) -> None:
+            super().__init__(setup, **keywords)
+            self.ids, self.at = itertools.count(), 0
+
+        def update(self, data: Any) -> Any:
+            self.at = next(self.ids)
+            return super().update(data)
+
+    class Saved(Mine):
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "ids": self.at}
+
+        def load_state_dict(self, state: Any) -> None:
+            super().load_state_dict(state)
+            self.ids, self.at = itertools.count(state["ids"] + 1), state["ids"]
+
+    with pytest.raises(TrimtabError, match=r"^mine: .*ids \(an iterator: a checkpoint cannot hold"):
+        check_state(subject(Mine))
+    assert check_state(subject(Saved))
+
+
 @pytest.mark.parametrize("draw", [lambda: float(np.random.random()), random.random])
 @pytest.mark.parametrize("where", ["update", "explore"])
 def test_draws_from_generators_that_environments_seed_are_named(
@@ -204,9 +246,9 @@ def test_equal_objects_in_circles_have_no_difference() -> None:
 
 def test_what_cannot_be_looked_into_counts_as_equal_and_raises_nothing() -> None:
     kinds: list[Callable[[], Any]] = [
-        threading.Lock, Raises, lambda: {object()}, lambda: iter([1]), lambda: lambda: 1,
+        threading.Lock, Raises, lambda: {object()}, lambda: lambda: 1,
         lambda: torch.eye(2).to_sparse_csr(), lambda: torch.empty(2, device="meta"),
-        lambda: {torch.ones(1)}, lambda: (x for x in [1]), lambda: weakref.ref(Counts()),
+        lambda: {torch.ones(1)}, lambda: weakref.ref(Counts()),
     ]  # fmt: skip
     for make in kinds:
         one, other = {"held": [make()]}, {"held": [make()]}
@@ -230,6 +272,23 @@ import threading
 import torch
 from trimtab.algorithms.offline.bc import BehaviorCloning
 from trimtab.policies.kinds.gaussian import GaussianPolicy
+
+COUNTS = {"seen": 0}
+CACHE = []
+
+
+class OfModule(BehaviorCloning):
+    unsaved = frozenset({"CACHE"})
+
+    def update(self, data):
+        CACHE.append(1)
+        return super().update(data)
+
+
+class Global(OfModule):
+    def update(self, data):
+        COUNTS["seen"] += 1
+        return super().update(data)
 
 
 class Shared(BehaviorCloning):
@@ -283,6 +342,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("kind", "named"),
     [
         ("Shared", "Shared.seen"),
+        ("Global", r"own_of_unsaved.COUNTS\['seen'\]"),
         ("Late", r"level \(\d+\.\d, 0\.0 once loaded\)"),
         ("OfPolicy", "policy.calls"),
         ("Decays", r"critic_optimizer.state_dict\(\)\['param_groups'\]\[0\]\['lr'\]"),
@@ -297,8 +357,11 @@ def test_a_run_ends_before_it_saves_what_is_not_whole(
     assert "\n" not in str(told.value) and not list((tmp_path / "out").rglob("result.json"))
 
 
-def test_a_class_may_hold_what_cannot_be_copied(own: str, tiny: Any, tmp_path: Path) -> None:
-    words = [*tiny.cloning(tmp_path / "out"), f"algorithm._target_={own}.Tools"]
+@pytest.mark.parametrize("kind", ["Tools", "OfModule"])
+def test_a_class_may_hold_what_cannot_be_copied_or_is_named(
+    own: str, kind: str, tiny: Any, tmp_path: Path
+) -> None:
+    words = [*tiny.cloning(tmp_path / "out"), f"algorithm._target_={own}.{kind}"]
     assert train(compose_run(words)).summary["updates"]
 
 

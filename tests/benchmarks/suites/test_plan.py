@@ -68,6 +68,16 @@ def test_hours_are_guessed_told_or_measured(
     assert "│ guessed │ 2 │ 0 │ 0 │ 90,000 │ 6 min │ rough guess │" in told
 
 
+def test_what_takes_no_second_is_not_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = {"sac": {"overrides": [*SAC, "online_steps=10"], "seconds": 0.1}}
+    assert trimtab(["bench", f"suite={write(tmp_path, runs)}", "plan"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "less than 1 s of one core" in told and "about less" not in told
+
+
 def test_runs_that_are_done_are_no_longer_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
