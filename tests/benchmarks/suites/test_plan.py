@@ -62,6 +62,7 @@ def test_hours_are_guessed_told_or_measured(
     seconds = json.loads((tiny.base / "result.json").read_text())["seconds"]
     assert clone["hours_from"] == "measured" and clone["megabytes_from"] == "rough guess"
     assert clone["hours"] == pytest.approx(2 * 10 * seconds / 3600)  # ten times as many updates
+    monkeypatch.setenv("COLUMNS", "200")
     assert trimtab(["bench", f"suite={file}", "plan", "workers=4"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert re.search(r"[\d.]+ (min|h) of one core, .*[\d.]+ (min|h) with 4 runs side by side", told)
