@@ -12,6 +12,7 @@ import pytest
 from loading import load_module
 
 from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.settings.constructors import keywords
 from trimtab.errors import TrimtabError
 
 
@@ -184,7 +185,8 @@ def test_a_run_for_a_gpu_comes_to_its_end(
     assert asked[0] == {"task": "CheetahRun", "copies": 1, "steps": 256, "rollout": 32,
                         "minibatches": 8, "epochs": 5, "hidden": 64}  # fmt: skip
     config = compose_run(row["words"])
-    assert list(config["algorithm"]["hidden"]) == [64, 64]
+    assert "hidden" not in config["algorithm"]  # so it is the default, whose widths are 64
+    assert keywords(config["algorithm"]["_target_"])["hidden"].default == (64, 64)
     assert config["algorithm"]["batch_size"] == 32 // 8
     metrics = (tmp_path / "ppo" / "metrics.jsonl").read_text()
     assert {steps: len(them) for steps, them in row["returns_by_steps"].items()} == dict.fromkeys(
