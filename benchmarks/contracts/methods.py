@@ -117,9 +117,10 @@ def check_seeds(subject: Subject) -> str:
         if explores(algorithm):
             obs = made_batch(algorithm, spec=subject.spec).obs
             tried.append(algorithm.explore(obs, warmup=False))
-    pairs: list[tuple[str, Any, Any]] = [("", states[0].state_dict(), states[1].state_dict())]
-    pairs += [("explore()", tried[0], tried[1])] if tried else []
-    for name in (what or name for what, *both in pairs for name, *_ in differences(*both)):
+    found = [name for name, *_ in differences(states[0].state_dict(), states[1].state_dict())]
+    if tried and any(differences(tried[0], tried[1])):
+        found.append("explore()")
+    for name in found:
         raise Broken(
             f"the same seed gives other numbers: {name}; draw from torch's global generator, or "
             "from one of its own that it saves: environments seed those of NumPy and Python"

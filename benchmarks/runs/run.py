@@ -326,8 +326,10 @@ class Run:
             self._save()
         stopped = self.position < self.end and not (self.reached or self.judge.exhausted)
         changed = self.judge.choose(self.algorithm.policy, self.updates)
-        judged = self._judged_at == self.position and not changed  # where an evaluation ended it
-        (self._write_rows if judged else self._evaluate)(stopped=stopped)
+        if changed or self._judged_at != self.position:
+            self._evaluate(stopped=stopped)
+        else:  # an evaluation ended it
+            self._write_rows(stopped=stopped)
         self._log()
         self.listeners.trackers.arrived(self.position)
         ending = self.record.ending(self.reached, (self.position, self.end) if stopped else None)
@@ -343,11 +345,9 @@ class Run:
 
     def _save_policy(self, folder: Path, ending: Mapping[str, Any]) -> None:
         ending = {**ending, **self.judge.told(self.scores)}
-        contract = self.record.contract(
-            env_steps=self.env_steps, updates=self.updates, ending=ending
-        )
+        terms = self.record.contract(env_steps=self.env_steps, updates=self.updates, ending=ending)
         results = self.record.results(self.scores)
-        save_bundle(self.algorithm.policy, folder, contract=contract, results=results, onnx=False)
+        save_bundle(self.algorithm.policy, folder, contract=terms, results=results, onnx=False)
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -218,11 +218,8 @@ def check_total(demos: Sequence[Arrays], total: float | None, where: str) -> Non
     seen = sum(
         next((len(a) for n, a in d.items() if n.startswith("obs/") and a.ndim), 0) for d in demos
     )
-    if total not in (
-        None,
-        steps,
-        seen,
-    ):  # where the two differ, a demonstration's own fault is named
+    # Where the rows of actions and observations differ, the demonstration itself is named later.
+    if total not in (None, steps, seen):
         raise TrimtabError(
             f"{where}, attribute 'total' of 'data': {total:g} steps, but the {len(demos)} "
             f"demonstrations have {steps}; correct it if some were removed, or fetch a fresh copy"
