@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.contracts import methods
 from trimtab.benchmarks.contracts.methods import Subject, explores
 from trimtab.benchmarks.core.differences import differences
+from trimtab.benchmarks.settings.constructors import keywords_of
 from trimtab.types import Batch, Rollout, TrimtabError
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))
@@ -45,9 +46,9 @@ def chosen(file: Path) -> tuple[Any, dict[str, Any]]:
     """The class and the keywords of a settings file, with networks cut to a testable width."""
     section: Any = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
     keywords = section["algorithm"]
-    module, _, name = keywords.pop("_target_").rpartition(".")
-    keywords |= {key: value for key, value in SMALL.items() if key in keywords}
-    return getattr(importlib.import_module(module), name), keywords
+    kind = get_class(keywords.pop("_target_"))
+    known = keywords_of(kind)
+    return kind, keywords | {key: value for key, value in SMALL.items() if key in known}
 
 
 def subject_of(file: Path, setup_of: SetupOf, plan: int = 4) -> Subject:
