@@ -7,8 +7,7 @@ system: the harness (``trimtab.benchmarks.runs.train``) owns those.
 from __future__ import annotations
 
 import copy
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -20,6 +19,7 @@ from torch import Tensor
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
+from trimtab.settings import CheckedSettings
 from trimtab.types import Batch, BatchSpec, Metrics, Obs, PolicySpec, Statistics
 
 
@@ -83,13 +83,14 @@ class Setup:
         return policy
 
 
-class Algorithm(ABC):
+class Algorithm(metaclass=CheckedSettings):
     """A learner: acts with :meth:`explore`, learns with :meth:`update`, is judged by ``policy``.
 
     A variant of a method is a subclass that overrides one of its Python methods, such as
     ``policy_loss``, and passes ``**keywords`` to its parent, so that no setting is written twice.
 
     Attributes:
+        section: what errors call its settings.
         revision: raised by one whenever the method's mathematics change, on the class that they
             change in; results of different revisions never share a table or a run's folder.
         neutral: keywords that a class got after results were published, with the values that leave
@@ -131,6 +132,7 @@ class Algorithm(ABC):
             docstring lists as deviations; False for an adaptation, which says there why.
     """
 
+    section: ClassVar[str] = "algorithm"
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     uses: ClassVar[frozenset[str]] = frozenset()
@@ -234,24 +236,3 @@ class Algorithm(ABC):
             part.load_state_dict(state[name])
         self.updates = int(state["updates"])
         self.kept_metrics = dict(state["kept_metrics"])
-
-
-def check_range(
-    name: str, value: float, least: float, most: float = math.inf, *, by: str | None = None
-) -> None:
-    """Check a setting of a method.
-
-    Args:
-        name: of the setting.
-        value: what it was given.
-        least: its smallest value.
-        most: its largest.
-        by: setting that one of the limits comes from, for the message.
-
-    Raises:
-        TrimtabError: if ``value`` is not from ``least`` to ``most``.
-    """
-    if not least <= value <= most:
-        limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        named = f" (algorithm.{by} is a limit)" if by else ""
-        raise TrimtabError(f"algorithm.{name}={value}: must be {limits}{named}")

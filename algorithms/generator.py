@@ -8,25 +8,25 @@ phases, settings and ``wants`` of every other method.
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from trimtab.errors import TrimtabError
+from trimtab.settings import CheckedSettings
 from trimtab.types import Batch, BatchSpec, Metrics, Source
 
-__all__ = ["Generator", "check_setting"]
+__all__ = ["Generator"]
 
 
-class Generator(ABC):
+class Generator(metaclass=CheckedSettings):
     """Learns from a dataset and makes transitions; meets ``Source``.
 
     Its constructor takes the run's ``Setup`` and the method that is to learn from it, and ends in
     one line where it cannot serve that method.
 
     Attributes:
+        section: what errors call its settings.
         revision: as that of an ``Algorithm``.
         neutral: as that of an ``Algorithm``.
         faithful: as that of an ``Algorithm``.
@@ -37,6 +37,7 @@ class Generator(ABC):
         real_share: share of the method's batches that is still the dataset's.
     """
 
+    section: ClassVar[str] = "source"
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     faithful: ClassVar[bool] = True
@@ -65,14 +66,3 @@ class Generator(ABC):
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on exactly where ``state`` was taken."""
-
-
-def check_setting(name: str, value: float, least: float, most: float = math.inf) -> None:
-    """Check a setting of a generator.
-
-    Raises:
-        TrimtabError: if ``value`` is not from ``least`` to ``most``.
-    """
-    if not least <= value <= most:
-        limits = f"at least {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise TrimtabError(f"source.{name}={value}: must be {limits}")

@@ -11,15 +11,17 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import valued
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Count, Natural, Positive, Share
 from trimtab.types import Metrics, Rollout
 
 _PIECE = 8192
@@ -89,22 +91,14 @@ class ChainPPO(Algorithm):
         normalize_rewards: bool = True,
         learning_rate: float = 1e-4,
         critic_learning_rate: float = 1e-3,
-        critic_warmup: int = 0,
-        rollout_steps: int = 64,
-        batch_size: int = 512,
-        epochs: int = 5,
-        gae_decay: float = 0.95,
-        clip: float = 0.01,
-        max_gradient_norm: float | None = None,
+        critic_warmup: Natural = 0,
+        rollout_steps: Count = 64,
+        batch_size: Annotated[int, Bounds(least=2)] = 512,
+        epochs: Count = 5,
+        gae_decay: Share = 0.95,
+        clip: Positive = 0.01,
+        max_gradient_norm: Positive | None = None,
     ) -> None:
-        check_range("critic_warmup", critic_warmup, 0)
-        check_range("rollout_steps", rollout_steps, 1)
-        check_range("batch_size", batch_size, 2)
-        check_range("epochs", epochs, 1)
-        check_range("gae_decay", gae_decay, 0, 1)
-        check_range("clip", clip, 1e-12)
-        limit = 1.0 if max_gradient_norm is None else max_gradient_norm
-        check_range("max_gradient_norm", limit, 1e-12)
         self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
         self.critic_warmup, self.gae_decay, self.clip = critic_warmup, gae_decay, clip
         self.act_steps = setup.spec.horizon

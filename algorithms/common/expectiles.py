@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import check_range
-
 __all__ = ["AnnealedExpectile", "expectile_loss"]
 
 
@@ -37,8 +35,6 @@ class AnnealedExpectile:
     def __init__(
         self, expectile: float, anneal_steps: int, warmup_steps: int, updates_per_step: float
     ) -> None:
-        check_range("expectile", expectile, 0.5, 1)
-        check_range("anneal_steps", anneal_steps, 1)
         self.start, self.anneal_steps = expectile, anneal_steps
         self.warmup_steps, self.updates_per_step = warmup_steps, updates_per_step
 

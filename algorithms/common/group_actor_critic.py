@@ -17,11 +17,12 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import continued
 from trimtab.algorithms.common.starts import start_of
@@ -30,6 +31,7 @@ from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -61,30 +63,21 @@ class GroupActorCritic(Algorithm):
         self,
         setup: Setup,
         *,
-        states: int = 32,
-        group: int = 8,
-        candidates: int = 8,
+        states: Count = 32,
+        group: Annotated[int, Bounds(least=2)] = 8,
+        candidates: Count = 8,
         conservative: bool = False,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: int = 10,
+        critics: Count = 10,
         learning_rate: float = 4.5e-5,
         critic_learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.05,
-        actor_tau: float = 0.005,
-        warmup_steps: int = 4_000,
-        updates_per_decision: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.05,
+        actor_tau: Share = 0.005,
+        warmup_steps: Natural = 4_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("states", states, 1)
-        check_range("group", group, 2)
-        check_range("candidates", candidates, 1)
-        check_range("critics", critics, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("actor_tau", actor_tau, 0, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.states, self.group, self.conservative = states, group, conservative
         self.batch_size, self.tau, self.actor_tau = batch_size, tau, actor_tau
         self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision

@@ -23,16 +23,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import check_range
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.imagination import imagined
 from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
+from trimtab.settings import Bounds, Share
 
 __all__ = ["Act", "FittedQ", "ModelValue", "per_decision_weighted", "step_log_ratios"]
 
@@ -64,13 +65,11 @@ class FittedQ:
         action_size: int,
         *,
         rewards: tuple[float, float],
-        discount: float,
+        discount: Annotated[float, Bounds(least=0, most=1 - 1e-6)],
         hidden: Sequence[int] = (256, 256),
         learning_rate: float = 3e-4,
-        tau: float = 0.005,
+        tau: Share = 0.005,
     ) -> None:
-        check_range("discount", discount, 0, 1 - 1e-6)
-        check_range("tau", tau, 0, 1)
         # An episode may end, and is worth 0 from then on.
         self.limits = min(rewards[0], 0.0) / (1 - discount), max(rewards[1], 0.0) / (1 - discount)
         self.unit = max(abs(limit) for limit in self.limits) or 1.0

@@ -42,11 +42,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.common.targets import polyak
@@ -55,6 +56,7 @@ from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.edited import editor_of, seen
 from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy, picked
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -89,37 +91,25 @@ class EXPO(Algorithm):
         self,
         setup: Setup,
         *,
-        scale: float = 0.1,
-        candidates: int = 8,
-        backup_candidates: int = 4,
+        scale: Annotated[float, Bounds(least=1e-6)] = 0.1,
+        candidates: Count = 8,
+        backup_candidates: Count = 4,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: int = 10,
-        target_critics: int = 2,
-        actor_every: int = 2,
+        critics: Count = 10,
+        target_critics: Annotated[int, Bounds(least=1, most_of="critics")] = 2,
+        actor_every: Count = 2,
         learning_rate: float = 3e-4,
         base_learning_rate: float = 3e-4,
-        base_rate: float = 0.001,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        initial_temperature: float = 1.0,
+        base_rate: Share = 0.001,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        initial_temperature: Positive = 1.0,
         target_entropy: float | None = None,
         shift_target_entropy: bool = True,
-        warmup_steps: int = 4_000,
-        updates_per_decision: float = 1.0,
+        warmup_steps: Natural = 4_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("scale", scale, 1e-6)
-        check_range("candidates", candidates, 1)
-        check_range("backup_candidates", backup_candidates, 1)
-        check_range("critics", critics, 1)
-        check_range("target_critics", target_critics, 1, critics, by="critics")
-        check_range("actor_every", actor_every, 1)
-        check_range("base_rate", base_rate, 0, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("initial_temperature", initial_temperature, 1e-12)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau
         self.updates_per_decision, self.actor_every = updates_per_decision, actor_every
         self.backup_candidates, self.base_rate = backup_candidates, base_rate

@@ -38,11 +38,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.common.targets import polyak
@@ -50,6 +51,7 @@ from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.edited_ascent import EditedAscentPolicy
 from trimtab.policies.kinds.edited_best_of import picked
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -87,40 +89,26 @@ class PARL(Algorithm):
         self,
         setup: Setup,
         *,
-        candidates: int = 32,
-        backup_candidates: int = 4,
-        kept: int = 10,
-        ascent_steps: int = 2,
-        step_size: float = 1.5e-3,
-        temperature: float = 0.1,
+        candidates: Count = 32,
+        backup_candidates: Count = 4,
+        kept: Annotated[int, Bounds(least=1, most_of="candidates")] = 10,
+        ascent_steps: Natural = 2,
+        step_size: NonNegative = 1.5e-3,
+        temperature: Annotated[float, Bounds(least=1e-6)] = 0.1,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: int = 5,
-        target_critics: int = 2,
-        base_every: int = 2,
-        proposal_tau: float = 0.005,
+        critics: Count = 5,
+        target_critics: Annotated[int, Bounds(least=1, most_of="critics")] = 2,
+        base_every: Count = 2,
+        proposal_tau: Share = 0.005,
         learning_rate: float = 3e-4,
         base_learning_rate: float = 5e-5,
         clone_learning_rate: float = 3e-4,
-        batch_size: int = 128,
-        tau: float = 0.005,
-        warmup_steps: int = 4_000,
-        updates_per_decision: float = 1.0,
+        batch_size: Count = 128,
+        tau: Share = 0.005,
+        warmup_steps: Natural = 4_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("candidates", candidates, 1)
-        check_range("backup_candidates", backup_candidates, 1)
-        check_range("kept", kept, 1, candidates, by="candidates")
-        check_range("ascent_steps", ascent_steps, 0)
-        check_range("step_size", step_size, 0)
-        check_range("temperature", temperature, 1e-6)
-        check_range("critics", critics, 1)
-        check_range("target_critics", target_critics, 1, critics, by="critics")
-        check_range("base_every", base_every, 1)
-        check_range("proposal_tau", proposal_tau, 0, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau
         self.updates_per_decision, self.base_every = updates_per_decision, base_every
         self.backup_candidates, self.temperature = backup_candidates, temperature

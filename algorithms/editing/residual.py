@@ -46,11 +46,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import Progress
 from trimtab.algorithms.common.targets import polyak
@@ -59,6 +60,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
 from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
 from trimtab.types import Batch, BatchSpec, Metrics, Obs
 
 
@@ -98,43 +100,30 @@ class Residual(Algorithm):
         self,
         setup: Setup,
         *,
-        scale: float = 0.1,
-        explore_decisions: int = 2_000,
+        scale: Annotated[float, Bounds(least=1e-6)] = 0.1,
+        explore_decisions: Natural = 2_000,
         sees_base: bool = False,
         store_base: bool = True,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = False,
-        critics: int = 2,
-        target_critics: int | None = None,
+        critics: Count = 2,
+        target_critics: Annotated[int, Bounds(least=1, most_of="critics")] | None = None,
         pessimistic_actor: bool = True,
-        actor_every: int = 1,
+        actor_every: Count = 1,
         n_step: int = 1,
         learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.01,
-        initial_temperature: float = 0.01,
+        batch_size: Count = 256,
+        tau: Share = 0.01,
+        initial_temperature: Positive = 0.01,
         target_entropy: float | None = None,
         backup_entropy: bool = False,
-        reward_offset: float = 0.0,
-        max_gradient_norm: float = 50.0,
-        warmup_steps: int = 4_000,
-        updates_per_decision: float = 1.0,
+        reward_offset: Annotated[float, Bounds(least=-1e6, most=1e6)] = 0.0,
+        max_gradient_norm: Positive = 50.0,
+        warmup_steps: Natural = 4_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("scale", scale, 1e-6)
-        check_range("explore_decisions", explore_decisions, 0)
-        check_range("critics", critics, 1)
-        subset = 1 if target_critics is None else target_critics
-        check_range("target_critics", subset, 1, critics, by="critics")
-        check_range("actor_every", actor_every, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("initial_temperature", initial_temperature, 1e-12)
-        check_range("reward_offset", reward_offset, -1e6, 1e6)
         if n_step > 1 and reward_offset:
             raise TrimtabError("algorithm.reward_offset goes with n_step=1 only; leave one out")
-        check_range("max_gradient_norm", max_gradient_norm, 1e-12)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         assert setup.base is not None
         self.wants = BatchSpec(n_step=n_step)
         self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau

@@ -33,12 +33,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.one_step import KarrasDenoiser, same_noise_loss, student_of
 from trimtab.algorithms.common.targets import polyak
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
+from trimtab.settings import Count, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 _HUBER = 0.00054
@@ -75,14 +76,11 @@ class ConsistencyDistillation(Algorithm):
         hidden: Sequence[int] = (256, 256, 256),
         time_dim: int = 16,
         levels: int = 40,
-        learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        ema_decay: float = 0.995,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Count = 256,
+        ema_decay: Share = 0.995,
     ) -> None:
         assert setup.base is not None
-        check_range("batch_size", batch_size, 1)
-        check_range("learning_rate", learning_rate, 0)
-        check_range("ema_decay", ema_decay, 0, 1)
         losses = {"same_noise": self.same_noise, "consistency": self.consistency}
         if target not in losses:
             raise TrimtabError(f"algorithm.target={target}: there are {', '.join(losses)}")

@@ -26,16 +26,18 @@ followed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.starts import any_start_of
 from trimtab.algorithms.common.weighting import NoisyPlans, advantage_weight, weighted_bc_loss
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Natural, NonNegative, Share
 from trimtab.types import Batch, BatchSpec, Metrics, Obs
 
 
@@ -63,24 +65,17 @@ class DiffusionAWR(Algorithm):
         self,
         setup: Setup,
         *,
-        beta: float = 10.0,
-        most_weight: float = 100.0,
-        return_decay: float = 0.95,
-        sampling_floor: float = 0.1,
+        beta: NonNegative = 10.0,
+        most_weight: Annotated[float, Bounds(least=1)] = 100.0,
+        return_decay: Share = 0.95,
+        sampling_floor: NonNegative = 0.1,
         hidden: Sequence[int] = (256, 256, 256),
         learning_rate: float = 1e-4,
         critic_learning_rate: float = 1e-3,
-        batch_size: int = 256,
-        warmup_steps: int = 4_000,
-        updates_per_decision: float = 1.0,
+        batch_size: Annotated[int, Bounds(least=2)] = 256,
+        warmup_steps: Natural = 4_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("beta", beta, 0)
-        check_range("most_weight", most_weight, 1)
-        check_range("return_decay", return_decay, 0, 1)
-        check_range("sampling_floor", sampling_floor, 0)
-        check_range("batch_size", batch_size, 2)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.beta, self.most_weight, self.return_decay = beta, most_weight, return_decay
         self.batch_size, self.warmup_steps = batch_size, warmup_steps
         self.updates_per_decision = updates_per_decision

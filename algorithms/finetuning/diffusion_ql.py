@@ -34,16 +34,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count
 from trimtab.policies.kinds.best_of import BestOfPolicy
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -75,35 +77,22 @@ class DiffusionQL(Algorithm):
         self,
         setup: Setup,
         *,
-        eta: float = 1.0,
-        candidates: int = 50,
-        temperature: float = 1.0,
-        backup_samples: int = 1,
+        eta: NonNegative = 1.0,
+        candidates: Count = 50,
+        temperature: Annotated[float, Bounds(least=1e-9)] = 1.0,
+        backup_samples: Count = 1,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = False,
         learning_rate: float = 3e-4,
-        max_gradient_norm: float | None = 1.0,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        ema_decay: float = 0.995,
-        ema_start: int = 1_000,
-        ema_every: int = 5,
-        warmup_steps: int = 5_000,
-        updates_per_decision: float = 1.0,
+        max_gradient_norm: Positive | None = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        ema_decay: Share = 0.995,
+        ema_start: Natural = 1_000,
+        ema_every: Count = 5,
+        warmup_steps: Natural = 5_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("eta", eta, 0)
-        check_range("candidates", candidates, 1)
-        check_range("temperature", temperature, 1e-9)
-        check_range("backup_samples", backup_samples, 1)
-        bound = 1.0 if max_gradient_norm is None else max_gradient_norm
-        check_range("max_gradient_norm", bound, 1e-12)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("ema_decay", ema_decay, 0, 1)
-        check_range("ema_start", ema_start, 0)
-        check_range("ema_every", ema_every, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.eta, self.backup_samples = eta, backup_samples
         self.batch_size, self.tau = batch_size, tau
         self.ema_decay, self.ema_start, self.ema_every = ema_decay, ema_start, ema_every

@@ -23,15 +23,17 @@ than ``rollout_steps`` before its episode's end, nothing is learned.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.starts import any_start_of
 from trimtab.algorithms.common.weighting import NoisyPlans, weighted_bc_loss
 from trimtab.observations import tree_map
+from trimtab.settings import Bounds, Count, NonNegative
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
@@ -57,20 +59,14 @@ class DiffusionRWR(Algorithm):
         self,
         setup: Setup,
         *,
-        beta: float = 10.0,
-        most_weight: float = 100.0,
-        sampling_floor: float = 0.1,
+        beta: NonNegative = 10.0,
+        most_weight: Annotated[float, Bounds(least=1)] = 100.0,
+        sampling_floor: NonNegative = 0.1,
         learning_rate: float = 1e-4,
-        rollout_steps: int = 64,
-        batch_size: int = 128,
-        epochs: int = 16,
+        rollout_steps: Count = 64,
+        batch_size: Count = 128,
+        epochs: Count = 16,
     ) -> None:
-        check_range("beta", beta, 0)
-        check_range("most_weight", most_weight, 1)
-        check_range("sampling_floor", sampling_floor, 0)
-        check_range("rollout_steps", rollout_steps, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("epochs", epochs, 1)
         self.beta, self.most_weight = beta, most_weight
         self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
         self.act_steps = setup.spec.horizon

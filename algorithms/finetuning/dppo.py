@@ -35,12 +35,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.chain_ppo import (
     ChainPPO,
     Decisions,
@@ -48,6 +48,7 @@ from trimtab.algorithms.common.chain_ppo import (
     clipped_surrogate,
 )
 from trimtab.algorithms.common.starts import start_of
+from trimtab.errors import TrimtabError
 from trimtab.observations import count
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.tuned_diffusion import TunedDiffusionPolicy
@@ -59,6 +60,7 @@ from trimtab.policies.networks.chains import (
     walk,
 )
 from trimtab.policies.networks.samplers import with_steps
+from trimtab.settings import Bounds, Count, Share
 from trimtab.types import Obs
 
 LOWEST, HIGHEST = -5.0, 2.0
@@ -86,27 +88,25 @@ class DPPO(ChainPPO):
         self,
         setup: Setup,
         *,
-        tuned_steps: int | None = None,
-        denoising_discount: float = 0.99,
-        first_clip: float = 0.01,
-        sampling_floor: float = 0.1,
-        likelihood_floor: float = 0.1,
+        tuned_steps: Count | None = None,
+        denoising_discount: Share = 0.99,
+        first_clip: Annotated[float, Bounds(above=0, most_of="clip")] = 0.01,
+        sampling_floor: Annotated[float, Bounds(least=1e-6)] = 0.1,
+        likelihood_floor: Annotated[float, Bounds(least=1e-6)] = 0.1,
         guard: bool = False,
         **ppo: Any,
     ) -> None:
-        check_range("denoising_discount", denoising_discount, 0, 1)
-        check_range("first_clip", first_clip, 1e-12)
-        check_range("sampling_floor", sampling_floor, 1e-6)
-        check_range("likelihood_floor", likelihood_floor, 1e-6)
         start = start_of(self, setup, DiffusionPolicy)
         steps = len(with_steps(start.sampler).timesteps)
         tuned = min(steps, 10) if tuned_steps is None else tuned_steps
-        check_range("tuned_steps", tuned, 1, steps)
+        if tuned > steps:
+            raise TrimtabError(
+                f"algorithm.tuned_steps={tuned}: the policy denoises in {steps} steps"
+            )
         self.policy: TunedDiffusionPolicy = TunedDiffusionPolicy(start, tuned_steps=tuned)
         self.policy.to(setup.device)
         learned = list(self.policy.tuned.parameters())
         super().__init__(setup, learned, points=tuned + 1, items=tuned, **ppo)
-        check_range("clip", self.clip, first_clip, by="first_clip")
         sampler, device = start.sampler, setup.device
         self.acting = DiffusionChain(sampler, floor=sampling_floor).to(device)
         self.chain = DiffusionChain(sampler, floor=likelihood_floor).to(device)

@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
 from trimtab.algorithms.common.targets import polyak
@@ -43,6 +43,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import count
 from trimtab.policies.kinds.one_step import OneStepPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -76,26 +77,19 @@ class FQL(Algorithm):
         self,
         setup: Setup,
         *,
-        alpha: float = 10.0,
+        alpha: NonNegative = 10.0,
         normalize_q: bool = False,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = True,
-        critics: int = 2,
+        critics: Count = 2,
         pessimistic: bool = False,
         learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        distill_updates: int = 2_000,
-        warmup_steps: int = 5_000,
-        updates_per_decision: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        distill_updates: Natural = 2_000,
+        warmup_steps: Natural = 5_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("alpha", alpha, 0)
-        check_range("critics", critics, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("distill_updates", distill_updates, 0)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.alpha, self.normalize_q, self.pessimistic = alpha, normalize_q, pessimistic
         self.batch_size, self.tau = batch_size, tau
         self.distill_updates = distill_updates

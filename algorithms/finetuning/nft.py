@@ -26,14 +26,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.group_actor_critic import GroupActorCritic
 from trimtab.policies.networks.samplers import euler_steps
+from trimtab.settings import Bounds, NonNegative
 from trimtab.types import Batch, Obs
 
 MOST = 5.0
@@ -56,12 +57,10 @@ class NFT(GroupActorCritic):
         self,
         setup: Setup,
         *,
-        strength: float = 1.0,
-        reference_weight: float = 1e-4,
+        strength: Annotated[float, Bounds(least=1e-6)] = 1.0,
+        reference_weight: NonNegative = 1e-4,
         **common: Any,
     ) -> None:
-        check_range("strength", strength, 1e-6)
-        check_range("reference_weight", reference_weight, 0)
         self.strength, self.reference_weight = strength, reference_weight
         super().__init__(setup, **common)
         self.reference = copy.deepcopy(self.slow.network)

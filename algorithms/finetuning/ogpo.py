@@ -36,18 +36,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.chain_ppo import clipped_surrogate
 from trimtab.algorithms.common.group_actor_critic import GroupActorCritic
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.networks.chains import NOISE_LIMIT, guarded_log_ratio, log_density
+from trimtab.settings import Bounds, NonNegative, Positive
 from trimtab.types import Batch, BatchSpec, Obs
 
 
@@ -81,18 +82,14 @@ class OGPO(GroupActorCritic):
         setup: Setup,
         *,
         noise: str = "tapered",
-        noise_level: float = 0.05,
-        clip: float = 0.01,
-        clone_weight: float = 1.0,
+        noise_level: Annotated[float, Bounds(least=1e-6)] = 0.05,
+        clip: Positive = 0.01,
+        clone_weight: NonNegative = 1.0,
         success: bool = True,
-        success_return: float = 0.0,
+        success_return: Annotated[float, Bounds(least=-1e9, most=1e9)] = 0.0,
         guard: bool = False,
         **common: Any,
     ) -> None:
-        check_range("noise_level", noise_level, 1e-6)
-        check_range("clip", clip, 1e-12)
-        check_range("clone_weight", clone_weight, 0)
-        check_range("success_return", success_return, -1e9, 1e9)
         self.noise, self.noise_level, self.clip = noise, noise_level, clip
         self.clone_weight, self.guard = clone_weight, guard
         self.success, self.success_return = success, success_return

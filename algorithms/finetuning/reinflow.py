@@ -34,12 +34,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.chain_ppo import (
     ChainPPO,
     Decisions,
@@ -51,6 +51,7 @@ from trimtab.observations import count
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import FlowChain, NoiseNetwork, chain_noise, log_density
 from trimtab.policies.networks.samplers import euler_steps
+from trimtab.settings import Bounds, Count, NonNegative
 from trimtab.types import Obs
 
 LIMIT = 1.0
@@ -80,18 +81,13 @@ class ReinFlow(ChainPPO):
         setup: Setup,
         *,
         noise_hidden: Sequence[int] = (64, 64),
-        least_noise: float = 0.1,
-        most_noise: float = 0.24,
-        noise_hold: float = 0.35,
-        decay_steps: int | None = None,
-        entropy_weight: float = 0.03,
+        least_noise: Annotated[float, Bounds(least=1e-6)] = 0.1,
+        most_noise: Annotated[float, Bounds(least_of="least_noise")] = 0.24,
+        noise_hold: Annotated[float, Bounds(least=0, most=1 - 1e-6)] = 0.35,
+        decay_steps: Count | None = None,
+        entropy_weight: NonNegative = 0.03,
         **ppo: Any,
     ) -> None:
-        check_range("least_noise", least_noise, 1e-6)
-        check_range("most_noise", most_noise, least_noise, by="least_noise")
-        check_range("noise_hold", noise_hold, 0, 1 - 1e-6)
-        check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
-        check_range("entropy_weight", entropy_weight, 0)
         self.least_noise, self.most_noise, self.noise_hold = least_noise, most_noise, noise_hold
         self.decay_steps, self.entropy_weight = decay_steps, entropy_weight
         self.policy: FlowPolicy = start_of(self, setup, FlowPolicy)

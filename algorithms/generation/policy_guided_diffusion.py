@@ -28,7 +28,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -39,9 +39,10 @@ from trimtab.algorithms.common.edm import NoiseLevels, denoised, denoising_loss,
 from trimtab.algorithms.common.guiding_density import check_served, log_density
 from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
-from trimtab.algorithms.generator import Generator, check_setting
+from trimtab.algorithms.generator import Generator
 from trimtab.errors import TrimtabError
 from trimtab.policies.networks.trajectory_unet import TrajectoryUNet
+from trimtab.settings import Bounds, Count, NonNegative, Share
 from trimtab.types import Batch, BatchSpec, Metrics, Source
 
 LOOKED_AT = 4096
@@ -87,36 +88,23 @@ class PolicyGuidedDiffusion(Generator):
         setup: Setup,
         learner: Algorithm,
         *,
-        guidance: float = 1.0,
-        cosine_weight: float = 0.3,
+        guidance: NonNegative = 1.0,
+        cosine_weight: NonNegative = 0.3,
         normalized: bool = True,
         guide_denoised: bool = False,
-        length: int = 32,
-        rollouts: int = 1024,
-        refresh_every: int = 10_000,
-        real_share: float = 0.0625,
-        fit_updates: int = 100_000,
+        length: Annotated[int, Bounds(least=2)] = 32,
+        rollouts: Count = 1024,
+        refresh_every: Count = 10_000,
+        real_share: Share = 0.0625,
+        fit_updates: Count = 100_000,
         hidden: Sequence[int] = (64, 128, 256),
-        learning_rate: float = 2e-3,
-        batch_size: int = 32,
-        ema_rate: float = 0.005,
-        ema_every: int = 10,
-        sampling_steps: int = 32,
-        churn: float = 0.0,
+        learning_rate: NonNegative = 2e-3,
+        batch_size: Count = 32,
+        ema_rate: Share = 0.005,
+        ema_every: Count = 10,
+        sampling_steps: Count = 32,
+        churn: NonNegative = 0.0,
     ) -> None:
-        check_setting("guidance", guidance, 0)
-        check_setting("cosine_weight", cosine_weight, 0)
-        check_setting("real_share", real_share, 0, 1)
-        check_setting("ema_rate", ema_rate, 0, 1)
-        check_setting("learning_rate", learning_rate, 0)
-        check_setting("churn", churn, 0)
-        check_setting("length", length, 2)
-        check_setting("rollouts", rollouts, 1)
-        check_setting("refresh_every", refresh_every, 1)
-        check_setting("fit_updates", fit_updates, 1)
-        check_setting("batch_size", batch_size, 1)
-        check_setting("ema_every", ema_every, 1)
-        check_setting("sampling_steps", sampling_steps, 1)
         check_served(learner)
         if not setup.discount**length > _FAINTEST:
             raise TrimtabError(

@@ -17,13 +17,14 @@ are SAC's.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.expectiles import AnnealedExpectile, expectile_loss
 from trimtab.algorithms.off_policy.sac import SAC
+from trimtab.settings import Bounds, Count
 
 
 class AnnealedSAC(SAC):
@@ -41,7 +42,12 @@ class AnnealedSAC(SAC):
     revision: ClassVar[int] = 2
 
     def __init__(
-        self, setup: Setup, *, expectile: float = 0.9, anneal_steps: int = 100_000, **sac: Any
+        self,
+        setup: Setup,
+        *,
+        expectile: Annotated[float, Bounds(least=0.5, most=1)] = 0.9,
+        anneal_steps: Count = 100_000,
+        **sac: Any,
     ) -> None:
         super().__init__(setup, **sac)
         updates_per_step = self.updates_per_decision / setup.spec.horizon

@@ -18,13 +18,14 @@ schedule are as two notes on the paper give them, all other settings are TD3's.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.expectiles import AnnealedExpectile, expectile_loss
 from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.settings import Bounds, Count
 
 
 class AnnealedTD3(TD3):
@@ -42,7 +43,12 @@ class AnnealedTD3(TD3):
     revision: ClassVar[int] = 2
 
     def __init__(
-        self, setup: Setup, *, expectile: float = 0.9, anneal_steps: int = 100_000, **td3: Any
+        self,
+        setup: Setup,
+        *,
+        expectile: Annotated[float, Bounds(least=0.5, most=1)] = 0.9,
+        anneal_steps: Count = 100_000,
+        **td3: Any,
     ) -> None:
         super().__init__(setup, **td3)
         updates_per_step = self.updates_per_decision / setup.spec.horizon

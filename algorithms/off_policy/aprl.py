@@ -28,18 +28,18 @@ action is held to the limit by itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
-from trimtab.errors import TrimtabError
 from trimtab.observations import count, first_leaf
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Count, NonNegative, Positive, Share
 from trimtab.types import Batch, Metrics, Obs
 
 _WIDER, _WIDER_CHANCE = 1.5, 0.15
@@ -73,30 +73,19 @@ class APRL(SAC):
         self,
         setup: Setup,
         *,
-        first_limit: float = 0.35,
-        last_limit: float = 0.6,
-        ramp_steps: int = 30_000,
-        penalty: float = 12.0,
-        surprise_threshold: float | None = 1.5,
-        surprise_window: int = 256,
-        dropout: float = 0.01,
+        first_limit: Share = 0.35,
+        last_limit: Annotated[float, Bounds(least_of="first_limit", most=1)] = 0.6,
+        ramp_steps: Count = 30_000,
+        penalty: NonNegative = 12.0,
+        surprise_threshold: NonNegative | None = 1.5,
+        surprise_window: Count = 256,
+        dropout: Annotated[float, Bounds(least=0, below=1)] = 0.01,
         hidden: Sequence[int] = (256, 256),
         learning_rate: float = 3e-4,
-        updates_per_decision: float = 20.0,
-        max_gradient_norm: float = 100.0,
+        updates_per_decision: Annotated[float, Bounds(least=1e-3)] = 20.0,
+        max_gradient_norm: Positive = 100.0,
         **sac: Any,
     ) -> None:
-        check_range("first_limit", first_limit, 0, 1)
-        check_range("last_limit", last_limit, first_limit, 1, by="first_limit")
-        check_range("ramp_steps", ramp_steps, 1)
-        check_range("penalty", penalty, 0)
-        check_range("surprise_window", surprise_window, 1)
-        check_range("max_gradient_norm", max_gradient_norm, 1e-12)
-        check_range("updates_per_decision", updates_per_decision, 1e-3)
-        if not 0 <= dropout < 1:
-            raise TrimtabError(f"algorithm.dropout={dropout}: must be at least 0 and below 1")
-        if surprise_threshold is not None:
-            check_range("surprise_threshold", surprise_threshold, 0)
         self.dropout = dropout
         super().__init__(
             setup, hidden=hidden, learning_rate=learning_rate,

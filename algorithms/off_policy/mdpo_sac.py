@@ -21,9 +21,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.errors import TrimtabError
+from trimtab.settings import Count, NonNegative
 from trimtab.types import Obs
 
 
@@ -44,12 +45,10 @@ class MDPOSAC(SAC):
         self,
         setup: Setup,
         *,
-        divergence_weight: float = 1.0,
-        old_policy_updates: int = 1_000,
+        divergence_weight: NonNegative = 1.0,
+        old_policy_updates: Count = 1_000,
         **sac: Any,
     ) -> None:
-        check_range("divergence_weight", divergence_weight, 0)
-        check_range("old_policy_updates", old_policy_updates, 1)
         super().__init__(setup, **sac)
         if old_policy_updates % self.actor_every:
             raise TrimtabError(

@@ -23,18 +23,19 @@ as in CleanRL and DPPO's baselines (published, and in RLPD and Stable-Baselines3
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
 from trimtab.types import Batch, Metrics, Obs, PolicySpec
 
 
@@ -70,31 +71,21 @@ class SAC(Algorithm):
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
         actor_layer_norm: bool | None = None,
-        critics: int = 2,
-        target_critics: int | None = None,
+        critics: Count = 2,
+        target_critics: Annotated[int, Bounds(least=1, most_of="critics")] | None = None,
         pessimistic_actor: bool = True,
-        actor_every: int = 1,
+        actor_every: Count = 1,
         learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        initial_temperature: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        initial_temperature: Positive = 1.0,
         target_entropy: float | None = None,
         entropy_per_dimension: float = -1.0,
         backup_entropy: bool = True,
-        warmup_steps: int = 5_000,
-        updates_per_decision: float = 1.0,
-        log_std_min: float = -5.0,
+        warmup_steps: Natural = 5_000,
+        updates_per_decision: NonNegative = 1.0,
+        log_std_min: Annotated[float, Bounds(most=2)] = -5.0,
     ) -> None:
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("initial_temperature", initial_temperature, 1e-12)
-        check_range("critics", critics, 1)
-        subset = 1 if target_critics is None else target_critics
-        check_range("target_critics", subset, 1, critics, by="critics")
-        check_range("actor_every", actor_every, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
-        check_range("log_std_min", log_std_min, -math.inf, 2)
         self.batch_size = batch_size
         self.warmup_steps = warmup_steps
         self.updates_per_decision = updates_per_decision

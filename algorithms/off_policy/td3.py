@@ -21,12 +21,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -53,23 +54,15 @@ class TD3(Algorithm):
         *,
         hidden: Sequence[int] = (256, 256),
         learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        exploration_noise: float = 0.1,
-        target_noise: float = 0.2,
-        target_noise_clip: float = 0.5,
-        actor_every: int = 2,
-        warmup_steps: int = 25_000,
-        updates_per_decision: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        exploration_noise: NonNegative = 0.1,
+        target_noise: NonNegative = 0.2,
+        target_noise_clip: NonNegative = 0.5,
+        actor_every: Count = 2,
+        warmup_steps: Natural = 25_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("exploration_noise", exploration_noise, 0)
-        check_range("target_noise", target_noise, 0)
-        check_range("target_noise_clip", target_noise_clip, 0)
-        check_range("actor_every", actor_every, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.batch_size, self.warmup_steps = batch_size, warmup_steps
         self.updates_per_decision = updates_per_decision
         self.tau, self.actor_every = tau, actor_every

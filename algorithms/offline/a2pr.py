@@ -28,12 +28,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.action_vae import ActionVAE, divergence
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import NonNegative
 from trimtab.types import Batch, Metrics
 
 
@@ -55,16 +56,14 @@ class A2PR(TD3BC):
         self,
         setup: Setup,
         *,
-        mask: float = 0.5,
-        vae_weight: float = 1.0,
+        mask: NonNegative = 0.5,
+        vae_weight: NonNegative = 1.0,
         vae_hidden: Sequence[int] = (750, 750),
         vae_learning_rate: float = 1e-3,
         hidden: Sequence[int] = (256, 256, 256),
         learning_rate: float = 3e-4,
         **td3_bc: Any,
     ) -> None:
-        check_range("mask", mask, 0)
-        check_range("vae_weight", vae_weight, 0)
         super().__init__(setup, hidden=hidden, learning_rate=learning_rate, **td3_bc)
         self.mask, self.vae_weight = mask, vae_weight
         spec = setup.spec

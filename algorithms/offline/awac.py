@@ -23,17 +23,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.common.weighting import advantage_weight, weighted_bc_loss
 from trimtab.observations import count
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -59,21 +61,15 @@ class AWAC(Algorithm):
         self,
         setup: Setup,
         *,
-        advantage_scale: float = 1 / 3,
-        most_weight: float = 100.0,
+        advantage_scale: Annotated[float, Bounds(least=1e-9)] = 1 / 3,
+        most_weight: Annotated[float, Bounds(least=1)] = 100.0,
         hidden: Sequence[int] = (256, 256, 256),
         learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        warmup_steps: int = 0,
-        updates_per_decision: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        warmup_steps: Natural = 0,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("advantage_scale", advantage_scale, 1e-9)
-        check_range("most_weight", most_weight, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         assert setup.statistics is not None
         self.advantage_scale, self.most_weight = advantage_scale, most_weight
         self.batch_size, self.tau, self.warmup_steps = batch_size, tau, warmup_steps

@@ -16,10 +16,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
+from trimtab.settings import Count, Share
 from trimtab.types import Batch, Metrics
 
 
@@ -47,12 +48,10 @@ class BehaviorCloning(Algorithm):
         learning_rate: float = 1e-3,
         final_learning_rate: float = 1e-4,
         decay_updates: int = 10_000,
-        batch_size: int = 256,
-        ema_decay: float = 0.995,
+        batch_size: Count = 256,
+        ema_decay: Share = 0.995,
     ) -> None:
         assert setup.policy is not None and setup.statistics is not None
-        check_range("batch_size", batch_size, 1)
-        check_range("ema_decay", ema_decay, 0, 1)
         self.batch_size = batch_size
         self.learning_rate = (learning_rate, final_learning_rate)
         self.decay_updates = decay_updates

@@ -29,11 +29,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.plans import continued
@@ -41,6 +42,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.kinds.guided_flow import GUIDANCE, NEGATIVE, NONE, POSITIVE, GuidedFlowPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Count, Share
 from trimtab.types import Batch, Metrics
 
 
@@ -68,26 +70,19 @@ class CFGRL(Algorithm):
         self,
         setup: Setup,
         *,
-        guidance: float = 1.0,
-        expectile: float = 0.9,
-        threshold: float = 0.0,
-        unlabelled: float = 0.1,
+        guidance: Annotated[float, Bounds(least=0, most=1000)] = 1.0,
+        expectile: Annotated[float, Bounds(least=0.001, most=0.999)] = 0.9,
+        threshold: Annotated[float, Bounds(least=-1e9, most=1e9)] = 0.0,
+        unlabelled: Share = 0.1,
         hidden: Sequence[int] = (512, 512, 512, 512),
         layer_norm: bool = True,
-        critics: int = 2,
+        critics: Count = 2,
         sampling_steps: int = 16,
         learning_rate: float = 3e-4,
-        batch_size: int = 1024,
-        tau: float = 0.005,
+        batch_size: Count = 1024,
+        tau: Share = 0.005,
     ) -> None:
         assert setup.statistics is not None
-        check_range("guidance", guidance, 0, 1000)
-        check_range("expectile", expectile, 0.001, 0.999)
-        check_range("threshold", threshold, -1e9, 1e9)
-        check_range("unlabelled", unlabelled, 0, 1)
-        check_range("critics", critics, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
         self.expectile, self.threshold, self.unlabelled = expectile, threshold, unlabelled
         self.batch_size, self.tau = batch_size, tau
         self.policy: GuidedFlowPolicy = GuidedFlowPolicy(

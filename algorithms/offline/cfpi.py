@@ -36,10 +36,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.kinds.closed_form import ClosedFormPolicy
+from trimtab.settings import Count, Share
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -75,12 +76,10 @@ class CFPI(Algorithm):
         critics: int = 2,
         learning_rate: float = 3e-4,
         policy_learning_rate: float = 1e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
     ) -> None:
         assert setup.statistics is not None
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
         self.batch_size, self.tau = batch_size, tau
         self.policy: ClosedFormPolicy = ClosedFormPolicy(
             setup.spec, components=components, deltas=deltas, pessimism=pessimism,

@@ -30,13 +30,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.conservative import importance_gap
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import SAC, Temperature
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
 from trimtab.policies.networks.initial import orthogonal_members_
+from trimtab.settings import Count, NonNegative
 from trimtab.types import Batch, Metrics
 
 Moments = tuple[Tensor, Tensor]
@@ -70,9 +71,9 @@ class CQL(SAC):
         self,
         setup: Setup,
         *,
-        conservative_weight: float = 10.0,
-        candidates: int = 10,
-        lagrange_gap: float | None = None,
+        conservative_weight: NonNegative = 10.0,
+        candidates: Count = 10,
+        lagrange_gap: NonNegative | None = None,
         least_gap: float | None = None,
         max_backup: bool = False,
         hidden: Sequence[int] = (256, 256, 256),
@@ -83,9 +84,6 @@ class CQL(SAC):
         warmup_steps: int = 0,
         **sac: Any,
     ) -> None:
-        check_range("conservative_weight", conservative_weight, 0)
-        check_range("candidates", candidates, 1)
-        check_range("lagrange_gap", 0.0 if lagrange_gap is None else lagrange_gap, 0)
         super().__init__(
             setup, hidden=hidden, learning_rate=learning_rate, backup_entropy=backup_entropy,
             log_std_min=log_std_min, warmup_steps=warmup_steps, **sac,

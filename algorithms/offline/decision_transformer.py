@@ -25,14 +25,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Annotated
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.decision_transformer import DecisionTransformerPolicy, with_context
 from trimtab.policies.networks.sequences import Context
+from trimtab.settings import Bounds, Count, Natural, Share
 from trimtab.types import Batch, BatchSpec, Metrics, Sequences
 
 
@@ -65,32 +67,24 @@ class DecisionTransformer(Algorithm):
         self,
         setup: Setup,
         *,
-        target_return: float | None = None,
-        return_scale: float | None = 1000.0,
-        context: int = 20,
+        target_return: Annotated[float, Bounds(least=-1e9, most=1e9)] | None = None,
+        return_scale: Annotated[float, Bounds(least=1e-9)] | None = 1000.0,
+        context: Annotated[int, Bounds(least=2, most=10_000)] = 20,
         embedding: int = 128,
         layers: int = 3,
         heads: int = 1,
         most_steps: int = 1000,
-        dropout: float = 0.1,
-        learning_rate: float = 1e-4,
-        rise_updates: int = 10_000,
-        weight_decay: float = 1e-4,
+        dropout: Annotated[float, Bounds(least=0, most=0.99)] = 0.1,
+        learning_rate: Share = 1e-4,
+        rise_updates: Natural = 10_000,
+        weight_decay: Share = 1e-4,
         max_gradient_norm: float = 0.25,
-        batch_size: int = 64,
+        batch_size: Count = 64,
     ) -> None:
         assert setup.statistics is not None
-        check_range("context", context, 2, 10_000)
-        check_range("dropout", dropout, 0, 0.99)
-        check_range("learning_rate", learning_rate, 0, 1)
-        check_range("rise_updates", rise_updates, 0)
-        check_range("weight_decay", weight_decay, 0, 1)
-        check_range("batch_size", batch_size, 1)
         best = setup.statistics.best_return
         target = target_return if target_return is not None else 0.0 if math.isnan(best) else best
-        check_range("target_return", target, -1e9, 1e9)
         scale = return_scale if return_scale is not None else abs(target) or 1.0
-        check_range("return_scale", scale, 1e-9)
         self.discount = setup.discount
         self.batch_size, self.dropout = batch_size, dropout
         self.learning_rate, self.rise_updates = learning_rate, rise_updates

@@ -25,16 +25,17 @@ discounted, as in their settings.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
-from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Count, NonNegative, Positive
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -59,21 +60,15 @@ class DWSL(Algorithm):
         self,
         setup: Setup,
         *,
-        beta: float = 0.05,
-        clip: float = 10.0,
-        bins: int = 140,
-        alpha: float | None = None,
+        beta: Positive = 0.05,
+        clip: NonNegative = 10.0,
+        bins: Annotated[int, Bounds(least=2)] = 140,
+        alpha: Positive | None = None,
         hidden: Sequence[int] = (512, 512),
         learning_rate: float = 5e-4,
-        batch_size: int = 512,
+        batch_size: Count = 512,
     ) -> None:
         assert setup.statistics is not None
-        for name, value in (("beta", beta), ("alpha", alpha)):
-            if value is not None and not value > 0:
-                raise TrimtabError(f"algorithm.{name}={value}: must be above 0")
-        check_range("clip", clip, 0)
-        check_range("bins", bins, 2)
-        check_range("batch_size", batch_size, 1)
         self.beta, self.clip, self.bins, self.alpha = beta, clip, bins, alpha
         self.batch_size = batch_size
         self.policy: DeterministicPolicy = DeterministicPolicy(setup.spec, hidden=hidden).to(

@@ -30,11 +30,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.errors import TrimtabError
 from trimtab.policies.networks.initial import near_zero_outputs_
+from trimtab.settings import Count, NonNegative
 from trimtab.types import Batch, Metrics
 
 
@@ -60,13 +61,12 @@ class EDAC(SAC):
         self,
         setup: Setup,
         *,
-        diversity: float = 1.0,
-        critics: int = 10,
+        diversity: NonNegative = 1.0,
+        critics: Count = 10,
         hidden: Sequence[int] = (256, 256, 256),
         warmup_steps: int = 0,
         **sac: Any,
     ) -> None:
-        check_range("diversity", diversity, 0)
         if diversity and critics < 2:
             raise TrimtabError(
                 f"algorithm.critics={critics}: diversity is between two at least; give more, or "

@@ -29,12 +29,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.offline.td3_bc import TD3BC
-from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Positive, Share
 from trimtab.types import Batch, BatchSpec
 
 
@@ -59,17 +59,13 @@ class GuidedTD3BC(TD3BC):
         self,
         setup: Setup,
         *,
-        guide_share: float = 0.1,
-        virtual_rate: float = 0.1,
-        most_weight: float = 2.0,
+        guide_share: Share = 0.1,
+        virtual_rate: Positive = 0.1,
+        most_weight: Positive = 2.0,
         hidden: Sequence[int] = (256, 256),
         learning_rate: float = 3e-4,
         **td3_bc: Any,
     ) -> None:
-        check_range("guide_share", guide_share, 0, 1)
-        for name, value in (("virtual_rate", virtual_rate), ("most_weight", most_weight)):
-            if not value > 0:
-                raise TrimtabError(f"algorithm.{name}={value}: must be above 0")
         super().__init__(setup, hidden=hidden, learning_rate=learning_rate, **td3_bc)
         self.expert = setup.expert
         if self.expert is not None:

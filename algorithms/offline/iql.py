@@ -27,11 +27,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.schedules import cosine
@@ -41,6 +42,7 @@ from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs, PolicySpec
 
 
@@ -69,25 +71,17 @@ class IQL(Algorithm):
         self,
         setup: Setup,
         *,
-        expectile: float = 0.7,
-        beta: float = 3.0,
-        most_weight: float = 100.0,
+        expectile: Annotated[float, Bounds(least=0.001, most=0.999)] = 0.7,
+        beta: NonNegative = 3.0,
+        most_weight: Annotated[float, Bounds(least=1)] = 100.0,
         hidden: Sequence[int] = (256, 256),
         learning_rate: float = 3e-4,
-        decay_updates: int | None = 1_000_000,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        warmup_steps: int = 0,
-        updates_per_decision: float = 1.0,
+        decay_updates: Natural | None = 1_000_000,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        warmup_steps: Natural = 0,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("expectile", expectile, 0.001, 0.999)
-        check_range("beta", beta, 0)
-        check_range("most_weight", most_weight, 1)
-        check_range("decay_updates", 0 if decay_updates is None else decay_updates, 0)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         assert setup.statistics is not None
         self.expectile, self.beta, self.most_weight = expectile, beta, most_weight
         self.learning_rate, self.decay_updates = learning_rate, decay_updates

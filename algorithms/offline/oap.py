@@ -26,14 +26,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.errors import TrimtabError
+from trimtab.settings import Bounds, Count, Natural, Share
 from trimtab.types import Batch, Metrics
 
 
@@ -61,20 +62,15 @@ class OAP(TD3BC):
         self,
         setup: Setup,
         *,
-        queries: int = 32,
-        query_every: int = 100,
-        most_queries: int = 100_000,
-        kept: int = 10_000,
-        asked_share: float = 0.5,
+        queries: Annotated[int, Bounds(least=1, most_of="kept")] = 32,
+        query_every: Count = 100,
+        most_queries: Natural = 100_000,
+        kept: Count = 10_000,
+        asked_share: Share = 0.5,
         **td3_bc: Any,
     ) -> None:
-        check_range("query_every", query_every, 1)
-        check_range("kept", kept, 1)
-        check_range("most_queries", most_queries, 0)
-        check_range("asked_share", asked_share, 0, 1)
         super().__init__(setup, **td3_bc)
         assert setup.base is not None
-        check_range("queries", queries, 1, kept, by="kept")
         spec = setup.spec
         if setup.base.spec.horizon < spec.horizon:
             raise TrimtabError(

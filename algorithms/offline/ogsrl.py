@@ -36,17 +36,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.guardian import Guardian
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.phases import Budget, Feed, Phase
+from trimtab.settings import Bounds, Natural, NonNegative
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -80,29 +81,19 @@ class OGSRL(TD3):
         self,
         setup: Setup,
         *,
-        alpha: float = 2.5,
-        cost_limit: float = 0.5,
-        multiplier_rate: float = 0.01,
-        most_multiplier: float = 100.0,
-        guard_penalty: float = 25.0,
-        guard_cost: float = 1.0,
-        guard_decisions: int = 20,
-        references: int = 2048,
-        bandwidth: float = 0.535,
-        percentile: float = 5.0,
+        alpha: NonNegative = 2.5,
+        cost_limit: NonNegative = 0.5,
+        multiplier_rate: NonNegative = 0.01,
+        most_multiplier: NonNegative = 100.0,
+        guard_penalty: NonNegative = 25.0,
+        guard_cost: NonNegative = 1.0,
+        guard_decisions: Natural = 20,
+        references: Annotated[int, Bounds(least=2)] = 2048,
+        bandwidth: Annotated[float, Bounds(least=1e-3)] = 0.535,
+        percentile: Annotated[float, Bounds(least=0, most=100)] = 5.0,
         hidden: Sequence[int] = (256, 256),
         **td3: Any,
     ) -> None:
-        check_range("alpha", alpha, 0)
-        check_range("cost_limit", cost_limit, 0)
-        check_range("multiplier_rate", multiplier_rate, 0)
-        check_range("most_multiplier", most_multiplier, 0)
-        check_range("guard_penalty", guard_penalty, 0)
-        check_range("guard_cost", guard_cost, 0)
-        check_range("guard_decisions", guard_decisions, 0)
-        check_range("references", references, 2)
-        check_range("bandwidth", bandwidth, 1e-3)
-        check_range("percentile", percentile, 0, 100)
         super().__init__(setup, hidden=hidden, **td3)
         assert setup.statistics is not None
         self.updates_per_decision, self.warmup_steps = 0.0, 0

@@ -29,12 +29,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam, Group
 from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
@@ -42,6 +43,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.preferred_sequence import PreferredSequencePolicy
 from trimtab.policies.networks.sequences import Context, with_memory
 from trimtab.policies.networks.transformer import Transformer
+from trimtab.settings import Bounds, Natural, NonNegative, Share
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -83,41 +85,26 @@ class OPPO(Algorithm):
         setup: Setup,
         *,
         latent: int = 8,
-        context: int = 20,
-        foresee: int = 200,
+        context: Annotated[int, Bounds(least=2, most=10_000)] = 20,
+        foresee: Annotated[int, Bounds(least=1, most=10_000)] = 200,
         embedding: int = 128,
         layers: int = 3,
         heads: int = 1,
         encoder_heads: int = 2,
         most_steps: int = 1000,
-        dropout: float = 0.1,
-        learning_rate: float = 1e-4,
-        encoder_learning_rate: float = 1e-4,
-        optimal_learning_rate: float = 1e-3,
-        rise_updates: int = 10_000,
-        weight_decay: float = 1e-4,
-        preference_weight: float = 0.1,
-        norm_weight: float = 0.1,
-        margin: float = 1.0,
+        dropout: Annotated[float, Bounds(least=0, most=0.99)] = 0.1,
+        learning_rate: Share = 1e-4,
+        encoder_learning_rate: Share = 1e-4,
+        optimal_learning_rate: Share = 1e-3,
+        rise_updates: Natural = 10_000,
+        weight_decay: Share = 1e-4,
+        preference_weight: NonNegative = 0.1,
+        norm_weight: NonNegative = 0.1,
+        margin: NonNegative = 1.0,
         max_gradient_norm: float = 0.25,
-        batch_size: int = 128,
+        batch_size: Annotated[int, Bounds(least=2)] = 128,
     ) -> None:
         assert setup.statistics is not None
-        check_range("context", context, 2, 10_000)
-        check_range("foresee", foresee, 1, 10_000)
-        check_range("dropout", dropout, 0, 0.99)
-        check_range("rise_updates", rise_updates, 0)
-        check_range("weight_decay", weight_decay, 0, 1)
-        for name, value in {
-            "learning_rate": learning_rate,
-            "encoder_learning_rate": encoder_learning_rate,
-            "optimal_learning_rate": optimal_learning_rate,
-        }.items():
-            check_range(name, value, 0, 1)
-        check_range("preference_weight", preference_weight, 0)
-        check_range("norm_weight", norm_weight, 0)
-        check_range("margin", margin, 0)
-        check_range("batch_size", batch_size, 2)
         if batch_size % 2:
             raise TrimtabError(
                 f"algorithm.batch_size={batch_size}: preferences are between two stretches; give "

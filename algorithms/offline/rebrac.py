@@ -29,12 +29,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.initial import near_zero_outputs_
+from trimtab.settings import NonNegative, Share
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -62,9 +63,9 @@ class ReBRAC(TD3):
         self,
         setup: Setup,
         *,
-        actor_penalty: float = 0.01,
-        critic_penalty: float = 0.01,
-        least_decay: float = 0.0,
+        actor_penalty: NonNegative = 0.01,
+        critic_penalty: NonNegative = 0.01,
+        least_decay: Share = 0.0,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = True,
         learning_rate: float = 1e-3,
@@ -72,9 +73,6 @@ class ReBRAC(TD3):
         warmup_steps: int = 0,
         **td3: Any,
     ) -> None:
-        check_range("actor_penalty", actor_penalty, 0)
-        check_range("critic_penalty", critic_penalty, 0)
-        check_range("least_decay", least_decay, 0, 1)
         self.layer_norm = layer_norm
         super().__init__(
             setup, hidden=hidden, learning_rate=learning_rate, warmup_steps=warmup_steps, **td3

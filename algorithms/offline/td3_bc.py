@@ -19,8 +19,9 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.settings import NonNegative
 from trimtab.types import Batch
 
 
@@ -37,8 +38,7 @@ class TD3BC(TD3):
     statistics_of_transitions = True  # as the authors' loader has them: observations of transitions
     revision = 2  # 1 counted the last observation of each episode in the statistics, too
 
-    def __init__(self, setup: Setup, *, alpha: float = 2.5, **td3: Any) -> None:
-        check_range("alpha", alpha, 0)
+    def __init__(self, setup: Setup, *, alpha: NonNegative = 2.5, **td3: Any) -> None:
         super().__init__(setup, **td3)
         assert setup.statistics is not None
         self.alpha = alpha

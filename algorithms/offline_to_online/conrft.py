@@ -33,11 +33,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.conservative import conservative_gap
 from trimtab.algorithms.common.one_step import same_noise_loss, student_of
@@ -48,6 +49,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -87,40 +89,27 @@ class ConRFT(Algorithm):
         *,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: int = 2,
+        critics: Count = 2,
         student_hidden: Sequence[int] = (256, 256, 256),
-        distillation_share: float = 0.25,
-        candidates: int = 10,
-        conservative_share: float = 0.125,
-        conservative_weight: float = 0.1,
-        offline_imitation: float = 1.0,
-        offline_value: float = 0.1,
-        online_imitation: float = 0.1,
-        online_value: float = 1.0,
-        actor_every: int = 2,
+        distillation_share: Share = 0.25,
+        candidates: Count = 10,
+        conservative_share: Annotated[float, Bounds(above=0, most=1)] = 0.125,
+        conservative_weight: NonNegative = 0.1,
+        offline_imitation: NonNegative = 1.0,
+        offline_value: NonNegative = 0.1,
+        online_imitation: NonNegative = 0.1,
+        online_value: NonNegative = 1.0,
+        actor_every: Count = 2,
         learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        warmup_steps: int = 1_000,
-        updates_per_decision: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        warmup_steps: Natural = 1_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("critics", critics),
-                            ("candidates", candidates), ("actor_every", actor_every)):  # fmt: skip
-            check_range(name, value, 1)
-        for name, share in (("tau", tau), ("distillation_share", distillation_share),
-                            ("conservative_share", conservative_share)):  # fmt: skip
-            check_range(name, share, 0, 1)
-        check_range("conservative_share", conservative_share, 1e-9)
-        check_range("conservative_weight", conservative_weight, 0)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.offline, self.online = (
             (offline_imitation, offline_value),
             (online_imitation, online_value),
         )
-        for stage, weights in (("offline", self.offline), ("online", self.online)):
-            for term, weight in zip(("imitation", "value"), weights, strict=True):
-                check_range(f"{stage}_{term}", weight, 0)
         self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau
         self.updates_per_decision, self.actor_every = updates_per_decision, actor_every
         self.candidates, self.conservative_weight = candidates, conservative_weight

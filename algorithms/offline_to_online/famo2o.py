@@ -25,17 +25,18 @@ our IQL (there: for ant mazes not).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.weighting import advantage_weight
 from trimtab.algorithms.off_policy.sac import Temperature
 from trimtab.algorithms.offline.iql import IQL
 from trimtab.policies.kinds.balanced_gaussian import BalancedGaussianPolicy
+from trimtab.settings import Bounds, NonNegative
 from trimtab.types import Batch, Metrics, PolicySpec
 
 
@@ -63,16 +64,13 @@ class FamO2O(IQL):
         self,
         setup: Setup,
         *,
-        least_balance: float = 1.0,
-        most_balance: float = 5.0,
-        initial_temperature: float = 1.0,
+        least_balance: NonNegative = 1.0,
+        most_balance: Annotated[float, Bounds(least_of="least_balance")] = 5.0,
+        initial_temperature: Annotated[float, Bounds(least=1e-9)] = 1.0,
         target_entropy: float = -0.5,
         learning_rate: float = 3e-4,
         **iql: Any,
     ) -> None:
-        check_range("least_balance", least_balance, 0)
-        check_range("most_balance", most_balance, least_balance, by="least_balance")
-        check_range("initial_temperature", initial_temperature, 1e-9)
         self.balances = (least_balance, most_balance)
         super().__init__(setup, learning_rate=learning_rate, **iql)
         self.target_entropy = target_entropy

@@ -27,18 +27,19 @@ episode's end has cut is continued by the policy as it was when the chunk was dr
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.rollouts import valued
 from trimtab.algorithms.on_policy.ppo import Samples
 from trimtab.algorithms.on_policy.trpo import TRPO
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Count, NonNegative
 from trimtab.types import Batch, Metrics, Rollout
 
 
@@ -64,23 +65,19 @@ class HNPG(TRPO):
         self,
         setup: Setup,
         *,
-        data_weight: float = 1.0,
-        memory: int = 50_000,
-        value_samples: int = 10,
-        critic_updates: int = 30,
+        data_weight: NonNegative = 1.0,
+        memory: Annotated[int, Bounds(least_of="batch_size")] = 50_000,
+        value_samples: Count = 10,
+        critic_updates: Count = 30,
         learning_rate: float = 3e-4,
         hidden: Sequence[int] = (64, 64),
         **trpo: Any,
     ) -> None:
-        check_range("data_weight", data_weight, 0)
-        check_range("value_samples", value_samples, 1)
-        check_range("critic_updates", critic_updates, 1)
         # Data and rollouts share a critic: rewards and observations keep one scale.
         super().__init__(
             setup, hidden=hidden, learning_rate=learning_rate, normalize_observations=False,
             normalize_rewards=False, **trpo,
         )  # fmt: skip
-        check_range("memory", memory, self.batch_size, by="batch_size")
         assert setup.statistics is not None
         self.actor.normalizer.standardize(setup.statistics)
         self.data_weight, self.critic_updates = data_weight, critic_updates

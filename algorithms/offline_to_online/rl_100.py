@@ -38,12 +38,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.chain_ppo import Decisions, Judged, clipped_surrogate
 from trimtab.algorithms.common.denoising import Denoising, DenoisingNetwork
@@ -56,6 +56,7 @@ from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.settings import Bounds, Count, Positive, Share
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
@@ -93,26 +94,18 @@ class RL100(ModelledPPO):
         *,
         one_step: bool = True,
         student_hidden: Sequence[int] = (256, 256, 256),
-        clone_share: float = 0.5,
-        value_share: float = 0.5,
-        expectile: float = 0.7,
-        tau: float = 0.005,
-        floor: float = 0.05,
+        clone_share: Share = 0.5,
+        value_share: Share = 0.5,
+        expectile: Share = 0.7,
+        tau: Share = 0.005,
+        floor: Annotated[float, Bounds(least=1e-6)] = 0.05,
         offline_learning_rate: float = 1e-5,
-        offline_clip: float = 0.25,
-        clip_decay_updates: int = 8_000,
-        gate_every: int = 50,
-        gate_decisions: int = 20,
+        offline_clip: Positive = 0.25,
+        clip_decay_updates: Count = 8_000,
+        gate_every: Count = 50,
+        gate_decisions: Count = 20,
         **ppo: Any,
     ) -> None:
-        for name, share in (("clone_share", clone_share), ("value_share", value_share),
-                            ("tau", tau), ("expectile", expectile)):  # fmt: skip
-            check_range(name, share, 0, 1)
-        check_range("floor", floor, 1e-6)
-        check_range("offline_clip", offline_clip, 1e-12)
-        check_range("gate_every", gate_every, 1)
-        check_range("gate_decisions", gate_decisions, 1)
-        check_range("clip_decay_updates", clip_decay_updates, 1)
         self.shares = (0.0 if setup.base is not None else clone_share, value_share)
         self.expectile, self.tau = expectile, tau
         self.offline_clip, self.clip_decay_updates = offline_clip, clip_decay_updates

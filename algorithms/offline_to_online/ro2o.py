@@ -26,15 +26,16 @@ least online, as their notes say (their script lets it fall once more).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.edac import EDAC
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
+from trimtab.settings import Bounds, Count, NonNegative
 from trimtab.types import Batch, Metrics, Obs
 
 _LOWER = 0.2
@@ -56,10 +57,8 @@ class RO2O(EDAC):
         uncertainty: u at first.
         least_uncertainty: u at last, and online.
         decay_updates: offline updates until then.
+        critics: as in EDAC, and two at least, as their deviation is asked for.
         edac: further settings of EDAC, without its diversity.
-
-    Raises:
-        TrimtabError: if there are fewer than two critics, or a setting is out of its range.
     """
 
     without = EDAC.without | {"diversity"}
@@ -70,30 +69,20 @@ class RO2O(EDAC):
         self,
         setup: Setup,
         *,
-        policy_smoothness: float = 1.0,
-        value_smoothness: float = 1e-4,
-        caution: float = 0.1,
-        policy_radius: float = 0.01,
-        value_radius: float = 0.01,
-        caution_radius: float = 0.01,
-        samples: int = 20,
-        uncertainty: float = 1.0,
-        least_uncertainty: float = 0.1,
-        decay_updates: int = 1_800_000,
+        policy_smoothness: NonNegative = 1.0,
+        value_smoothness: NonNegative = 1e-4,
+        caution: NonNegative = 0.1,
+        policy_radius: NonNegative = 0.01,
+        value_radius: NonNegative = 0.01,
+        caution_radius: NonNegative = 0.01,
+        samples: Count = 20,
+        uncertainty: NonNegative = 1.0,
+        least_uncertainty: Annotated[float, Bounds(least=0, most_of="uncertainty")] = 0.1,
+        decay_updates: Count = 1_800_000,
+        critics: Annotated[int, Bounds(least=2)] = 10,
         **edac: Any,
     ) -> None:
-        for name, value in (
-            ("policy_smoothness", policy_smoothness), ("value_smoothness", value_smoothness),
-            ("caution", caution), ("policy_radius", policy_radius),
-            ("value_radius", value_radius), ("caution_radius", caution_radius),
-        ):  # fmt: skip
-            check_range(name, value, 0)
-        check_range("samples", samples, 1)
-        check_range("uncertainty", uncertainty, 0)
-        check_range("least_uncertainty", least_uncertainty, 0, uncertainty, by="uncertainty")
-        check_range("decay_updates", decay_updates, 1)
-        check_range("critics", edac.get("critics", 2), 2)  # their deviation is asked for
-        super().__init__(setup, diversity=0.0, **edac)
+        super().__init__(setup, diversity=0.0, critics=critics, **edac)
         assert setup.statistics is not None
         self.actor.normalizer.standardize(setup.statistics)
         self.policy_smoothness, self.policy_radius = policy_smoothness, policy_radius

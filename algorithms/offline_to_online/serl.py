@@ -32,12 +32,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.errors import TrimtabError
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import NonNegative
 from trimtab.types import Batch, Metrics
 
 
@@ -66,10 +67,9 @@ class SERL(SAC):
         *,
         success_reward: float = 1.0,
         classifier_hidden: Sequence[int] = (256,),
-        classifier_learning_rate: float = 1e-4,
+        classifier_learning_rate: NonNegative = 1e-4,
         **sac: Any,
     ) -> None:
-        check_range("classifier_learning_rate", classifier_learning_rate, 0)
         super().__init__(setup, **sac)
         assert setup.statistics is not None
         self.actor.normalizer.standardize(setup.statistics)

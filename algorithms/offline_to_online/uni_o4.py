@@ -43,12 +43,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.chain_ppo import Decisions, Judged, clipped_surrogate
 from trimtab.algorithms.common.modelled import ModelledPPO
@@ -56,6 +56,7 @@ from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.bounded_gaussian import BoundedGaussianPolicy, MemberGaussians, density
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
@@ -96,35 +97,24 @@ class UniO4(ModelledPPO):
         self,
         setup: Setup,
         *,
-        members: int = 4,
-        disagreement: float = 0.1,
-        clone_share: float = 0.2,
-        value_share: float = 0.75,
-        expectile: float = 0.7,
-        tau: float = 0.005,
+        members: Count = 4,
+        disagreement: NonNegative = 0.1,
+        clone_share: Share = 0.2,
+        value_share: Share = 0.75,
+        expectile: Share = 0.7,
+        tau: Share = 0.005,
         clone_learning_rate: float = 1e-4,
         offline_learning_rate: float = 1e-4,
-        offline_clip: float = 0.25,
-        gate_every: int = 100,
-        gate_decisions: int = 1000,
-        entropy_weight: float = 0.01,
-        minibatch_size: int = 128,
-        decay_steps: int | None = None,
+        offline_clip: Positive = 0.25,
+        gate_every: Count = 100,
+        gate_decisions: Count = 1000,
+        entropy_weight: NonNegative = 0.01,
+        minibatch_size: Annotated[int, Bounds(least=2)] = 128,
+        decay_steps: Natural | None = None,
         hidden: Sequence[int] = (256, 256, 256),
         batch_size: int = 512,
         **ppo: Any,
     ) -> None:
-        for name, share in (("clone_share", clone_share), ("value_share", value_share),
-                            ("tau", tau), ("expectile", expectile)):  # fmt: skip
-            check_range(name, share, 0, 1)
-        check_range("members", members, 1)
-        check_range("disagreement", disagreement, 0)
-        check_range("offline_clip", offline_clip, 1e-12)
-        check_range("gate_every", gate_every, 1)
-        check_range("gate_decisions", gate_decisions, 1)
-        check_range("entropy_weight", entropy_weight, 0)
-        check_range("minibatch_size", minibatch_size, 2)
-        check_range("decay_steps", decay_steps or 0, 0)
         assert setup.statistics is not None
         self.shares, self.disagreement = (clone_share, value_share), disagreement
         self.expectile, self.tau, self.offline_clip = expectile, tau, offline_clip

@@ -24,8 +24,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
+from trimtab.settings import Share
 
 
 class DropoutPPO(PPO):
@@ -41,8 +42,7 @@ class DropoutPPO(PPO):
     # 2: as PPO; phi is the correlation with the other samples; it was the distance to their mean.
     revision: ClassVar[int] = 2
 
-    def __init__(self, setup: Setup, *, dropout: float = 0.2, **ppo: Any) -> None:
-        check_range("dropout", dropout, 0, 1)
+    def __init__(self, setup: Setup, *, dropout: Share = 0.2, **ppo: Any) -> None:
         super().__init__(setup, **ppo)
         self.dropout = dropout
 

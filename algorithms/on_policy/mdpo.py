@@ -21,11 +21,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
+from trimtab.settings import Count
 from trimtab.types import Metrics
 
 
@@ -46,8 +47,7 @@ class MDPO(PPO):
     revision: ClassVar[int] = 2
     unsaved = frozenset({"old_log_std"})  # each rollout sets it
 
-    def __init__(self, setup: Setup, *, policy_steps: int = 10, **ppo: Any) -> None:
-        check_range("policy_steps", policy_steps, 1)
+    def __init__(self, setup: Setup, *, policy_steps: Count = 10, **ppo: Any) -> None:
         super().__init__(setup, **ppo)
         self.policy_steps = policy_steps
         self.policy_optimizer = Adam(

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import valued
@@ -35,6 +35,7 @@ from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
+from trimtab.settings import Bounds, Count, NonNegative, Positive, Share
 from trimtab.types import Metrics, Obs, Rollout
 
 
@@ -103,27 +104,17 @@ class PPO(Algorithm):
         normalize_observations: bool = True,
         normalize_rewards: bool = True,
         learning_rate: float = 3e-4,
-        decay_steps: int | None = None,
-        rollout_steps: int = 256,
-        batch_size: int = 64,
-        epochs: int = 10,
-        gae_decay: float = 0.95,
-        clip: float = 0.2,
-        value_clip: float | None = None,
-        value_weight: float = 0.5,
-        entropy_weight: float = 0.0,
-        max_gradient_norm: float = 0.5,
+        decay_steps: Count | None = None,
+        rollout_steps: Count = 256,
+        batch_size: Annotated[int, Bounds(least=2)] = 64,
+        epochs: Count = 10,
+        gae_decay: Share = 0.95,
+        clip: Positive = 0.2,
+        value_clip: Positive | None = None,
+        value_weight: NonNegative = 0.5,
+        entropy_weight: NonNegative = 0.0,
+        max_gradient_norm: Positive = 0.5,
     ) -> None:
-        check_range("rollout_steps", rollout_steps, 1)
-        check_range("batch_size", batch_size, 2)
-        check_range("epochs", epochs, 1)
-        check_range("gae_decay", gae_decay, 0, 1)
-        check_range("clip", clip, 1e-12)
-        check_range("value_weight", value_weight, 0)
-        check_range("entropy_weight", entropy_weight, 0)
-        check_range("value_clip", 1 if value_clip is None else value_clip, 1e-12)
-        check_range("decay_steps", 1 if decay_steps is None else decay_steps, 1)
-        check_range("max_gradient_norm", max_gradient_norm, 1e-12)
         self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
         self.learning_rate, self.decay_steps = learning_rate, decay_steps
         self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon

@@ -35,12 +35,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.oracles import (
     RULES,
@@ -56,6 +56,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
 from trimtab.policies.features import features, observations
 from trimtab.policies.normalizer import RunningNormalizer
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
 from trimtab.types import Metrics, Obs, Rollout
 
 
@@ -94,30 +95,22 @@ class RPI(PPO):
         setup: Setup,
         *,
         selection: str = "raps",
-        doubt: float = 0.5,
-        rollin_share: float = 0.5,
-        rollin_decisions: int = 1_000,
-        pretraining_updates: int = 8,
-        members: int = 5,
+        doubt: NonNegative = 0.5,
+        rollin_share: Share = 0.5,
+        rollin_decisions: Count = 1_000,
+        pretraining_updates: Natural = 8,
+        members: Annotated[int, Bounds(least=2)] = 5,
         value_hidden: Sequence[int] = (256, 256),
         value_rate: float = 1e-3,
-        value_steps: int = 64,
-        value_batch_size: int = 128,
-        value_rows: int = 19_200,
+        value_steps: Count = 64,
+        value_batch_size: Count = 128,
+        value_rows: Count = 19_200,
         hidden: Sequence[int] = (128, 128),
         gae_decay: float = 0.9,
         **ppo: Any,
     ) -> None:
         if selection not in RULES:
             raise TrimtabError(f"algorithm.selection={selection}: there are {', '.join(RULES)}")
-        check_range("doubt", doubt, 0)
-        check_range("rollin_share", rollin_share, 0, 1)
-        check_range("rollin_decisions", rollin_decisions, 1)
-        check_range("pretraining_updates", pretraining_updates, 0)
-        check_range("members", members, 2)
-        check_range("value_steps", value_steps, 1)
-        check_range("value_batch_size", value_batch_size, 1)
-        check_range("value_rows", value_rows, 1)
         if not setup.oracles:
             raise TrimtabError("rpi imitates others: add oracles=[<a run or a bundle>,…]")
         self.rule, self.doubt = RULES[selection], doubt

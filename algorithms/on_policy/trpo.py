@@ -13,15 +13,16 @@ Everything else (advantages, normalisation, rollouts) is PPO's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
+from trimtab.settings import Bounds, Count, NonNegative, Positive
 from trimtab.types import Metrics
 
 
@@ -45,18 +46,13 @@ class TRPO(PPO):
         self,
         setup: Setup,
         *,
-        delta: float = 0.01,
-        damping: float = 0.1,
-        conjugate_steps: int = 15,
-        line_search_steps: int = 10,
-        line_search_decay: float = 0.8,
+        delta: Positive = 0.01,
+        damping: NonNegative = 0.1,
+        conjugate_steps: Count = 15,
+        line_search_steps: Count = 10,
+        line_search_decay: Annotated[float, Bounds(least=1e-3, most=1)] = 0.8,
         **ppo: Any,
     ) -> None:
-        check_range("delta", delta, 1e-12)
-        check_range("damping", damping, 0)
-        check_range("conjugate_steps", conjugate_steps, 1)
-        check_range("line_search_steps", line_search_steps, 1)
-        check_range("line_search_decay", line_search_decay, 1e-3, 1)
         super().__init__(setup, **ppo)
         self.optimizer.max_gradient_norm = None
         self.delta, self.damping = delta, damping

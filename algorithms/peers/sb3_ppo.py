@@ -14,17 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.peers.sb3 import Peer, copy_layers, library, linear_layers, prepared
 from trimtab.policies.features import features
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import activation_named
+from trimtab.settings import Bounds, Count, Positive, Share
 from trimtab.types import Metrics, Obs, Rollout
 
 if TYPE_CHECKING:
@@ -62,23 +63,16 @@ class SB3PPO(Peer):
         activation: str = "tanh",
         initial_log_std: float = 0.0,
         learning_rate: float = 3e-4,
-        rollout_steps: int = 2048,
-        batch_size: int = 64,
-        epochs: int = 10,
-        gae_decay: float = 0.95,
-        clip: float = 0.2,
-        value_clip: float | None = None,
+        rollout_steps: Count = 2048,
+        batch_size: Annotated[int, Bounds(least=2)] = 64,
+        epochs: Count = 10,
+        gae_decay: Share = 0.95,
+        clip: Positive = 0.2,
+        value_clip: Positive | None = None,
         value_weight: float = 0.5,
         entropy_weight: float = 0.0,
-        max_gradient_norm: float = 0.5,
+        max_gradient_norm: Positive = 0.5,
     ) -> None:
-        check_range("rollout_steps", rollout_steps, 1)
-        check_range("batch_size", batch_size, 2)
-        check_range("epochs", epochs, 1)
-        check_range("gae_decay", gae_decay, 0, 1)
-        check_range("clip", clip, 1e-12)
-        check_range("value_clip", 1e-12 if value_clip is None else value_clip, 1e-12)
-        check_range("max_gradient_norm", max_gradient_norm, 1e-12)
         self.rollout_steps, self.batch_size = rollout_steps, batch_size
         model: stable_baselines3.PPO = library().PPO(
             "MlpPolicy",

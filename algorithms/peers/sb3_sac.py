@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.peers.sb3 import ReplayingPeer, copy_layers, library, linear_layers
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
+from trimtab.settings import Count, Natural, NonNegative, Positive, Share
 from trimtab.types import Metrics
 
 if TYPE_CHECKING:
@@ -50,18 +51,13 @@ class SB3SAC(ReplayingPeer):
         *,
         hidden: Sequence[int] = (256, 256),
         learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        initial_temperature: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        initial_temperature: Positive = 1.0,
         target_entropy: float | None = None,
-        warmup_steps: int = 100,
-        updates_per_decision: float = 1.0,
+        warmup_steps: Natural = 100,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("initial_temperature", initial_temperature, 1e-12)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.batch_size, self.warmup_steps = batch_size, warmup_steps
         self.updates_per_decision = updates_per_decision
         spec = setup.spec

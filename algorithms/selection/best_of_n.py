@@ -33,13 +33,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import continued
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.best_of import BestOfPolicy
+from trimtab.settings import Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -68,25 +69,18 @@ class BestOfN(Algorithm):
         self,
         setup: Setup,
         *,
-        candidates: int = 32,
-        target_candidates: int = 4,
+        candidates: Count = 32,
+        target_candidates: Count = 4,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: int = 2,
+        critics: Count = 2,
         pessimistic: bool = False,
         learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        warmup_steps: int = 4_000,
-        updates_per_decision: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        warmup_steps: Natural = 4_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("candidates", candidates, 1)
-        check_range("target_candidates", target_candidates, 1)
-        check_range("critics", critics, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.batch_size, self.tau = batch_size, tau
         self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision
         self.target_candidates = target_candidates

@@ -28,11 +28,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
@@ -40,6 +41,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -69,29 +71,20 @@ class IDQL(Algorithm):
         self,
         setup: Setup,
         *,
-        expectile: float = 0.7,
-        exploration_expectile: float = 0.7,
-        candidates: int = 32,
+        expectile: Share = 0.7,
+        exploration_expectile: Annotated[float, Bounds(least=0.5, most=1)] = 0.7,
+        candidates: Count = 32,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
-        critics: int = 2,
+        critics: Count = 2,
         learning_rate: float = 3e-4,
         policy_learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        ema_decay: float = 0.999,
-        warmup_steps: int = 5_000,
-        updates_per_decision: float = 1.0,
+        batch_size: Count = 256,
+        tau: Share = 0.005,
+        ema_decay: Share = 0.999,
+        warmup_steps: Natural = 5_000,
+        updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        check_range("expectile", expectile, 0, 1)
-        check_range("exploration_expectile", exploration_expectile, 0.5, 1)
-        check_range("candidates", candidates, 1)
-        check_range("critics", critics, 1)
-        check_range("batch_size", batch_size, 1)
-        check_range("tau", tau, 0, 1)
-        check_range("ema_decay", ema_decay, 0, 1)
-        check_range("warmup_steps", warmup_steps, 0)
-        check_range("updates_per_decision", updates_per_decision, 0)
         self.expectile, self.exploration_expectile = expectile, exploration_expectile
         self.batch_size, self.tau, self.ema_decay = batch_size, tau, ema_decay
         self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision

@@ -30,8 +30,8 @@ Deviations from the authors' code:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
@@ -46,18 +46,10 @@ class QChunking(BestOfN):
 
     Args:
         setup: needs ``base``, or ``policy`` with ``dataset``.
-        candidates: chunks N among which the critic chooses when acting.
-        target_candidates: chunks M among which it chooses in the target.
-        hidden: widths of the hidden layers of the critics.
-        layer_norm: normalise after each hidden layer of the critics.
-        critics: number of Q functions.
-        pessimistic: whether a chunk is worth the least of the Q functions; else their mean.
-        learning_rate: Adam's, for critics and policy.
-        batch_size: decisions in one update.
-        tau: Polyak rate of the target critics.
+        target_candidates: chunks M among which the critic chooses in the target.
         warmup_steps: environment steps before learning online, of the clone itself if no offline
             updates came before.
-        updates_per_decision: updates for each executed action chunk.
+        best_of_n: further settings of best of N.
     """
 
     uses: ClassVar[frozenset[str]] = frozenset({"start"})
@@ -69,32 +61,14 @@ class QChunking(BestOfN):
         self,
         setup: Setup,
         *,
-        candidates: int = 32,
         target_candidates: int = 8,
-        hidden: Sequence[int] = (256, 256),
-        layer_norm: bool = True,
-        critics: int = 2,
-        pessimistic: bool = False,
-        learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
         warmup_steps: int = 5_000,
-        updates_per_decision: float = 1.0,
+        **best_of_n: Any,
     ) -> None:
         super().__init__(
-            setup,
-            candidates=candidates,
-            target_candidates=target_candidates,
-            hidden=hidden,
-            layer_norm=layer_norm,
-            critics=critics,
-            pessimistic=pessimistic,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            tau=tau,
-            warmup_steps=warmup_steps,
-            updates_per_decision=updates_per_decision,
+            setup, target_candidates=target_candidates, warmup_steps=warmup_steps, **best_of_n
         )
+        learning_rate = self.critic_optimizer.learning_rate
         self.clone_optimizer = Adam(self.policy.base.parameters(), learning_rate)
 
     def proposer(self, setup: Setup) -> Policy:

@@ -29,17 +29,18 @@ Deviations from the public code, each a known defect or a choice of this suite:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful, check_range
+from trimtab.algorithms.base import Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.observations import count, first_leaf
-from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Share
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -48,73 +49,23 @@ class DSRLNA(DSRLSAC):
 
     Args:
         setup: needs ``base``.
-        magnitude: half width b of the box of latents.
         uniform_share: share of the distillation latents drawn uniformly from the box.
-        hidden: as in SAC.
-        layer_norm: as in SAC.
-        learning_rate: as in SAC.
-        batch_size: as in SAC.
-        tau: as in SAC.
-        initial_temperature: as in SAC.
-        target_entropy: as in SAC; 0 in the published settings.
-        backup_entropy: as in SAC; off, because entropy pays for staying alive.
-        warmup_steps: environment steps of the base itself before learning.
-        updates_per_decision: as in SAC.
-        log_std_min: as in SAC.
-        reward_offset: as in DSRL-SAC.
-        noise_chunk: as in DSRL-SAC.
+        dsrl_sac: settings of DSRL-SAC.
     """
 
     # 2: rows with uniform latents in the distillation are drawn at random; chunks that were cut
     # short go on, gathered or recorded, as the learner would act now.
     revision = 2
 
-    def __init__(
-        self,
-        setup: Setup,
-        *,
-        magnitude: float = 1.5,
-        uniform_share: float = 0.5,
-        hidden: Sequence[int] = (256, 256),
-        layer_norm: bool = True,
-        learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
-        initial_temperature: float = 0.1,
-        target_entropy: float | None = 0.0,
-        backup_entropy: bool = False,
-        warmup_steps: int = 4_000,
-        updates_per_decision: float = 2.0,
-        log_std_min: float = -5.0,
-        reward_offset: float = 0.0,
-        noise_chunk: str = "each",
-    ) -> None:
-        super().__init__(
-            setup,
-            magnitude=magnitude,
-            hidden=hidden,
-            layer_norm=layer_norm,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            tau=tau,
-            initial_temperature=initial_temperature,
-            target_entropy=target_entropy,
-            backup_entropy=backup_entropy,
-            warmup_steps=warmup_steps,
-            updates_per_decision=updates_per_decision,
-            log_std_min=log_std_min,
-            reward_offset=reward_offset,
-            noise_chunk=noise_chunk,
-        )
-        check_range("uniform_share", uniform_share, 0, 1)
+    def __init__(self, setup: Setup, *, uniform_share: Share = 0.5, **dsrl_sac: Any) -> None:
+        super().__init__(setup, **dsrl_sac)
         self.uniform_share = uniform_share
         # The inherited critic becomes Q_W; Q_A is a family of its own, over executed chunks.
         base = self.steered.base
         size = self.act_steps * base.spec.action_dim
-        self.action_critic = EnsembleCritic(
-            base.spec.obs_dim, size, hidden=hidden, layer_norm=layer_norm
-        ).to(setup.device)
+        self.action_critic = self.critic.for_inputs(base.spec.obs_dim, size).to(setup.device)
         self.target = copy.deepcopy(self.action_critic).requires_grad_(False)
+        learning_rate = self.critic_optimizer.learning_rate
         self.action_optimizer = Adam(self.action_critic.parameters(), learning_rate)
 
     @property

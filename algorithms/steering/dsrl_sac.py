@@ -34,18 +34,20 @@ Deviations from the public code, each a known defect or a choice of this suite:
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.noise_chunk import with_noise_chunk
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.settings import Bounds
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -55,49 +57,44 @@ class DSRLSAC(SAC):
     Args:
         setup: needs ``base``.
         magnitude: half width b of the box of latents.
-        hidden: as in SAC.
         layer_norm: as in SAC.
-        learning_rate: as in SAC.
-        batch_size: as in SAC.
-        tau: as in SAC.
         initial_temperature: as in SAC.
         target_entropy: as in SAC; 0 in the published settings.
         backup_entropy: as in SAC; off, because entropy pays for staying alive.
         warmup_steps: environment steps of the base itself before learning.
         updates_per_decision: as in SAC.
-        log_std_min: as in SAC.
         reward_offset: what is taken from the reward of every executed environment step, a chunk's
             k steps losing k times as much. Its sign is that of the official code's setting of this
             name: 1, as published for robomimic's tasks, makes a reward of 0 into -1. It makes every
             step before the success cost something, which ``backup_entropy`` needs.
         noise_chunk: ``each`` action of a chunk has a latent of its own, or one is ``repeated``.
+        sac: further settings of SAC, without those of RLPD's critics.
     """
 
     uses = frozenset({"base"})
     neutral = MappingProxyType({"noise_chunk": "each"})
 
+    without = frozenset(
+        {"actor_layer_norm", "critics", "target_critics", "pessimistic_actor", "actor_every"}
+        | {"entropy_per_dimension"}
+    )
+
     def __init__(
         self,
         setup: Setup,
         *,
-        magnitude: float = 1.5,
-        hidden: Sequence[int] = (256, 256),
+        magnitude: Annotated[float, Bounds(least=1e-3)] = 1.5,
         layer_norm: bool = True,
-        learning_rate: float = 3e-4,
-        batch_size: int = 256,
-        tau: float = 0.005,
         initial_temperature: float = 0.1,
         target_entropy: float | None = 0.0,
         backup_entropy: bool = False,
         warmup_steps: int = 4_000,
         updates_per_decision: float = 2.0,
-        log_std_min: float = -5.0,
-        reward_offset: float = 0.0,
-        noise_chunk: str = "each",
+        reward_offset: Annotated[float, Bounds(least=-1e6, most=1e6)] = 0.0,
+        noise_chunk: Literal["each", "repeated"] = "each",
+        **sac: Any,
     ) -> None:
-        check_range("reward_offset", reward_offset, -1e6, 1e6)
         self.reward_offset = reward_offset
-        check_range("magnitude", magnitude, 1e-3)
         self.magnitude = magnitude
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
         assert setup.base is not None
@@ -105,17 +102,13 @@ class DSRLSAC(SAC):
         setup = replace(setup, base=base)
         super().__init__(
             setup,
-            hidden=hidden,
             layer_norm=layer_norm,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            tau=tau,
             initial_temperature=initial_temperature,
             target_entropy=target_entropy,
             backup_entropy=backup_entropy,
             warmup_steps=warmup_steps,
             updates_per_decision=updates_per_decision,
-            log_std_min=log_std_min,
+            **sac,
         )
         # The actor reads observations in the base's normalised units.
         self.actor.read_observations_as(base.normalizer)

@@ -27,14 +27,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.phases import Budget, Outcome, Phase, Trial, Trials
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
+from trimtab.settings import Bounds, Count
 from trimtab.types import Metrics
 
 
@@ -57,15 +59,11 @@ class GoldenTicket(Algorithm):
         self,
         setup: Setup,
         *,
-        tickets: int = 25,
-        episodes: int = 10,
-        finalists: int = 0,
-        final_episodes: int = 50,
+        tickets: Count = 25,
+        episodes: Count = 10,
+        finalists: Annotated[int, Bounds(least=0, most_of="tickets")] = 0,
+        final_episodes: Count = 50,
     ) -> None:
-        check_range("tickets", tickets, 1)
-        check_range("episodes", episodes, 1)
-        check_range("finalists", finalists, 0, tickets, by="tickets")
-        check_range("final_episodes", final_episodes, 1)
         assert setup.base is not None
         self.episodes, self.final_episodes = episodes, final_episodes
         base = setup.base.to(setup.device)

@@ -30,17 +30,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.noise_chunk import with_noise_chunk
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.settings import Bounds, NonNegative
 from trimtab.types import Metrics, Obs
 
 
@@ -63,13 +64,11 @@ class NoisePPO(PPO):
         self,
         setup: Setup,
         *,
-        magnitude: float = 3.0,
-        prior_weight: float = 0.01,
+        magnitude: Annotated[float, Bounds(least=1e-3)] = 3.0,
+        prior_weight: NonNegative = 0.01,
         noise_chunk: str = "each",
         **keywords: Any,
     ) -> None:
-        check_range("magnitude", magnitude, 1e-3)
-        check_range("prior_weight", prior_weight, 0)
         self.magnitude, self.prior_weight = magnitude, prior_weight
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
         assert setup.base is not None

@@ -24,14 +24,15 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful, check_range
+from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
+from trimtab.settings import Bounds
 from trimtab.types import Metrics, Obs, Rollout
 
 
@@ -67,9 +68,9 @@ class RFS(Algorithm):
         self,
         setup: Setup,
         *,
-        magnitude: float = 1.5,
-        scale: float = 0.1,
-        edit_log_std: float = -1.0,
+        magnitude: Annotated[float, Bounds(least=1e-3)] = 1.5,
+        scale: Annotated[float, Bounds(least=1e-6)] = 0.1,
+        edit_log_std: Annotated[float, Bounds(least=-20, most=2)] = -1.0,
         hidden: Sequence[int] = (256, 256),
         activation: str = "tanh",
         normalize_observations: bool = True,
@@ -84,9 +85,6 @@ class RFS(Algorithm):
         entropy_weight: float = 0.0,
         max_gradient_norm: float = 0.5,
     ) -> None:
-        check_range("magnitude", magnitude, 1e-3)
-        check_range("scale", scale, 1e-6)
-        check_range("edit_log_std", edit_log_std, -20, 2)
         assert setup.base is not None
         base = copy.deepcopy(setup.base).to(setup.device)
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed

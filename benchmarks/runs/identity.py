@@ -27,12 +27,13 @@ from typing import Any
 from trimtab.benchmarks.runs.without_task import has_task
 from trimtab.benchmarks.settings.classes import is_outside, source_of
 from trimtab.benchmarks.settings.config import RunConfig
-from trimtab.benchmarks.settings.constructors import class_of, keywords, keywords_of
+from trimtab.benchmarks.settings.constructors import class_of, keywords
 from trimtab.benchmarks.settings.groups import registered_target
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 from trimtab.policies.base import Policy
+from trimtab.settings import keywords_of
 
 __all__ = [
     "HASH_VERSION",

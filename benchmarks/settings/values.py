@@ -14,12 +14,13 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.generator import Generator
-from trimtab.benchmarks.settings.constructors import check_keywords, class_of, fits, keywords
+from trimtab.benchmarks.settings.constructors import check_keywords, class_of, keywords
 from trimtab.benchmarks.settings.groups import CONSTRUCTED
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.datasets.sources.weighting import SCORES
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
+from trimtab.settings import fits
 
 __all__ = ["MOST_SEED", "as_whole", "check_device", "check_values"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,6 +80,10 @@ class EnsembleCritic(nn.Module):
         super().__init__()
         check_widths(hidden)
         self.members = members
+        self._settings: dict[str, Any] = {
+            "hidden": hidden, "members": members, "layer_norm": layer_norm,
+            "norm_last": norm_last, "dropout": dropout,
+        }  # fmt: skip
         layers: list[nn.Module] = []
         inputs = obs_dim + action_size
         for width in hidden:
@@ -92,6 +97,10 @@ class EnsembleCritic(nn.Module):
             inputs = width
         layers.append(EnsembleLinear(members, inputs, 1))
         self.network = nn.Sequential(*layers)
+
+    def for_inputs(self, obs_dim: int, action_size: int) -> EnsembleCritic:
+        """Return Q functions with the same settings, for other inputs and with fresh weights."""
+        return EnsembleCritic(obs_dim, action_size, **self._settings)
 
     def forward(self, obs: Tensor, action: Tensor, members: Members = None) -> Tensor:
         """Return values ``[E, B]``.

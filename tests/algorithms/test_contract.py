@@ -17,7 +17,7 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.contracts import methods
 from trimtab.benchmarks.contracts.methods import Subject, explores
 from trimtab.benchmarks.core.differences import differences
-from trimtab.benchmarks.settings.constructors import keywords_of
+from trimtab.settings import keywords_of
 from trimtab.types import Batch, Rollout, TrimtabError
 
 FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob("*.yaml"))

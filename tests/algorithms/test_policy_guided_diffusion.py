@@ -21,9 +21,9 @@ from trimtab.algorithms.offline.cal_ql import CalQL
 from trimtab.algorithms.offline.decision_transformer import DecisionTransformer
 from trimtab.algorithms.offline.iql import IQL
 from trimtab.algorithms.offline.td3_bc import TD3BC
-from trimtab.benchmarks.settings.constructors import keywords_of
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.settings import keywords_of
 from trimtab.types import Batch, TrimtabError
 
 SetupOf = Callable[..., Setup]

@@ -17,8 +17,8 @@ from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.constructors import keywords_of
 from trimtab.benchmarks.settings.groups import load_group
+from trimtab.settings import keywords_of
 
 FINGERPRINTS = {
     "robotics/PointMaze-TwoRoutes-v0": "3f0c9a1be2d4",

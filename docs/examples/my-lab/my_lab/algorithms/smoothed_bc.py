@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from trimtab.algorithms.base import Setup, check_range
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.bc import BehaviorCloning
+from trimtab.settings import NonNegative
 from trimtab.types import Batch, Metrics
 
 
@@ -23,9 +24,8 @@ class SmoothedBehaviorCloning(BehaviorCloning):
 
     faithful = False
 
-    def __init__(self, setup: Setup, *, noise: float = 0.02, **keywords: Any) -> None:
+    def __init__(self, setup: Setup, *, noise: NonNegative = 0.02, **keywords: Any) -> None:
         super().__init__(setup, **keywords)
-        check_range("noise", noise, 0)
         self.noise = noise
 
     def update(self, data: Batch) -> Metrics:

@@ -1,0 +1,124 @@
+"""Settings are declared once, in signatures, and checked before an object is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import pytest
+
+from trimtab.errors import TrimtabError
+from trimtab.settings import (
+    Bounds,
+    CheckedSettings,
+    Count,
+    Natural,
+    NonNegative,
+    Positive,
+    Share,
+    keywords_of,
+)
+
+
+class Parent(metaclass=CheckedSettings):
+    section: ClassVar[str] = "algorithm"
+    made: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        *,
+        tau: Share = 0.5,
+        critics: Count = 2,
+        subset: Annotated[int, Bounds(least=1, most_of="critics")] | None = None,
+        wait: Natural = 0,
+        weight: NonNegative = 1.0,
+        scale: Positive = 1.0,
+        dropout: Annotated[float, Bounds(least=0, below=1)] = 0.0,
+        widths: Sequence[Count] = (8, 8),
+        order: Literal["each", "repeated"] = "each",
+        flag: bool = False,
+    ) -> None:
+        type(self).made += 1
+        self.tau = tau
+
+
+class Child(Parent):
+    without = frozenset({"flag"})
+
+    def __init__(self, *, tau: float = 0.9, **keywords: Any) -> None:
+        super().__init__(tau=tau, **keywords)
+
+
+@pytest.mark.parametrize("kind", [Parent, Child])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tau": 0}, {"tau": 1.0}, {"tau": np.float64(0.25)}, {"critics": np.int64(3)},
+        {"critics": 3, "subset": 3}, {"subset": None}, {"wait": 0}, {"weight": math.inf},
+        {"scale": 1e-30}, {"dropout": 0.999}, {"widths": [1]}, {"widths": ()},
+        {"order": "repeated"},
+    ],
+)  # fmt: skip
+def test_what_is_within_its_bounds_is_taken(kind: type[Parent], settings: dict[str, Any]) -> None:
+    assert isinstance(kind(**settings), kind)
+
+
+@pytest.mark.parametrize("kind", [Parent, Child])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tau": 1.5}, "algorithm.tau=1.5: must be from 0 to 1"),
+        ({"tau": math.nan}, "algorithm.tau=nan: must be from 0 to 1"),
+        ({"tau": "a"}, "algorithm.tau=a: must be of type float"),
+        ({"critics": 0}, "algorithm.critics=0: must be at least 1"),
+        ({"critics": 1.5}, "algorithm.critics=1.5: must be of type int"),
+        ({"critics": True}, "algorithm.critics=True: must be of type int"),
+        ({"subset": 3}, r"subset=3: must be from 1 to 2 \(algorithm.critics is a limit\)"),
+        ({"subset": 4, "critics": 3}, "algorithm.subset=4: must be from 1 to 3"),
+        ({"wait": -1}, "algorithm.wait=-1: must be at least 0"),
+        ({"weight": -0.1}, "algorithm.weight=-0.1: must be at least 0"),
+        ({"scale": 0}, "algorithm.scale=0: must be above 0"),
+        ({"dropout": 1.0}, "algorithm.dropout=1.0: must be at least 0 and below 1"),
+        ({"widths": [8, 0]}, r"algorithm.widths=\[8, 0\]: must be at least 1"),
+        ({"widths": 8}, "algorithm.widths=8: must be of type Sequence"),
+        ({"order": "none"}, "algorithm.order=none: must be each or repeated"),
+    ],
+)
+def test_what_is_not_is_refused_before_anything_is_made(
+    kind: type[Parent], settings: dict[str, Any], message: str
+) -> None:
+    made = kind.made
+    with pytest.raises(TrimtabError, match=message):
+        kind(**settings)
+    assert kind.made == made
+
+
+def test_a_child_has_the_settings_of_its_parent_but_for_those_without_effect() -> None:
+    assert keywords_of(Child).keys() == keywords_of(Parent).keys() - {"flag"}
+    assert (keywords_of(Child)["tau"].default, keywords_of(Parent)["tau"].default) == (0.9, 0.5)
+    assert keywords_of(Child)["critics"].annotation is int
+    with pytest.raises(TrimtabError, match=r"algorithm.flag: has no effect on Child; leave it out"):
+        Child(flag=True)
+
+
+def test_a_limit_that_is_given_is_held_against_a_default() -> None:
+    class Kept(metaclass=CheckedSettings):
+        section = "algorithm"
+
+        def __init__(
+            self, *, kept: Annotated[int, Bounds(most_of="candidates")] = 4, candidates: Count = 8
+        ) -> None: ...
+
+    Kept(candidates=4)
+    with pytest.raises(TrimtabError, match=r"kept=4: must be at most 3 .algorithm.candidates is"):
+        Kept(candidates=3)
+
+
+def test_annotations_of_a_user_that_cannot_be_resolved_are_not_checked() -> None:
+    class Own(Parent):
+        def __init__(self, *, size: Unknown = 3) -> None:  # type: ignore[name-defined]  # noqa: F821
+            super().__init__()
+
+    assert isinstance(Own(size="any"), Parent)
