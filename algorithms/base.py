@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -83,6 +83,34 @@ class Setup:
         return policy
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a method needs of a run, and what it looks at in a dataset.
+
+    Attributes:
+        parts: which of ``policy``, ``dataset``, ``base`` and ``oracles`` it needs; the harness says
+            in one line which is missing. ``start`` stands for a base, or for a policy with a
+            dataset, whichever is given: ``Setup.start`` then returns what the method learns on
+            from.
+        options: what it can do without, and uses where a run gives it: names of ``parts``, or
+            ``expert``.
+        base_kind: the one kind of policy that it can start from; empty: any kind.
+        next_observations: whether it looks at next observations. A method that does not is also
+            given the steps of a dataset whose next observation was not recorded.
+        rewards: whether it learns from the rewards of a dataset; a run of such a method that only
+            has a dataset is refused where its rewards tell nothing.
+        transitions_only: whether ``setup.statistics`` counts the observations of transitions alone,
+            as loaders of transitions do, and not the last one of each episode.
+    """
+
+    parts: Set[str] = frozenset()
+    options: Set[str] = frozenset()
+    base_kind: str = ""
+    next_observations: bool = True
+    rewards: bool = True
+    transitions_only: bool = False
+
+
 class Algorithm(metaclass=CheckedSettings):
     """A learner: acts with :meth:`explore`, learns with :meth:`update`, is judged by ``policy``.
 
@@ -95,27 +123,15 @@ class Algorithm(metaclass=CheckedSettings):
             change in; results of different revisions never share a table or a run's folder.
         neutral: keywords that a class got after results were published, with the values that leave
             its results unchanged; runs with these values keep their names.
-        uses: which of ``policy``, ``dataset``, ``base`` and ``oracles`` it needs; the harness says
-            in one line which is missing. ``start`` stands for a base, or for a policy with a
-            dataset, whichever is given: ``Setup.start`` then returns what the method learns on
-            from.
-        takes: what it can do without, and uses where a run gives it: names of ``uses``, or
-            ``expert``.
-        starts_from: the one kind of policy that it can start from; empty: any kind.
+        needs: what it is given, and what it looks at in a dataset.
         without: settings of a parent that have no effect on it; the harness refuses them.
         unsaved: attributes that change while it learns and are in no state, because they decide no
             number or are set anew before they are read, such as ``optimizer.learning_rates`` of a
             schedule; every other one that changes has to be saved. Names of parents are added.
         learns: whether it has something to learn; a run that gives such a method no steps and no
             updates is refused.
-        bootstraps: whether it looks at next observations. A method that does not is also given
-            the steps of a dataset whose next observation was not recorded.
-        looks_at_rewards: whether it learns from the rewards of a dataset; a run of such a method
-            that only has a dataset is refused where its rewards tell nothing.
         success_reward: least reward of a decision that it takes for a success; where it is a
             number, a dataset has to have successes and others. None where it takes none for one.
-        statistics_of_transitions: whether ``setup.statistics`` counts the observations of
-            transitions alone, as loaders of transitions do, and not the last one of each episode.
         acts_once_taught: whether it acts as after the warm-up from its first step online on, if
             offline updates came before; the online updates wait for ``warmup_steps`` in any case.
         wants: extra fields of its batches; a keyword of its constructor may decide it.
@@ -135,17 +151,12 @@ class Algorithm(metaclass=CheckedSettings):
     section: ClassVar[str] = "algorithm"
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    uses: ClassVar[frozenset[str]] = frozenset()
-    takes: ClassVar[frozenset[str]] = frozenset()
-    starts_from: ClassVar[str] = ""
+    needs: ClassVar[Needs] = Needs()
     without: ClassVar[frozenset[str]] = frozenset()
     faithful: ClassVar[bool] = True
     learns: ClassVar[bool] = True
     unsaved: ClassVar[frozenset[str]] = frozenset()
-    bootstraps: ClassVar[bool] = True
-    looks_at_rewards: ClassVar[bool] = True
     success_reward: float | None = None
-    statistics_of_transitions: ClassVar[bool] = False
     acts_once_taught: ClassVar[bool] = False
     wants: BatchSpec = BatchSpec()
     batch_size: int

@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import valued
@@ -77,7 +77,7 @@ class ChainPPO(Algorithm):
         max_gradient_norm: bound on the norm of the actor's gradients; None: there is none.
     """
 
-    uses = frozenset({"start"})
+    needs = Needs({"start"})
 
     def __init__(
         self,

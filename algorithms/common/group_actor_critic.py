@@ -22,7 +22,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import continued
 from trimtab.algorithms.common.starts import start_of
@@ -56,8 +56,7 @@ class GroupActorCritic(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
-    uses = frozenset({"start"})
-    starts_from = "flow"
+    needs = Needs({"start"}, base_kind="flow")
 
     def __init__(
         self,

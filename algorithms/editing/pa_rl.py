@@ -43,7 +43,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.common.targets import polyak
@@ -82,7 +82,7 @@ class PARL(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
-    uses = frozenset({"start"})
+    needs = Needs({"start"})
     faithful = False
 
     def __init__(

@@ -51,7 +51,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import Progress
 from trimtab.algorithms.common.targets import polyak
@@ -94,7 +94,7 @@ class Residual(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
-    uses = frozenset({"base"})
+    needs = Needs({"base"})
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.one_step import KarrasDenoiser, same_noise_loss, student_of
 from trimtab.algorithms.common.targets import polyak
@@ -63,9 +63,7 @@ class ConsistencyDistillation(Algorithm):
         TrimtabError: if the base has nothing to teach, or the settings do not fit together.
     """
 
-    uses = frozenset({"base", "dataset"})
-    bootstraps = False
-    looks_at_rewards = False
+    needs = Needs({"base", "dataset"}, next_observations=False, rewards=False)
 
     def __init__(
         self,

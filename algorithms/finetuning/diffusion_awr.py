@@ -31,7 +31,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.starts import any_start_of
@@ -58,7 +58,7 @@ class DiffusionAWR(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
-    uses = frozenset({"start"})
+    needs = Needs({"start"})
     wants = BatchSpec(mc_return=True)
 
     def __init__(

@@ -28,7 +28,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.starts import any_start_of
 from trimtab.algorithms.common.weighting import NoisyPlans, weighted_bc_loss
@@ -51,8 +51,7 @@ class DiffusionRWR(Algorithm):
         epochs: passes over each rollout.
     """
 
-    uses = frozenset({"start"})
-    bootstraps = False
+    needs = Needs({"start"}, next_observations=False)
     revision = 2  # 1 drew decisions whose episode had not ended, too, and gave them no weight
 
     def __init__(

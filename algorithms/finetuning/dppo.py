@@ -40,7 +40,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.chain_ppo import (
     ChainPPO,
     Decisions,
@@ -82,7 +82,7 @@ class DPPO(ChainPPO):
             step.
     """
 
-    starts_from = "diffusion"
+    needs = Needs({"start"}, base_kind="diffusion")
 
     def __init__(
         self,

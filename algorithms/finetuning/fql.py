@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
 from trimtab.algorithms.common.targets import polyak
@@ -69,7 +69,7 @@ class FQL(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
-    uses = frozenset({"start"})
+    needs = Needs({"start"})
     acts_once_taught = True
     revision = 2  # 1 let the flow gather the first steps after offline updates, too
 

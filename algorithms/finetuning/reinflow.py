@@ -39,7 +39,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.chain_ppo import (
     ChainPPO,
     Decisions,
@@ -73,7 +73,7 @@ class ReinFlow(ChainPPO):
         ppo: settings of ``ChainPPO``.
     """
 
-    starts_from = "flow"
+    needs = Needs({"start"}, base_kind="flow")
     revision = 2  # 1 took the mean of the K steps' entropies
 
     def __init__(

@@ -28,7 +28,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.common.weighting import advantage_weight, weighted_bc_loss
@@ -54,8 +54,7 @@ class AWAC(Algorithm):
         updates_per_decision: online updates for each executed action chunk.
     """
 
-    uses = frozenset({"dataset"})
-    statistics_of_transitions = True  # as loaders of transitions have them
+    needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
 
     def __init__(
         self,

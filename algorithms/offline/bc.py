@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
@@ -36,9 +36,7 @@ class BehaviorCloning(Algorithm):
         ema_decay: decay of the moving average of the weights (0: judge the learner itself).
     """
 
-    uses = frozenset({"policy", "dataset"})
-    bootstraps = False
-    looks_at_rewards = False
+    needs = Needs({"policy", "dataset"}, next_observations=False, rewards=False)
     unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
 
     def __init__(

@@ -34,7 +34,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.plans import continued
@@ -64,7 +64,7 @@ class CFGRL(Algorithm):
         tau: Polyak rate of the target critics.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"})
 
     def __init__(
         self,

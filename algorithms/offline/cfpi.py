@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.kinds.closed_form import ClosedFormPolicy
@@ -61,7 +61,7 @@ class CFPI(Algorithm):
         tau: Polyak rate of the target critics.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"})
     wants = BatchSpec(next_action=True)
 
     def __init__(

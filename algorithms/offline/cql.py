@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.conservative import importance_gap
 from trimtab.algorithms.common.targets import polyak
@@ -63,8 +63,7 @@ class CQL(SAC):
         sac: further settings of SAC.
     """
 
-    uses = frozenset({"dataset"})
-    statistics_of_transitions = True  # as loaders of transitions have them
+    needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
     without = frozenset({"target_critics", "pessimistic_actor", "actor_every"})
 
     def __init__(

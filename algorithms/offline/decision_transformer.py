@@ -27,7 +27,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
@@ -59,9 +59,8 @@ class DecisionTransformer(Algorithm):
         batch_size: stretches of K decisions in one update.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"}, next_observations=False)
     unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
-    bootstraps = False
 
     def __init__(
         self,

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.mlp import mlp
@@ -53,7 +53,7 @@ class DWSL(Algorithm):
         batch_size: transitions in one update.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"})
     wants = BatchSpec(goal=1.0)
 
     def __init__(

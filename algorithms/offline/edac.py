@@ -30,7 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.errors import TrimtabError
@@ -54,7 +54,7 @@ class EDAC(SAC):
         TrimtabError: if there is one critic, with ``diversity``.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"})
     without = frozenset({"target_critics", "pessimistic_actor", "actor_every"})
 
     def __init__(

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.observations import tree_map
@@ -52,7 +52,7 @@ class GuidedTD3BC(TD3BC):
     """
 
     wants = BatchSpec(mc_return=True)
-    takes = frozenset({"expert"})
+    needs = Needs({"dataset"}, options={"expert"}, transitions_only=True)
     faithful = False
 
     def __init__(

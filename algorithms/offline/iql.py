@@ -32,7 +32,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.schedules import cosine
@@ -63,9 +63,8 @@ class IQL(Algorithm):
         updates_per_decision: online updates for each executed action chunk.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
     unsaved = frozenset({"policy_optimizer.learning_rates"})  # each update sets them
-    statistics_of_transitions = True  # as loaders of transitions have them
 
     def __init__(
         self,

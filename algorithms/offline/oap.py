@@ -31,7 +31,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.errors import TrimtabError
 from trimtab.settings import Bounds, Count, Natural, Share
@@ -55,7 +55,7 @@ class OAP(TD3BC):
             decision here has.
     """
 
-    uses = frozenset({"base", "dataset"})
+    needs = Needs({"base", "dataset"}, transitions_only=True)
     faithful = False
 
     def __init__(

@@ -41,7 +41,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.guardian import Guardian
 from trimtab.algorithms.common.targets import polyak
@@ -71,10 +71,9 @@ class OGSRL(TD3):
     """
 
     faithful = False
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"}, transitions_only=True)
     wants = BatchSpec(cost=True)
     without = frozenset({"exploration_noise", "warmup_steps", "updates_per_decision"})
-    statistics_of_transitions = True
     explore = Algorithm.explore  # offline alone: costs are not gathered
 
     def __init__(

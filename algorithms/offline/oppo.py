@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam, Group
 from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
@@ -76,9 +76,8 @@ class OPPO(Algorithm):
         TrimtabError: if a setting is out of its range.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"}, next_observations=False)
     unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
-    bootstraps = False
 
     def __init__(
         self,

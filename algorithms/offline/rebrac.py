@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
@@ -55,7 +55,7 @@ class ReBRAC(TD3):
         td3: further settings of TD3.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"})
     unsaved = frozenset({"actor_penalty", "critic_penalty"})  # each update sets them
     wants = BatchSpec(next_action=True)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.settings import NonNegative
 from trimtab.types import Batch
@@ -34,8 +34,7 @@ class TD3BC(TD3):
         td3: settings of TD3.
     """
 
-    uses = frozenset({"dataset"})
-    statistics_of_transitions = True  # as the authors' loader has them: observations of transitions
+    needs = Needs({"dataset"}, transitions_only=True)  # as the authors' loader has them
     revision = 2  # 1 counted the last observation of each episode in the statistics, too
 
     def __init__(self, setup: Setup, *, alpha: NonNegative = 2.5, **td3: Any) -> None:

@@ -38,7 +38,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.conservative import conservative_gap
 from trimtab.algorithms.common.one_step import same_noise_loss, student_of
@@ -81,7 +81,7 @@ class ConRFT(Algorithm):
         TrimtabError: if the policy is of another kind, or the base has nothing to teach.
     """
 
-    uses = frozenset({"start", "dataset"})
+    needs = Needs({"start", "dataset"})
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.rollouts import valued
 from trimtab.algorithms.on_policy.ppo import Samples
@@ -56,9 +56,8 @@ class HNPG(TRPO):
         trpo: further settings of TRPO; ``batch_size`` is that of an offline update.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"}, transitions_only=True)
     without = TRPO.without | {"normalize_observations", "normalize_rewards", "epochs", "value_clip"}
-    statistics_of_transitions = True
     faithful = False
 
     def __init__(

@@ -43,7 +43,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.chain_ppo import Decisions, Judged, clipped_surrogate
 from trimtab.algorithms.common.denoising import Denoising, DenoisingNetwork
@@ -83,8 +83,7 @@ class RL100(ModelledPPO):
         TrimtabError: if what it starts from is no diffusion policy, or cannot teach a student.
     """
 
-    uses = frozenset({"start", "dataset"})
-    starts_from = "diffusion"
+    needs = Needs({"start", "dataset"}, base_kind="diffusion")
     without = frozenset({"normalize_rewards"})  # V is learned offline in rewards as they are
     faithful = False
 

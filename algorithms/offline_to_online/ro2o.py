@@ -31,7 +31,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.offline.edac import EDAC
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
@@ -63,7 +63,7 @@ class RO2O(EDAC):
 
     without = EDAC.without | {"diversity"}
     unsaved = frozenset({"present_uncertainty"})  # each update sets it
-    statistics_of_transitions = True  # as loaders of transitions have them
+    needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
@@ -56,8 +56,7 @@ class SERL(SAC):
         TrimtabError: if a setting is out of its range; of ``phases``, without offline updates.
     """
 
-    uses = frozenset({"dataset"})
-    statistics_of_transitions = True
+    needs = Needs({"dataset"}, transitions_only=True)
     faithful = False
     success_reward: float
 

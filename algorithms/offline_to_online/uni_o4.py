@@ -48,7 +48,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.chain_ppo import Decisions, Judged, clipped_surrogate
 from trimtab.algorithms.common.modelled import ModelledPPO
@@ -84,12 +84,11 @@ class UniO4(ModelledPPO):
         ppo: further settings of ``ChainPPO``.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"}, transitions_only=True)
     unsaved = frozenset(  # each update sets them
         f"{name}_optimizer.learning_rates" for name in ("candidates", "actor", "critic")
     )
     without = frozenset({"normalize_rewards", "critic_warmup"})  # V is learned offline, in rewards
-    statistics_of_transitions = True
     faithful = False
     policy: BoundedGaussianPolicy
 

@@ -40,7 +40,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.oracles import (
     RULES,
@@ -84,7 +84,7 @@ class RPI(PPO):
         TrimtabError: if there is no oracle or no such rule, or a setting is out of its range.
     """
 
-    uses = frozenset({"oracles"})
+    needs = Needs({"oracles"})
     without: ClassVar[frozenset[str]] = frozenset(
         {"value_clip", "value_weight", "normalize_rewards"}
     )

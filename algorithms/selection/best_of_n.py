@@ -28,12 +28,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import continued
 from trimtab.algorithms.common.targets import polyak
@@ -62,7 +61,7 @@ class BestOfN(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
-    uses: ClassVar[frozenset[str]] = frozenset({"base"})
+    needs = Needs({"base"})
     faithful = False
 
     def __init__(

@@ -33,7 +33,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
@@ -65,7 +65,7 @@ class IDQL(Algorithm):
         updates_per_decision: updates for each executed action chunk.
     """
 
-    uses = frozenset({"start"})
+    needs = Needs({"start"})
 
     def __init__(
         self,

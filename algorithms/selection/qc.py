@@ -31,9 +31,9 @@ Deviations from the authors' code:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.selection.best_of_n import BestOfN
@@ -52,7 +52,7 @@ class QChunking(BestOfN):
         best_of_n: further settings of best of N.
     """
 
-    uses: ClassVar[frozenset[str]] = frozenset({"start"})
+    needs = Needs({"start"})
     faithful = True
     acts_once_taught = True
     revision = 2  # 1 played any sample in the first steps after offline updates, too

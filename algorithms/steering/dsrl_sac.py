@@ -42,7 +42,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.noise_chunk import with_noise_chunk
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.observations import count, first_leaf
@@ -71,7 +71,7 @@ class DSRLSAC(SAC):
         sac: further settings of SAC, without those of RLPD's critics.
     """
 
-    uses = frozenset({"base"})
+    needs = Needs({"base"})
     neutral = MappingProxyType({"noise_chunk": "each"})
 
     without = frozenset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.types import Batch, Metrics
 
 
@@ -19,7 +19,7 @@ class Frozen(Algorithm):
         setup: needs ``base``.
     """
 
-    uses = frozenset({"base"})
+    needs = Needs({"base"})
     learns = False
     batch_size = 1
 

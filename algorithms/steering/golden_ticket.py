@@ -32,7 +32,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.phases import Budget, Outcome, Phase, Trial, Trials
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
@@ -51,7 +51,7 @@ class GoldenTicket(Algorithm):
         final_episodes: number of those episodes.
     """
 
-    uses = frozenset({"base"})
+    needs = Needs({"base"})
     unsaved = frozenset({"candidate.latent"})  # each trial sets it
     batch_size = 1
 

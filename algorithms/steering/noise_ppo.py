@@ -35,7 +35,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.noise_chunk import with_noise_chunk
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.observations import count
@@ -56,7 +56,7 @@ class NoisePPO(PPO):
         keywords: those of PPO.
     """
 
-    uses = frozenset({"base"})
+    needs = Needs({"base"})
     without = frozenset({"normalize_observations"})
     faithful = False
 

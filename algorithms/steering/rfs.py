@@ -29,7 +29,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
 from trimtab.settings import Bounds
@@ -59,7 +59,7 @@ class RFS(Algorithm):
         max_gradient_norm: bound on the norm of all gradients together.
     """
 
-    uses = frozenset({"base"})
+    needs = Needs({"base"})
     faithful = False
     # It learns by PPO's own update, so what changes that one changes this one.
     revision: ClassVar[int] = PPO.revision

@@ -118,7 +118,7 @@ def made_batch(
 
     valid = torch.ones(count, spec.horizon, dtype=torch.bool)
     valid[: count // 4, 1:] = False
-    mc_return = wants.mc_return or "dataset" in algorithm.uses
+    mc_return = wants.mc_return or "dataset" in algorithm.needs.parts
     return Batch(
         obs=4 * uniform(count, spec.obs_dim) - 2,
         action=actions(count),

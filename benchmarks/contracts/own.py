@@ -74,11 +74,11 @@ def _method(words: Sequence[str]) -> methods.Subject:
 
     def make(seed: int, device: str) -> Algorithm:
         setup = make_setup(
-            method.uses,
+            method.needs.parts,
             policy=policy_maker(config),
             spec=spec,
             plan=chosen,
-            start=method.starts_from,
+            start=method.needs.base_kind,
             device=device,
         )
         torch.manual_seed(seed)

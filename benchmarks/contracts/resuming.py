@@ -64,15 +64,15 @@ def small_run(words: Sequence[str], out: str) -> list[str]:
         online = method.explore is not Algorithm.explore  # its file names no budget
         chosen.append(f"online_steps={_ONLINE}" if online else f"offline_steps={_OFFLINE}")
         config = compose_run([*words, *chosen])
-    learned = method.uses & {"start", "policy"}
+    learned = method.needs.parts & {"start", "policy"}
     if learned and not given & {"policy", "base"}:
-        chosen += [f"policy={method.starts_from or 'flow'}", *_SMALL]
-    needs_data = method.uses & {"dataset", "start"} or config["offline_steps"]
+        chosen += [f"policy={method.needs.base_kind or 'flow'}", *_SMALL]
+    needs_data = method.needs.parts & {"dataset", "start"} or config["offline_steps"]
     if needs_data and "dataset" not in given:
         chosen += _random_data(config)
-    if {"base", "oracles"} & method.uses and not given & {"base", "oracles"}:
+    if {"base", "oracles"} & method.needs.parts and not given & {"base", "oracles"}:
         base = _base(config, chosen, out)
-        chosen += [f"base={base}"] if "base" in method.uses else [f"oracles=[{base}]"]
+        chosen += [f"base={base}"] if "base" in method.needs.parts else [f"oracles=[{base}]"]
     steps = {"offline_steps": _OFFLINE if config["offline_steps"] else 0}
     if config["online_steps"]:
         made = components(compose_run([*words, *chosen])).make_algorithm()
@@ -114,7 +114,7 @@ def _base(config: RunConfig, chosen: Sequence[str], out: str) -> str:
     kept = [word for word in chosen if word.startswith(("seed", "out", "eval_episodes"))]
     method = method_of(config)
     words = ["algorithm=bc", f"env={config['env']}", f"offline_steps={_OFFLINE}", *kept]
-    words += [f"policy={method.starts_from or 'flow'}", *_SMALL, *_random_data(config)]
+    words += [f"policy={method.needs.base_kind or 'flow'}", *_SMALL, *_random_data(config)]
     words += [f"act_steps={config['act_steps'] or 1}"]
     return str(train(compose_run(words)).folder)
 

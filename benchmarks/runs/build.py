@@ -184,7 +184,7 @@ def _assembled(
     history = config["history"] or reading.history
     spec = spec_of(env, act_steps, observations).with_history(history)
     if base is not None:
-        check_base(base, spec, env, config.algorithm if "start" in method.uses else None)
+        check_base(base, spec, env, config.algorithm if "start" in method.needs.parts else None)
     oracles = oracles_of(config, spec, env)
     expert = expert_of(config, env)
     rows = None if expert is None else _decisions_of(expert, config, spec, env)
@@ -243,7 +243,7 @@ def _statistics(
     if split.training is None:
         found = made_up_statistics(env)
     else:
-        found = split.training.statistics(transitions_only=method.statistics_of_transitions)
+        found = split.training.statistics(transitions_only=method.needs.transitions_only)
     return found.of_parts(env.obs_parts) if spec.parts else found
 
 
@@ -286,8 +286,10 @@ def check_uses(config: RunConfig) -> None:
     """
     method = method_of(config)
     from_data = config["offline_steps"] or config["offline_share"]
-    needed = method.uses - {"start"} | (_start_of(config) if "start" in method.uses else set())
-    used = needed | method.takes | ({"dataset"} if from_data else set())
+    needed = method.needs.parts - {"start"} | (
+        _start_of(config) if "start" in method.needs.parts else set()
+    )
+    used = needed | method.needs.options | ({"dataset"} if from_data else set())
     for given in ("base", "dataset", "policy", "oracles", "expert"):
         value = config.settings.get(given)  # settings of an earlier version lack the later ones
         if given in needed and value is None:

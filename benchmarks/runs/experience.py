@@ -176,7 +176,7 @@ def make_dataset_source(
         parts=parts.env.obs_parts if parts.observations != "flat" else None,
     )
     wants = wants_of(algorithm)
-    source = opened(seed=config["seed"], successors=algorithm.bootstraps, wants=wants)
+    source = opened(seed=config["seed"], successors=algorithm.needs.next_observations, wants=wants)
     if parts.make_generator is not None:
         generator = parts.make_generator(algorithm)
         learned = opened(seed=_seed(config, 4), successors=True, wants=generator.wants)

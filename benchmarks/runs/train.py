@@ -204,7 +204,7 @@ def _check_holdout(config: RunConfig, algorithm: Algorithm) -> None:
 
 def _check_data(config: RunConfig, dataset: Dataset, algorithm: Algorithm, act_steps: int) -> None:
     """Check that a dataset has what its method learns from."""
-    told = algorithm.looks_at_rewards and algorithm.wants.goal is None
+    told = algorithm.needs.rewards and algorithm.wants.goal is None
     if algorithm.success_reward is not None:
         check_successes(dataset, config.algorithm, algorithm.success_reward)
     elif told and not config["online_steps"]:

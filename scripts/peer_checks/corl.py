@@ -54,7 +54,7 @@ class Corl(Peer):
             sizes = [dataset.obs_dim, dataset.action_dim]
             spec = PolicySpec(sizes[0], 1, sizes[1], dataset.action_low, dataset.action_high)
             # As the harness does it.
-            statistics = dataset.statistics(transitions_only=TD3BC.statistics_of_transitions)
+            statistics = dataset.statistics(transitions_only=TD3BC.needs.transitions_only)
             torch.manual_seed(0)
             ours = TD3BC(Setup(spec, statistics=statistics, discount=DISCOUNT))
             imposed = bool(checks)

@@ -126,8 +126,8 @@ def _facts(said: Mapping[str, str]) -> Iterator[str]:
 def example(name: str) -> list[str]:
     """Return the words of a run that shows a method: a task and data that it can learn from."""
     kind = class_of(_target(name), "algorithm")
-    given = {use: _EXAMPLE[use] for use in sorted(kind.uses) if use in _EXAMPLE}
-    task = ["env=robotics/PointMaze-TwoRoutes-v0" if kind.uses else "env=gym/Hopper-v5"]
+    given = {use: _EXAMPLE[use] for use in sorted(kind.needs.parts) if use in _EXAMPLE}
+    task = ["env=robotics/PointMaze-TwoRoutes-v0" if kind.needs.parts else "env=gym/Hopper-v5"]
     if kind.wants.cost:
         task, given["dataset"] = [*task, "env_options.cost=upper"], _WITH_COSTS
     elif kind.wants.goal is not None:

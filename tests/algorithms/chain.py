@@ -180,7 +180,9 @@ def built(name: str, horizon: int = 1, num_envs: int = 1, **wanted: Any) -> Algo
     setup = Setup(
         spec=spec,
         policy=lambda spec: GaussianPolicy(spec, hidden=(8,)),
-        base=base_of("flow" if name in CLONED else class_of(target, "_target_").starts_from, spec),
+        base=base_of(
+            "flow" if name in CLONED else class_of(target, "_target_").needs.base_kind, spec
+        ),
         oracles=(Plain(spec),),
         statistics=Statistics(zero, zero + 1, zero - 1, zero + 1, *ranges),
         num_envs=num_envs,

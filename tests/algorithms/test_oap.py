@@ -22,7 +22,7 @@ def make(setup_of: SetupOf) -> Callable[..., OAP]:
     def made(**settings: object) -> OAP:
         torch.manual_seed(0)
         asked = {"queries": 4, "query_every": 2, "kept": 6, "batch_size": 16} | settings
-        return OAP(setup_of(OAP.uses), hidden=(8, 8), actor_every=1, warmup_steps=0, **asked)  # type: ignore[arg-type]
+        return OAP(setup_of(OAP.needs.parts), hidden=(8, 8), actor_every=1, warmup_steps=0, **asked)  # type: ignore[arg-type]
 
     return made
 
@@ -108,7 +108,9 @@ def test_without_answers_it_is_td3_bc(
 ) -> None:
     method = make(most_queries=0)
     torch.manual_seed(0)
-    plain = TD3BC(setup_of(TD3BC.uses), hidden=(8, 8), actor_every=1, batch_size=16, warmup_steps=0)
+    plain = TD3BC(
+        setup_of(TD3BC.needs.parts), hidden=(8, 8), actor_every=1, batch_size=16, warmup_steps=0
+    )
     for step in range(3):
         torch.manual_seed(step)
         ours = method.update(batch_of(method, seed=step))
@@ -155,5 +157,5 @@ def test_settings_that_do_not_fit(
 
 def test_a_base_that_plans_too_little(setup_of: SetupOf) -> None:
     with pytest.raises(TrimtabError, match=r"plans 1 action\(s\), a decision here has 2"):
-        OAP(setup_of(OAP.uses, plan=1))
+        OAP(setup_of(OAP.needs.parts, plan=1))
     assert Answers(3, 2, (1, 1)).size == 3

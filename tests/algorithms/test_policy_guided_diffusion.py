@@ -38,7 +38,7 @@ def make(setup_of: SetupOf) -> Callable[..., PolicyGuidedDiffusion]:
 
     def made(method: type[Algorithm] = TD3BC, **keywords: Any) -> PolicyGuidedDiffusion:
         torch.manual_seed(4)
-        given, settings = setup_of(set(method.uses)), {"hidden": (16,)}
+        given, settings = setup_of(set(method.needs.parts)), {"hidden": (16,)}
         learner = method(given, **(settings if "hidden" in keywords_of(method) else {}))
         generator = PolicyGuidedDiffusion(given, learner, **{**SMALL, **keywords})
         # Where F is 0, D is c_skip x: the exact denoiser of normal data, at every level.

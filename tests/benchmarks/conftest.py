@@ -209,12 +209,12 @@ class Tiny:
         words = [
             *self.task(out),
             f"algorithm={algorithm}",
-            *([f"base={self.start(kind)}"] if kind.uses & {"base", "start"} else []),
-            *([f"oracles=[{self.base}]"] if "oracles" in kind.uses else []),
+            *([f"base={self.start(kind)}"] if kind.needs.parts & {"base", "start"} else []),
+            *([f"oracles=[{self.base}]"] if "oracles" in kind.needs.parts else []),
         ]
         known = keywords_of(kind)
         words += [f"algorithm.{key}={value}" for key, value in small.items() if key in known]
-        if "dataset" in kind.uses or group.get("offline_share"):
+        if "dataset" in kind.needs.parts or group.get("offline_share"):
             words += [f"dataset={self.dataset}", "offline_steps=60"]
         if kind.wants.cost:  # the demonstrations have none
             words = [word for word in words if not word.startswith("dataset=")]
@@ -226,11 +226,11 @@ class Tiny:
 
     def start(self, method: type[Algorithm]) -> Path:
         """Return the folder of a base that a method can start from; a flow where it takes any."""
-        if method.starts_from in ("", "flow"):
+        if method.needs.base_kind in ("", "flow"):
             return self.base
         words = [*self.task(self.base.parents[4]), "algorithm=bc", "policy.hidden=[16]"]
-        words += [f"policy={method.starts_from}", f"dataset={self.dataset}", "offline_steps=60"]
-        words += ["policy.sampling_steps=2"] if method.starts_from == "diffusion" else []
+        words += [f"policy={method.needs.base_kind}", f"dataset={self.dataset}", "offline_steps=60"]
+        words += ["policy.sampling_steps=2"] if method.needs.base_kind == "diffusion" else []
         return train(compose_run([*words, "algorithm.batch_size=16"])).folder  # made once
 
 

@@ -25,7 +25,7 @@ Nobody, "No such paper" (arXiv 0000.00000).
 
 from typing import Any
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.steering.frozen import Frozen
 
 
@@ -36,7 +36,7 @@ class Tunes(Frozen):
         setup: needs a start.
     """
 
-    uses = frozenset({"start"})
+    needs = Needs({"start"})
 '''
 
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.types import Batch, BatchSpec, Metrics
@@ -58,7 +58,7 @@ class Staged(SAC):
         sac: settings of SAC.
     """
 
-    uses = frozenset({"dataset"})
+    needs = Needs({"dataset"})
     unsaved = frozenset({"SEEN"})
 
     def __init__(self, setup: Setup, *, n_step: int = 2, **sac: Any) -> None:
@@ -163,7 +163,7 @@ def test_a_run_that_is_stopped_in_any_phase_goes_on_to_the_same_bits(
     [
         ({"96": "0"}, "its phase replay learns from what was gathered, and nothing is gathered"),
         (
-            {'uses = frozenset({"dataset"})': "uses = frozenset()", "budget.offline_steps": "5"},
+            {'needs = Needs({"dataset"})': "needs = Needs()", "budget.offline_steps": "5"},
             "needs dataset=… for its phase fit",
         ),
     ],
@@ -191,7 +191,7 @@ Nobody, "No such paper" (arXiv 0000.00000).
 
 from typing import Any
 
-from trimtab.algorithms.base import Setup
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.algorithms.phases import Budget, Feed, Phase
 

@@ -121,7 +121,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 def subject(kind: type[BehaviorCloning]) -> Subject:
     def make(seed: int, device: str) -> BehaviorCloning:
         torch.manual_seed(seed)
-        return kind(make_setup(kind.uses, device=device), batch_size=8)
+        return kind(make_setup(kind.needs.parts, device=device), batch_size=8)
 
     return Subject(make, "mine")
 
