@@ -331,7 +331,7 @@ def _first_contact(env: TaskEnv) -> None:
     try:
         env.reset(seed=0)
         where = "step()"
-        env.step((action.low + action.high) / 2)
+        env.step(((action.low + action.high) / 2).astype(action.low.dtype))
     except (TrimtabError, OSError, KeyboardInterrupt):
         raise
     except BaseException as error:  # it is a user's, and may hold any fault

@@ -169,7 +169,7 @@ def _number_type(kind: pa.DataType) -> np.dtype[Any]:
         if not isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
             break
         kind = kind.value_type
-    dtype = np.dtype(kind.to_pandas_dtype())
+    dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
     if dtype.kind not in "biuf":
         raise ValueError(f"type {kind} is not a number")
     return dtype

@@ -41,7 +41,9 @@ class WaypointController:
         reached: float = 0.3,
     ) -> None:
         self.generator = generator
-        self.route = [np.asarray(p, dtype=float) for p in routes[generator.integers(len(routes))]]
+        self.route = [
+            np.asarray(p, dtype=float) for p in routes[int(generator.integers(len(routes)))]
+        ]
         self.route[0] = self.route[0] + generator.uniform(-1, 1, size=2) * np.asarray(spread)
         self.noise, self.reached = noise, reached
         self.gains = (proportional, derivative)

@@ -140,7 +140,7 @@ def open_columns(
 
 def _bytes(column: Mapping[str, Any]) -> int:
     shape = [column["rows"], *column["shape"]]
-    return math.prod(int(size) for size in shape) * np.dtype(column["dtype"]).itemsize
+    return math.prod(int(size) for size in shape) * int(np.dtype(column["dtype"]).itemsize)
 
 
 def sha256_with_progress(path: Path, progress: Progress = lambda share: None) -> str:

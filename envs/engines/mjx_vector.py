@@ -166,7 +166,7 @@ class MjxVectorEnv(EpisodeVectorEnv):
             self._state, actions, allowed
         )
         rewards, terminations = map(np.asarray, outcome)
-        terminated: Bools = terminations.any(axis=1)
+        terminated: Bools = np.asarray(terminations.any(axis=1))
         steps = np.where(terminated, terminations.argmax(axis=1) + 1, allowed).astype(np.int64)
         total, weight = np.zeros(self.num_envs), 1.0
         for number in range(self.act_steps):

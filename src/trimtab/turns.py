@@ -96,7 +96,7 @@ def as_global_generator(generator: np.random.RandomState) -> Iterator[None]:
 
 def _put_back(state: dict[str, object], process: int) -> None:
     if os.getpid() != process:  # the thread that is gone may hold the lock of the old one
-        np.random.set_bit_generator(np.random.MT19937())
+        np.random.mtrand.set_bit_generator(np.random.MT19937())
     np.random.set_state(state)
 
 

@@ -167,7 +167,7 @@ def _load_one(path: Path, env: str) -> tuple[Dataset, Own | None]:
         else:
             recipe[REWARDS_OF] = numbered(env)
             arrays["rewards"] = parts.sum(axis=1) - parts.shape[1]
-            solved = parts.all(axis=1)
+            solved = np.asarray(parts.all(axis=1))
     episodes = list(_episodes(arrays, own, solved))
     contents = contents_of(path, episodes, own, left_out=left_out, recipe=recipe)
     return assemble(contents, {}), own
