@@ -14,10 +14,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.benchmarks.core.lockfile import hold, is_held
+from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
+
 from trimtab.errors import TrimtabError
 
 LOCK = "run.lock"
@@ -27,8 +27,12 @@ LOCKS = "TRIMTAB_LOCKS"
 """Environment variable: ``lease`` for a file system whose locks other machines do not see."""
 _LEASE = ("lease", "files")  # the second is the earlier word
 _SET_ASIDE = "broken-"
-_LOOKS = 3
-_LOOK = 0.05  # seconds
+RENEWED_EVERY = 5.0
+"""Seconds between two renewals of a lease."""
+STALE_AFTER = 60.0
+"""Seconds without a renewal after which another process takes a lease over."""
+_LATELY = 120.0  # seconds; clocks of two machines may differ
+_LOOK = 0.15  # seconds
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
 
 
@@ -60,24 +64,20 @@ def is_set_aside(name: str) -> bool:
 def in_use(folder: Path) -> bool:
     """Return whether a process holds ``folder``; nothing is written.
 
-    A lock of another machine counts as held for as long as it is there.
+    A lease counts as held for as long as it was renewed lately.
     """
-    if is_held(folder / LOCK_FILE):
+    renewed = _renewed_at(folder / LOCK_FILE)
+    if renewed is not None and time.time() - renewed < _LATELY:
         return True
     if os.environ.get(LOCKS) in _LEASE:
         return False
     try:
-        lock = os.open(folder / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with (folder / LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
     except OSError:
         return False
-    finally:
-        os.close(lock)
     return False
 
 
@@ -100,95 +100,98 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[Callable[[], None]]:
     """
     missing = not folder.exists()
     top = _first_missing(folder)
-    hold = _lock(folder, wait=wait)
+    lock = _lock(folder, wait=wait)
     try:
-        yield hold.check
+        yield functools.partial(_check_held, lock, folder)
     except BaseException:
         if missing:
             _remove_empty(folder, top)
         raise
     finally:
-        hold.end()
+        lock.release()
 
 
-@dataclass(frozen=True)
-class _Hold:
-    """What lets go of a folder, and what tells that another process has taken it over."""
-
-    end: Callable[[], None]
-    check: Callable[[], None]
-
-
-def _lock(folder: Path, *, wait: bool) -> _Hold:
-    """Lock a folder."""
+def _lock(folder: Path, *, wait: bool) -> BaseFileLock:
+    """Lock a folder; see :func:`locked`."""
     asked = os.environ.get(LOCKS, "")
     if asked and asked not in _LEASE:
         raise TrimtabError(f"{LOCKS}={asked}: must be lease, or not be set")
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(folder / LOCK, os.O_WRONLY | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise _unwritable(folder, error) from error
-        try:
-            if asked:
-                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-            _flock(lock, wait=wait)
-        except BlockingIOError as error:
-            os.close(lock)
-            raise _in_use(folder) from error
-        except OSError as error:
-            os.close(lock)
-            if error.errno not in _NO_LOCKS:
-                raise TrimtabError(
-                    f"cannot lock {folder}: {error.strerror}; choose a local folder with out=…"
-                ) from error
-            if (hold := _lock_by_file(folder, wait=wait)) is not None:
-                return hold
+            (folder / LOCK).touch()
+            return _lease(folder, wait=wait) if asked else _system_lock(folder, wait=wait)
+        except Timeout as error:
+            raise InUseError(
+                f"{folder} is in use by another process; wait for it or choose another out="
+            ) from error
+        except FileNotFoundError:  # its last holder has removed the folder; make it again
             continue
-        except BaseException:  # interrupted while it waits
-            os.close(lock)
-            raise
-        if _is_still(folder / LOCK, lock):
-            return _Hold(functools.partial(os.close, lock), lambda: None)
-        os.close(lock)  # who held it has removed the folder; make it again
+        except OSError as error:
+            raise TrimtabError(
+                f"cannot write {folder}: {error.strerror}; choose a writable folder with out=…"
+            ) from error
 
 
-def _flock(lock: int, *, wait: bool) -> None:
-    """Take a lock.
+def _system_lock(folder: Path, *, wait: bool) -> BaseFileLock:
+    """Lock a folder by ``flock``, or by a lease where the file system has no locks."""
+    lock = FileLock(folder / LOCK, thread_local=False, fallback_to_soft=False)
+    try:
+        # A process that only looks whether the folder is held has it for a moment.
+        lock.acquire(timeout=-1 if wait else _LOOK)
+    except (Timeout, FileNotFoundError):
+        raise
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            return _lease(folder, wait=wait)
+        raise TrimtabError(
+            f"cannot lock {folder}: {error.strerror}; choose a local folder with out=…"
+        ) from error
+    return lock
+
+
+def _lease(folder: Path, *, wait: bool) -> SoftFileLease:
+    """Lock a folder by a file that its holder renews.
+
+    A process that does not wait gives up as soon as it sees the file renewed.
+    """
+    path = folder / LOCK_FILE
+    lease = SoftFileLease(
+        path, lease_duration=STALE_AFTER, heartbeat_interval=RENEWED_EVERY, thread_local=False
+    )
+    first = _renewed_at(path)
+    lease.acquire(
+        -1 if wait else 2 * STALE_AFTER,
+        cancel_check=lambda: not wait and _renewed_at(path) not in (None, first),
+    )
+    return lease
+
+
+def _check_held(lock: BaseFileLock, folder: Path) -> None:
+    """Check that a lease is still this process's; a lock of the system's cannot be lost.
 
     Raises:
-        BlockingIOError: if another process has it, and this one is not to wait.
+        TrimtabError: if it is not.
     """
-    for _ in range(0 if wait else _LOOKS):
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        time.sleep(_LOOK)  # who only looks whether it is held has it for a moment
-    fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    if not isinstance(lock, SoftFileLease):
+        return
+    for _ in range(2):  # another process that checks the file moves it aside for a moment
+        with contextlib.suppress(OSError):
+            if (lock.token or "") in (folder / LOCK_FILE).read_text():
+                return
+        time.sleep(_LOOK)
+    raise TrimtabError(
+        f"{folder}: another process has taken it over, because this one was not seen for "
+        f"{STALE_AFTER:g} seconds; this one has stopped, and writes no more there"
+    )
 
 
-def _lock_by_file(folder: Path, *, wait: bool) -> _Hold | None:
-    """Lock a folder whose file system knows no locks; None if it is gone in the meantime."""
+def _renewed_at(lease: Path) -> float | None:
+    """Return when a lease was renewed, by its file system's clock; None where there is none."""
     try:
-        held = hold(folder / LOCK_FILE, wait=wait)
+        return lease.stat().st_mtime
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    if held is None:
-        raise _in_use(folder)
-    return _Hold(held.end, held.check)
-
-
-def _in_use(folder: Path) -> InUseError:
-    return InUseError(f"{folder} is in use by another process; wait for it or choose another out=")
-
-
-def _unwritable(folder: Path, error: OSError) -> TrimtabError:
-    return TrimtabError(
-        f"cannot write {folder}: {error.strerror}; choose a writable folder with out=…"
-    )
 
 
 def check_writable(folder: Path, variable: str, needed_by: str = "") -> None:
@@ -212,13 +215,6 @@ def check_writable(folder: Path, variable: str, needed_by: str = "") -> None:
         raise TrimtabError(
             f"{told}: {folder} cannot be written: {why}; set {variable} to a writable folder"
         ) from error
-
-
-def _is_still(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(path.stat(), os.fstat(descriptor))
-    except OSError:
-        return False
 
 
 def _first_missing(folder: Path) -> Path:

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import SoftFileLease
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.core import lease as leases
-from trimtab.benchmarks.core import lockfile
 from trimtab.benchmarks.core.lease import LEASE, lease
 from trimtab.benchmarks.core.mirror import MANIFEST, entries_of
 from trimtab.benchmarks.core.rundir import locked
@@ -254,8 +254,8 @@ def test_who_loses_a_run_to_another_process_stops_and_sends_no_more(
 ) -> None:
     address, folder = there(tmp_path)
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "one"))
-    monkeypatch.setattr(lockfile, "SURE_FOR", 0.0)
-    other = lockfile.text_of({**lockfile.note_of_this_process(), "host": "elsewhere"})
+    monkeypatch.setattr(leases, "SURE_FOR", 0.0)
+    other = b'{"host": "elsewhere"}\n'
     before: list[bytes] = []
 
     def take_over(now: Moment) -> None:
@@ -267,7 +267,7 @@ def test_who_loses_a_run_to_another_process_stops_and_sends_no_more(
         carry_out(address, At(70, take_over))
     assert next(folder.rglob(MANIFEST)).read_bytes() == before[0]
     assert next(folder.rglob(LEASE)).read_bytes() == other
-    monkeypatch.setattr(lockfile, "STALE_AFTER", 0.3)  # nobody renews it: it is left over
+    monkeypatch.setattr(leases, "STALE_AFTER", 0.3)  # nobody renews it: it is left over
     carry_out(address)
     assert not list(folder.rglob(LEASE))
 
@@ -276,12 +276,13 @@ def test_who_loses_a_folder_by_a_lease_in_it_stops_before_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRIMTAB_LOCKS", "lease")
-    monkeypatch.setattr(lockfile, "SURE_FOR", 0.0)
     before: dict[Path, int] = {}
+    others: list[SoftFileLease] = []
 
     def take_over(now: Moment) -> None:
-        note = {**lockfile.note_of_this_process(), "host": "elsewhere"}
-        (now.folder / "run.lock.held").write_bytes(lockfile.text_of(note))
+        (now.folder / "run.lock.held").unlink()
+        others.append(SoftFileLease(now.folder / "run.lock.held", lease_duration=60))
+        others[0].acquire(timeout=5)
         before.update(files())
 
     def files() -> dict[Path, int]:
@@ -297,10 +298,10 @@ CONTENDERS = """
 import sys
 from pathlib import Path
 
-from trimtab.benchmarks.core import lease, lockfile
+from trimtab.benchmarks.core import lease
 from trimtab.benchmarks.core.storage import open_store
 
-lease.SETTLES, lockfile.PAUSE = 0.3, 0.02
+lease.SETTLES, lease.PAUSE = 0.3, 0.02
 store, count = open_store(sys.argv[1], "out"), Path(sys.argv[2])
 for _ in range(3):
     held = lease.lease(store, "a/run", wait=True)
