@@ -33,7 +33,7 @@ from trimtab.algorithms.common.imagination import imagined
 from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
-from trimtab.settings import Bounds, Share
+from trimtab.settings import Bounds, CheckedSettings, Share
 
 __all__ = ["Act", "FittedQ", "ModelValue", "per_decision_weighted", "step_log_ratios"]
 
@@ -43,7 +43,7 @@ Act = Callable[[Tensor], Tensor]
 WEIGHT_DECAY = 1e-5
 
 
-class FittedQ:
+class FittedQ(metaclass=CheckedSettings):
     """Fitted Q evaluation of one policy.
 
     Args:
@@ -56,8 +56,10 @@ class FittedQ:
         tau: Polyak rate of the target, which is what is read out.
 
     Raises:
-        TrimtabError: if a setting is outside its range.
+        TrimtabError: if a setting is out of bounds.
     """
+
+    section = "algorithm"
 
     def __init__(
         self,

@@ -101,7 +101,7 @@ class DPPO(ChainPPO):
         tuned = min(steps, 10) if tuned_steps is None else tuned_steps
         if tuned > steps:
             raise TrimtabError(
-                f"algorithm.tuned_steps={tuned}: the policy denoises in {steps} steps"
+                f"algorithm.tuned_steps={tuned}: must be at most {steps}, the policy's own steps"
             )
         self.policy: TunedDiffusionPolicy = TunedDiffusionPolicy(start, tuned_steps=tuned)
         self.policy.to(setup.device)

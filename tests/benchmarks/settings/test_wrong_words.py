@@ -117,11 +117,11 @@ WRONG = {
     ),
     "a setting that is no number": (
         ["algorithm=cfgrl", "algorithm.guidance=nan"],
-        "algorithm.guidance=nan: is not a number",
+        "algorithm.guidance=nan: must be from 0 to 1000",
     ),
     "a number beyond whole numbers": (
-        ["algorithm=oppo", "algorithm.foresee=1e30"],
-        "algorithm.foresee=1000000000000000019884624838656: must be at most 9223372036854775807",
+        ["algorithm=sac", "algorithm.warmup_steps=1e30"],
+        "warmup_steps=1000000000000000019884624838656: must be at most 9223372036854775807",
     ),
     "a width below 0": (
         ["algorithm=consistency_distillation", "algorithm.time_dim=-1"],
