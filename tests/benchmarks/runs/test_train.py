@@ -385,9 +385,8 @@ def test_nothing_is_recorded_for_a_run_that_cannot_be(
 ) -> None:
     given = words.format(missing=tmp_path / "missing").split()
     task = ["env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "dataset.episodes=2"]
-    config = compose_run([*task, "offline_steps=9", *given, f"out={tmp_path}"])
     with pytest.raises(TrimtabError, match=re.escape(said)):
-        train(config)
+        train(compose_run([*task, "offline_steps=9", *given, f"out={tmp_path}"]))
     assert not list(tmp_path.iterdir())
 
 
