@@ -27,7 +27,7 @@ from trimtab.benchmarks.core.torch_state import usual_torch
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs import train as runs
 from trimtab.benchmarks.runs.away import visible
-from trimtab.benchmarks.runs.callbacks import Callback, Moment
+from trimtab.benchmarks.runs.callbacks import Callback, RunProgress
 from trimtab.benchmarks.runs.evaluate import EpisodeScore, Scores
 from trimtab.benchmarks.runs.judging import BundleJudge, task_of
 from trimtab.benchmarks.runs.provenance import versions
@@ -43,7 +43,7 @@ from trimtab.policies.defaults import torch_defaults
 __all__ = [
     "Callback",
     "EpisodeScore",
-    "Moment",
+    "RunProgress",
     "Scores",
     "TrainedRun",
     "evaluate",

@@ -21,7 +21,7 @@ CODE = ("envs", "datasets", "policies", "algorithms", "benchmarks")
 LINKS = (*CODE, "conf")
 BASE = frozenset(
     {"errors", "types", "observations", "limits", "files", "processor", "discovery", "plugins"}
-    | {"turns"}
+    | {"settings", "turns"}
 )
 # The package's door: it names what the package offers, and imports it only when it is used.
 DOOR = "src/trimtab/__init__.py"
@@ -32,7 +32,7 @@ ALLOWED = {
     "envs": BASE,
     "datasets": BASE,
     "policies": BASE,
-    "algorithms": frozenset({"observations", "errors", "types", "policies"}),
+    "algorithms": frozenset({"observations", "errors", "settings", "types", "policies"}),
     "benchmarks": BASE | {*LINKS},
     "conf": frozenset[str](),
 }

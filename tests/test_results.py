@@ -27,7 +27,7 @@ from trimtab.benchmarks.board.intervals.means import difference_interval
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.benchmarks.board.wording import READING
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.runs.folder import look
+from trimtab.benchmarks.runs.folder import inspect_run
 from trimtab.benchmarks.runs.rows import collect_episodes
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.settings.constructors import class_of
@@ -235,7 +235,7 @@ def test_the_published_bases_are_those_that_the_arena_started_from(
     runs = sorted(path.parent for path in bases.rglob("result.json"))
     assert runs
     for run in runs:
-        assert look(run, deep=True).state == "done"
+        assert inspect_run(run, deep=True).state == "done"
         kept = collect_episodes(run / "episodes.parquet").to_pylist()
         assert same(kept) == same(known[kept[0]["config_hash"], kept[0]["seed"]])
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
-from trimtab.algorithms.common.rollouts import valued
+from trimtab.algorithms.common.rollouts import estimate_advantages
 from trimtab.policies.networks.mlp import mlp
 from trimtab.settings import Bounds, Count, Natural, Positive, Share
 from trimtab.types import Metrics, Rollout
@@ -118,7 +118,7 @@ class ChainPPO(Algorithm):
         return {"chain": (self.points, spec.horizon, spec.action_dim)}
 
     @abstractmethod
-    def remember(self, obs: Tensor, chain: Tensor) -> Tensor:
+    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
         """Return what the policy that acted says of its chains, ``[M, ...]``.
 
         Args:
@@ -127,7 +127,7 @@ class ChainPPO(Algorithm):
         """
 
     @abstractmethod
-    def judge(self, part: Decisions, item: Tensor) -> Judged:
+    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
         """Return the loss of the actor for a minibatch.
 
         Args:
@@ -148,7 +148,7 @@ class ChainPPO(Algorithm):
     @torch.no_grad()
     def decisions(self, data: Rollout) -> Decisions:
         """Return the rollout's decisions with advantages, targets and what the old policy says."""
-        seen = valued(
+        seen = estimate_advantages(
             data, self.policy.normalizer.obs, self.critic, self.reward_scale, self.gae_decay
         )
         obs, chain = seen.obs.flatten(0, 1), data.aux["chain"].flatten(0, 1)
@@ -156,7 +156,7 @@ class ChainPPO(Algorithm):
         return Decisions(
             obs=obs,
             chain=chain,
-            old=torch.cat([self.remember(*piece) for piece in pieces]),
+            old=torch.cat([self.old_statistics(*piece) for piece in pieces]),
             advantage=seen.advantage.flatten(),
             target=(seen.advantage + seen.value).flatten(),
         )
@@ -188,7 +188,7 @@ class ChainPPO(Algorithm):
         nothing = torch.zeros((), device=value.device)
         if not tuned:
             return nothing, value_loss.detach(), nothing, nothing
-        judged = self.judge(part, item)
+        judged = self.surrogate_loss(part, item)
         self.actor_optimizer.step(judged.loss)
         # The estimate k3 of KL(old || new), http://joschu.net/blog/kl-approx.html.
         log_ratio = judged.log_ratio.detach()

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
 
-__all__ = ["imagined"]
+__all__ = ["model_rollout"]
 
 
-def imagined(
+def model_rollout(
     dynamics: DynamicsEnsemble, obs: Tensor, act: Callable[[Tensor], Tensor], decisions: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield, decision by decision, what is seen, what is executed, and who is still there.

@@ -12,11 +12,11 @@ from trimtab.algorithms.common.returns import ReturnScale, generalized_advantage
 from trimtab.observations import tree_map
 from trimtab.types import Obs, Rollout
 
-__all__ = ["Valued", "valued"]
+__all__ = ["Advantages", "estimate_advantages"]
 
 
 @dataclass(frozen=True)
-class Valued:
+class Advantages:
     """T decisions of N environments, and what a critic says of them."""
 
     obs: Tensor  # [T, N, O] normalised
@@ -25,13 +25,13 @@ class Valued:
 
 
 @torch.no_grad()
-def valued(
+def estimate_advantages(
     data: Rollout,
     normalize: Callable[[Obs], Tensor],
     critic: Callable[[Tensor], Tensor],
     reward_scale: ReturnScale | None,
     decay: float,
-) -> Valued:
+) -> Advantages:
     """Return a rollout's generalised advantages, each value computed once.
 
     Args:
@@ -52,4 +52,4 @@ def valued(
         reward = reward_scale(reward, data.cut)
     following = next_values(value, cuts, *values.split([len(last), len(at_cuts)]))
     advantage = generalized_advantage(reward, value, following, data.discount, data.cut, decay)
-    return Valued(obs, value, advantage)
+    return Advantages(obs, value, advantage)

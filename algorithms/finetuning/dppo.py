@@ -140,7 +140,7 @@ class DPPO(ChainPPO):
         prediction = network(point, self.chain.time(index), network.condition(obs))
         return self.chain.mean(point, prediction, index)
 
-    def remember(self, obs: Tensor, chain: Tensor) -> Tensor:
+    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
         """Return the means of all tuned steps, ``[M, K', H, A]``."""
         steps = torch.arange(self.items, device=obs.device)
         found = [
@@ -149,7 +149,7 @@ class DPPO(ChainPPO):
         ]
         return torch.stack(found, dim=1)
 
-    def judge(self, part: Decisions, item: Tensor) -> Judged:
+    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
         """Return the clipped surrogate over pairs of environment and denoising steps."""
         rows, executed = torch.arange(len(item), device=item.device), slice(self.act_steps)
         value = part.chain[rows, item + 1][:, executed]

@@ -146,11 +146,11 @@ class ReinFlow(ChainPPO):
         entropy = 0.5 * math.log(2 * math.pi * math.e) + std.log().mean((1, 2))
         return found.clamp(-LIMIT, LIMIT), entropy.reshape(rows, steps).sum(1) / (steps + 1)
 
-    def remember(self, obs: Tensor, chain: Tensor) -> Tensor:
+    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
         """Return the log-densities of the paths that acted, ``[M]``."""
         return self.density(obs, chain)[0]
 
-    def judge(self, part: Decisions, item: Tensor) -> Judged:
+    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
         """Return the clipped surrogate over whole paths, less their entropy."""
         log_density_now, entropy = self.density(part.obs, part.chain)
         log_ratio = log_density_now - part.old

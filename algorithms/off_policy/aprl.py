@@ -99,7 +99,7 @@ class APRL(SAC):
         self.dynamics_optimizer = Adam(self.dynamics.parameters(), learning_rate)
         self.ramp = Ramp(first_limit, last_limit, ramp_steps, surprise_threshold).to(setup.device)
 
-    def made_critic(
+    def make_critic(
         self, obs_dim: int, size: int, hidden: Sequence[int], critics: int, layer_norm: bool
     ) -> EnsembleCritic:
         """Return Q functions with dropout."""

@@ -103,7 +103,7 @@ class SAC(Algorithm):
         self.actor = TanhGaussianPolicy(
             spec, hidden=hidden, layer_norm=actor_norm, log_std_min=log_std_min
         )
-        self.critic = self.made_critic(spec.obs_dim, size, hidden, critics, layer_norm)
+        self.critic = self.make_critic(spec.obs_dim, size, hidden, critics, layer_norm)
         self.initialize_weights()
         self.actor.to(setup.device)
         self.critic.to(setup.device)
@@ -119,7 +119,7 @@ class SAC(Algorithm):
         """Return the shapes and limits of the actor: those of the task."""
         return setup.spec
 
-    def made_critic(
+    def make_critic(
         self, obs_dim: int, size: int, hidden: Sequence[int], critics: int, layer_norm: bool
     ) -> EnsembleCritic:
         """Return the Q functions with fresh weights."""
@@ -137,13 +137,13 @@ class SAC(Algorithm):
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics, actor and temperature, and move the target critics."""
-        action = self.actor.normalizer.normalize_action(self.actor_action(data))
+        action = self.actor.normalizer.normalize_action(self.action_for_critic(data))
         obs = self.actor.normalizer.obs(data.obs)
         alpha = self.temperature().detach()
 
         # Critic: regress every Q to the soft value of the next state under the target critics.
         with torch.no_grad():
-            backup = self.counted_reward(data) + data.discount * self.next_value(data, alpha)
+            backup = self.target_reward(data) + data.discount * self.next_value(data, alpha)
         value = self.critic(obs, action)
         critic_loss = self.critic_loss(value, backup)
         self.critic_optimizer.step(critic_loss)
@@ -163,7 +163,7 @@ class SAC(Algorithm):
             "temperature": alpha,
         }
 
-    def counted_reward(self, data: Batch) -> Tensor:
+    def target_reward(self, data: Batch) -> Tensor:
         """Return the rewards ``[B]`` that the target y counts."""
         return data.reward
 
@@ -199,7 +199,7 @@ class SAC(Algorithm):
         """Return the actor's loss with what its scaled actions ``[B, H, A]`` cost; here nothing."""
         return loss
 
-    def actor_action(self, data: Batch) -> Tensor:
+    def action_for_critic(self, data: Batch) -> Tensor:
         """Return the actions ``[B, H, A]`` that the critics are about, in raw units."""
         return self.continued_action(data)
 

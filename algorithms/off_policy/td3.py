@@ -71,7 +71,7 @@ class TD3(Algorithm):
         spec = setup.spec
         size = spec.horizon * spec.action_dim
         self.policy: DeterministicPolicy = DeterministicPolicy(spec, hidden=hidden)
-        self.critic = self.made_critic(spec.obs_dim, size, hidden)
+        self.critic = self.make_critic(spec.obs_dim, size, hidden)
         self.initialize_weights()
         self.policy.to(setup.device)
         self.critic.to(setup.device)
@@ -81,7 +81,7 @@ class TD3(Algorithm):
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.kept_metrics = {"actor_loss": 0.0}
 
-    def made_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
+    def make_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
         """Return the Q functions of observations and of actions of ``size`` entries."""
         return EnsembleCritic(obs_dim, size, hidden=hidden)
 

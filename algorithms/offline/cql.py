@@ -121,7 +121,7 @@ class CQL(SAC):
             there = self.actor.distribution(data.next_obs)
         own, log_prob = squashed_sample(*here, self.noise(1, len(obs))[0])
         sampled, log_density = self.candidate_actions(here, there)
-        backup = self.counted_reward(data) + data.discount * self.backup(next_obs, there, alpha)
+        backup = self.target_reward(data) + data.discount * self.backup(next_obs, there, alpha)
 
         # Actor and temperature, on critics whose weights get no gradients.
         actor_loss = (alpha * log_prob - self.critic(obs, own).amin(0)).mean()

@@ -97,7 +97,7 @@ class EDAC(SAC):
         self.actor_optimizer.step(actor_loss)
 
         with torch.no_grad():
-            backup = self.counted_reward(data) + data.discount * self.next_value(data, alpha)
+            backup = self.target_reward(data) + data.discount * self.next_value(data, alpha)
         value, critic_loss, parts = self.critic_losses(obs, action, backup)
         self.critic_optimizer.step(critic_loss)
         self.updates += 1

@@ -104,7 +104,7 @@ class OGSRL(TD3):
         for policy in (self.policy, self.policy_target):
             policy.normalizer.standardize(setup.statistics)
         flat = setup.spec.horizon * setup.spec.action_dim
-        self.cost_critic = self.made_critic(setup.spec.obs_dim, flat, hidden).to(setup.device)
+        self.cost_critic = self.make_critic(setup.spec.obs_dim, flat, hidden).to(setup.device)
         self.cost_target = copy.deepcopy(self.cost_critic).requires_grad_(False)
         rate = self.critic_optimizer.learning_rate
         self.cost_optimizer = Adam(self.cost_critic.parameters(), rate)

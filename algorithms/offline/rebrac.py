@@ -83,7 +83,7 @@ class ReBRAC(TD3):
         self.least_decay = least_decay
         self.offline_updates, self.online_updates = 0, 1.0
 
-    def made_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
+    def make_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
         """Return two Q functions that are normalised after each activation."""
         return EnsembleCritic(
             obs_dim, size, hidden=hidden, layer_norm=self.layer_norm, norm_last=True

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.rollouts import valued
+from trimtab.algorithms.common.rollouts import estimate_advantages
 from trimtab.algorithms.on_policy.ppo import Samples
 from trimtab.algorithms.on_policy.trpo import TRPO
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
@@ -90,7 +90,7 @@ class HNPG(TRPO):
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Keep data, then interact."""
-        return usual_phases(budget, self.remember, self.update)
+        return usual_phases(budget, self.keep, self.update)
 
     @torch.no_grad()
     def drawn(self, obs: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class HNPG(TRPO):
         mean = self.actor.head(obs)
         return torch.addcmul(mean, self.actor.log_std.exp(), torch.randn_like(mean))
 
-    def remember(self, data: Batch) -> Metrics:
+    def keep(self, data: Batch) -> Metrics:
         """Keep a batch of the data."""
         normalizer = self.actor.normalizer
         action = normalizer.normalize_action(self.continued_action(data))
@@ -116,16 +116,16 @@ class HNPG(TRPO):
         losses = self.fit(data, met)
         samples = self.samples(data)
         if met is not None:
-            samples = joined(samples, self.imagined(met.obs))
+            samples = concatenate(samples, self.model_rollout(met.obs))
         metrics = self.improve_policy(samples)
         self.updates += 1
         return {**metrics, **losses, "learning_rate": rate}
 
-    def fit(self, data: Rollout, met: Kept | None) -> Metrics:
+    def fit(self, data: Rollout, met: Snapshot | None) -> Metrics:
         """Take the critic's steps on a rollout and, where there is some, on data."""
         critic = self.critic
         assert isinstance(critic, SampledValue)
-        collected = valued(data, self.actor.normalizer.obs, critic, None, 1.0)
+        collected = estimate_advantages(data, self.actor.normalizer.obs, critic, None, 1.0)
         goal = (collected.advantage + collected.value).flatten()
         obs, action = collected.obs.flatten(0, 1), data.aux["unclipped"].flatten(0, 1)
         if met is not None:
@@ -141,7 +141,7 @@ class HNPG(TRPO):
         return {"value_loss": on_loss.detach(), "data_loss": data_loss.detach()}
 
     @torch.no_grad()
-    def imagined(self, obs: Tensor) -> Samples:
+    def model_rollout(self, obs: Tensor) -> Samples:
         """Return what the policy would do at the data's observations ``[B, O]``, and its worth."""
         critic = self.critic
         assert isinstance(critic, SampledValue)
@@ -193,7 +193,7 @@ class SampledValue(nn.Module):
         return found.reshape(*obs.shape[:-1], 1)
 
 
-class Kept:
+class Snapshot:
     """B transitions of the data, in normalised units."""
 
     def __init__(
@@ -234,17 +234,17 @@ class Memory(nn.Module):
 
     @torch.no_grad()
     def keep(self, *parts: Tensor) -> None:
-        """Write rows, the oldest ones' places first: ``Kept``'s parts in their order."""
+        """Write rows, the oldest ones' places first: ``Snapshot``'s parts in their order."""
         count = len(parts[0])
         places = torch.arange(self.written, self.written + count, device=self.obs.device)
         for ring, part in zip(self.buffers(), parts, strict=True):
             ring[places % self.rows] = part
         self.written += count
 
-    def draw(self, count: int) -> Kept:
+    def draw(self, count: int) -> Snapshot:
         """Return rows by chance, each time anew."""
         rows = torch.randint(self.size, (count,), device=self.obs.device)
-        return Kept(*(ring[rows] for ring in self.buffers()))
+        return Snapshot(*(ring[rows] for ring in self.buffers()))
 
     def get_extra_state(self) -> int:
         """Return the number of written rows, for checkpoints."""
@@ -255,7 +255,7 @@ class Memory(nn.Module):
         self.written = int(state)
 
 
-def joined(one: Samples, other: Samples) -> Samples:
+def concatenate(one: Samples, other: Samples) -> Samples:
     """Return the rows of both."""
     pairs = zip(vars(one).values(), vars(other).values(), strict=True)
     return Samples(*(torch.cat(pair) for pair in pairs))

@@ -217,7 +217,7 @@ class RL100(ModelledPPO):
                 taught = self.teach(obs[rows])
         return {**metrics, **taught}
 
-    def remember(self, obs: Tensor, chain: Tensor) -> Tensor:
+    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
         """Return the log-densities of all steps, ``[M, K]``."""
         network = self.actor.network
         of = self.denoising
@@ -237,7 +237,7 @@ class RL100(ModelledPPO):
                 for step in self.denoising.steps:
                     yield part, step
 
-    def judge(self, part: Decisions, item: Tensor) -> Judged:
+    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
         """Return the clipped surrogate of one denoising step."""
         density = self.denoising.density(self.actor.network, part.obs, part.chain, item)
         log_ratio = density - part.old.index_select(1, item).squeeze(1)

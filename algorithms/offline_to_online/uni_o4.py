@@ -237,7 +237,7 @@ class UniO4(ModelledPPO):
         self.critic_optimizer.learning_rate = left * self.rates[1]
         return super().update(data)
 
-    def remember(self, obs: Tensor, chain: Tensor) -> Tensor:
+    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
         """Return log-densities of what was sampled, ``[M]``."""
         return density(chain[:, 0], *self.policy.head(obs))
 
@@ -251,7 +251,7 @@ class UniO4(ModelledPPO):
                 rows = order[first : first + size]
                 yield samples[rows], rows
 
-    def judge(self, part: Decisions, item: Tensor) -> Judged:
+    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
         """Return the clipped surrogate, less the entropy bonus."""
         mean, log_std = self.policy.head(part.obs)
         log_ratio = density(part.chain[:, 0], mean, log_std) - part.old

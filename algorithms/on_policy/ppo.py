@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Algorithm, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
-from trimtab.algorithms.common.rollouts import valued
+from trimtab.algorithms.common.rollouts import estimate_advantages
 from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import mlp, orthogonal_
@@ -129,7 +129,7 @@ class PPO(Algorithm):
             normalize_observations=normalize_observations,
         ).to(setup.device)
         self.policy: DiagonalGaussianPolicy = self.actor
-        critic = self.made_critic(setup.spec.obs_dim, hidden, activation)
+        critic = self.make_critic(setup.spec.obs_dim, hidden, activation)
         self.critic: nn.Module = critic.to(setup.device)
         self.reward_scale = (
             ReturnScale(setup.num_envs, setup.discount).to(setup.device)
@@ -142,7 +142,7 @@ class PPO(Algorithm):
             self.learned(), learning_rate, epsilon=1e-5, max_gradient_norm=max_gradient_norm
         )
 
-    def made_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
+    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
         """Return V with fresh weights."""
         return orthogonal_(mlp(obs_dim, hidden, 1, activation=activation), last_gain=1.0)
 
@@ -172,7 +172,7 @@ class PPO(Algorithm):
     @torch.no_grad()
     def samples(self, data: Rollout) -> Samples:
         """Return the rollout's decisions with advantages, targets and old likelihoods."""
-        seen = valued(
+        seen = estimate_advantages(
             data, self.actor.normalizer.obs, self.critic, self.reward_scale, self.gae_decay
         )
         obs, value, advantage = seen.obs, seen.value, seen.advantage

@@ -126,7 +126,7 @@ class RPI(PPO):
         self.seen = Seen(value_rows, setup.spec.obs_dim).to(setup.device)
         self.turns = Turns(setup.num_envs).to(setup.device)
 
-    def made_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
+    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
         """Return the values of the learner and of each oracle."""
         return ValueEnsembles(obs_dim, self.policies, self.members, self.value_hidden)
 

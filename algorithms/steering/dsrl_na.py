@@ -92,7 +92,7 @@ class DSRLNA(DSRLSAC):
             next_value = self.target(next_obs, next_action).amin(0)
             if self.backup_entropy:
                 next_value = next_value - alpha * next_log_prob
-            backup = self.counted_reward(data) + data.discount * next_value
+            backup = self.target_reward(data) + data.discount * next_value
         action = base.normalizer.normalize_action(self.continued_action(data))
         value = self.action_critic(obs, action)
         critic_loss = 0.5 * (value - backup).square().mean(1).sum()

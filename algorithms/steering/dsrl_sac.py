@@ -136,10 +136,10 @@ class DSRLSAC(SAC):
         latent = torch.randn(shape, device=first_leaf(obs).device)
         return latent.clamp(-self.magnitude, self.magnitude)
 
-    def counted_reward(self, data: Batch) -> Tensor:
+    def target_reward(self, data: Batch) -> Tensor:
         """Return the chunks' rewards ``[B]``, lowered for each action that was executed."""
         return data.reward - self.reward_offset * data.valid.sum(1)
 
-    def actor_action(self, data: Batch) -> Tensor:
+    def action_for_critic(self, data: Batch) -> Tensor:
         """The critics are about latents, not about the actions that they led to."""
         return data.aux["latent"]

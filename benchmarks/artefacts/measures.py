@@ -21,7 +21,7 @@ from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.core.threads import one_thread
 from trimtab.benchmarks.runs.base import load_base
 from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
-from trimtab.benchmarks.runs.shapes import way_of
+from trimtab.benchmarks.runs.shapes import observation_mode
 from trimtab.envs.registry import checked_names
 from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
@@ -94,7 +94,7 @@ def held_out_states(base: Path, env: str, options: dict[str, Any]) -> ArrayObs:
         seed=HELD_OUT_SEED,
         act_steps=int(bundle.config["chunking"]["act_steps"]),
         options=checked_names(options),
-        observations=way_of(policy.reading),
+        observations=observation_mode(policy.reading),
     )
     try:
         evaluator.judge(watched, policy.reading, deterministic=False)

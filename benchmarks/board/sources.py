@@ -19,11 +19,11 @@ import pyarrow as pa
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.folder import (
     EPISODES,
-    Look,
+    RunState,
     find_runs,
     find_runs_and_suites,
+    inspect_run,
     is_run,
-    look,
     named_runs,
     read_provenance,
 )
@@ -179,7 +179,7 @@ def sources_of(runs: Iterable[Path]) -> Sources:
             folders[digest, int(seed)] = folder
         if words := identity_words(found.get("identity", {})):
             settings[digest] = words
-        whole = look(folder)
+        whole = inspect_run(folder)
         if whole.state == "done" and whole.result["return"] is None:  # it had no task
             unplayed.append(folder)
         elif whole.state == "done" and str(seed).isdigit():
@@ -268,7 +268,7 @@ def _baselines_of(place: Path) -> dict[str, str | None]:
     return noted or {}
 
 
-def _unfinished(found: Look) -> list[str]:
+def _unfinished(found: RunState) -> list[str]:
     """Return the note on a run that is not at its end."""
     if found.state == "done":
         return []

@@ -14,7 +14,7 @@ from trimtab.benchmarks.contracts.base import Broken, require
 from trimtab.benchmarks.contracts.made_up import learns_from_trials
 from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.benchmarks.runs.build import components, method_of
-from trimtab.benchmarks.runs.callbacks import Callback, Moment
+from trimtab.benchmarks.runs.callbacks import Callback, RunProgress
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import RunConfig, compose_run
@@ -39,7 +39,7 @@ class _Kill(Callback):
     def __init__(self, at: float) -> None:
         self.at = at
 
-    def on_step(self, now: Moment) -> None:
+    def on_step(self, now: RunProgress) -> None:
         if now.position >= self.at * now.end:
             raise _Killed
 

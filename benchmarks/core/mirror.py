@@ -20,7 +20,7 @@ from trimtab.benchmarks.core.rundir import LOCK, LOCK_FILE
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
 
-__all__ = ["MANIFEST", "Copy", "Entry", "Files", "Known", "Shelf", "entries_of", "is_light"]
+__all__ = ["MANIFEST", "Copy", "Entry", "Files", "Known", "BlobStore", "entries_of", "is_light"]
 
 MANIFEST = "manifest.json"
 _CHECKPOINT = "checkpoint/"
@@ -47,7 +47,7 @@ Known = dict[str, tuple[tuple[int, int, int], Entry]]
 """What was found in files, and when and as what they were written that it was found in."""
 
 
-class Shelf(Protocol):
+class BlobStore(Protocol):
     """Where copies lie."""
 
     def files(self, where: str) -> Files | None:
@@ -73,7 +73,7 @@ class Copy:
         folder: the folder, here.
     """
 
-    def __init__(self, shelf: Shelf, where: str, folder: Path) -> None:
+    def __init__(self, shelf: BlobStore, where: str, folder: Path) -> None:
         self._shelf, self._where, self._folder = shelf, where, folder
         self._known: Known = {}
 

@@ -15,12 +15,12 @@ from trimtab.benchmarks.core.mirror import (
 from trimtab.benchmarks.core.storage import Store
 from trimtab.errors import TrimtabError
 
-__all__ = ["StoreShelf"]
+__all__ = ["AddressBlobStore"]
 _LETTERS = 16
 _OBJECT = re.compile(rf"\.[0-9a-f]{{{_LETTERS}}}$")
 
 
-class StoreShelf:
+class AddressBlobStore:
     """Copies in a store.
 
     Args:

@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trimtab.benchmarks.core.lease import LEASE, lease
-from trimtab.benchmarks.core.mirror import MANIFEST, Copy, Shelf, is_light
+from trimtab.benchmarks.core.mirror import MANIFEST, BlobStore, Copy, is_light
 from trimtab.benchmarks.core.rundir import LOCK_FILE, check_writable
-from trimtab.benchmarks.core.shelves import StoreShelf
+from trimtab.benchmarks.core.shelves import AddressBlobStore
 from trimtab.benchmarks.core.storage import Store, child_of, is_address, open_store
-from trimtab.benchmarks.runs.callbacks import Callback, Moment
+from trimtab.benchmarks.runs.callbacks import Callback, RunProgress
 from trimtab.benchmarks.runs.folder import POLICIES, RESULT
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "SCRATCH", "AddressHome", "Away", "Home", "at_home", "check_at_address", "copied", "localised",
-    "replaced", "scratch_of", "visible",
+    "SCRATCH", "AddressRunStore", "RemoteRun", "RunStore", "at_home", "check_at_address", "copied",
+    "localised", "replaced", "scratch_of", "visible",
 ]  # fmt: skip
 
 logger = logging.getLogger(__name__)
@@ -42,10 +42,10 @@ _TRIES = 3
 _PAUSE = 2.0  # seconds between two of them
 
 
-class Home(Protocol):
+class RunStore(Protocol):
     """Where runs' folders belong, each by a name such as ``gym/Hopper-v5/sac/1a2b3c/seed0``."""
 
-    shelf: Shelf
+    shelf: BlobStore
 
     def address(self, where: str) -> str:
         """Return what others call a run's folder by."""
@@ -57,7 +57,7 @@ class Home(Protocol):
         """Return the settings with folders of this machine in place of those elsewhere."""
 
 
-class AddressHome:
+class AddressRunStore:
     """Runs at an address of pyarrow's.
 
     Args:
@@ -66,7 +66,7 @@ class AddressHome:
 
     def __init__(self, address: str) -> None:
         self._address, self._store = address, open_store(address, "out")
-        self.shelf: Shelf = StoreShelf(self._store)
+        self.shelf: BlobStore = AddressBlobStore(self._store)
 
     def address(self, where: str) -> str:
         """Return the address of a run's folder."""
@@ -95,7 +95,7 @@ class AddressHome:
         return replaced(config, out=str(scratch_of(self._address)))
 
 
-class Away:
+class RemoteRun:
     """A folder here and its copy at home.
 
     Args:
@@ -142,10 +142,10 @@ class Away:
 class _Sender(Callback):
     """Sends a run's folder home with every checkpoint."""
 
-    def __init__(self, away: Away) -> None:
+    def __init__(self, away: RemoteRun) -> None:
         self._away = away
 
-    def on_checkpoint(self, now: Moment) -> None:
+    def on_checkpoint(self, now: RunProgress) -> None:
         """Send it; where that fails, the run goes on, and the next checkpoint is sent with it."""
         self._away.check()
         try:
@@ -155,7 +155,7 @@ class _Sender(Callback):
 
 
 @contextmanager
-def at_home(home: Home | None, where: str, folder: Path, *, wait: bool) -> Iterator[Away]:
+def at_home(home: RunStore | None, where: str, folder: Path, *, wait: bool) -> Iterator[RemoteRun]:
     """Hold the home of a run's folder, if it has one elsewhere.
 
     Yields:
@@ -165,13 +165,13 @@ def at_home(home: Home | None, where: str, folder: Path, *, wait: bool) -> Itera
         TrimtabError: if another process has it.
     """
     if home is None:
-        yield Away(None, lambda: None, "")
+        yield RemoteRun(None, lambda: None, "")
         return
     with home.hold(where, wait=wait) as check:
-        yield Away(Copy(home.shelf, where, folder), check, home.address(where))
+        yield RemoteRun(Copy(home.shelf, where, folder), check, home.address(where))
 
 
-def localised(config: RunConfig, home: Home | None) -> tuple[RunConfig, Home | None]:
+def localised(config: RunConfig, home: RunStore | None) -> tuple[RunConfig, RunStore | None]:
     """Return the settings with paths of this machine in place of addresses, and the run's home.
 
     A base at an address comes down.
@@ -180,7 +180,7 @@ def localised(config: RunConfig, home: Home | None) -> tuple[RunConfig, Home | N
         TrimtabError: if an address is wrong, or nothing is there.
     """
     if is_address(config["out"]):
-        home = AddressHome(config["out"])
+        home = AddressRunStore(config["out"])
     if home is not None:
         config = home.localised(config)
     if is_address(config["base"]):
@@ -237,7 +237,7 @@ def copied(address: str, setting: str) -> Path:
     store = open_store(above + mark + options, setting)
     folder = scratch_of(address) / name
     folder.mkdir(parents=True, exist_ok=True)
-    if not Copy(StoreShelf(store), name, folder).fetch(is_light):
+    if not Copy(AddressBlobStore(store), name, folder).fetch(is_light):
         shutil.rmtree(folder, ignore_errors=True)
         hint = _plain(store, name) or f"there is no run; see trimtab runs {above}"
         raise TrimtabError(f"{setting}={address}: {hint}")
@@ -258,7 +258,7 @@ def visible(place: str, setting: str) -> Iterator[Path]:
         yield Path(place)
         return
     store = open_store(place, setting)
-    shelf = StoreShelf(store)
+    shelf = AddressBlobStore(store)
     with tempfile.TemporaryDirectory(prefix="trimtab-") as scratch:
         found = store.find(MANIFEST)
         for where in found:

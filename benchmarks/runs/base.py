@@ -11,7 +11,7 @@ from typing import Any
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.runs.folder import RESULT, find_runs, is_run, named_runs
 from trimtab.benchmarks.runs.rows import STOPPED_EARLY
-from trimtab.benchmarks.runs.shapes import OBSERVATIONS, read_by, way_of
+from trimtab.benchmarks.runs.shapes import OBSERVATIONS, observation_mode, read_by
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
@@ -154,7 +154,10 @@ def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str
         TrimtabError: naming what differs.
     """
     have = base.policy.spec
-    theirs, ours = way_of(base.policy.reading), way_of(Reading(parts=spec.parts))
+    theirs, ours = (
+        observation_mode(base.policy.reading),
+        observation_mode(Reading(parts=spec.parts)),
+    )
     if called != "policy" and theirs != ours:
         raise TrimtabError(
             f"{called} {base.folder} reads {OBSERVATIONS[theirs]} (observations={theirs}), and "

@@ -31,7 +31,7 @@ from trimtab.benchmarks.runs.dataset import (
 )
 from trimtab.benchmarks.runs.held_out import Split, split_of
 from trimtab.benchmarks.runs.identity import document_of, hash_of
-from trimtab.benchmarks.runs.shapes import made_up_statistics, spec_of, way_of
+from trimtab.benchmarks.runs.shapes import made_up_statistics, observation_mode, spec_of
 from trimtab.benchmarks.runs.without_task import spec_of_data
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.settings.constructors import class_of
@@ -180,7 +180,7 @@ def _assembled(
     method = method_of(config)
     act_steps = _act_steps(config, env, base)
     reading = Reading() if base is None else base.policy.reading
-    observations = config["observations"] or way_of(reading)
+    observations = config["observations"] or observation_mode(reading)
     history = config["history"] or reading.history
     spec = spec_of(env, act_steps, observations).with_history(history)
     if base is not None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from trimtab.benchmarks.runs.tracking import Trackers
 
-__all__ = ["Callback", "Listeners", "Moment"]
+__all__ = ["Callback", "Listeners", "RunProgress"]
 
 
 @dataclass(frozen=True)
-class Moment:
+class RunProgress:
     """Where a run is.
 
     Attributes:
@@ -44,10 +44,10 @@ class Callback:
     ends the run, which goes on from its last checkpoint when it is called again.
     """
 
-    def on_step(self, now: Moment) -> None:
+    def on_step(self, now: RunProgress) -> None:
         """After each update on a dataset, and each decision in every environment."""
 
-    def on_evaluation(self, now: Moment, scores: Mapping[str, float | None]) -> None:
+    def on_evaluation(self, now: RunProgress, scores: Mapping[str, float | None]) -> None:
         """After an evaluation.
 
         Args:
@@ -56,7 +56,7 @@ class Callback:
                 and ``held_out_error`` where episodes are held out.
         """
 
-    def on_checkpoint(self, now: Moment) -> None:
+    def on_checkpoint(self, now: RunProgress) -> None:
         """After the run's state was saved."""
 
 
@@ -76,21 +76,21 @@ class Listeners:
         """Tell of a line of ``metrics.jsonl``."""
         self.trackers.metrics(line)
 
-    def arrived(self, now: Moment) -> None:
+    def arrived(self, now: RunProgress) -> None:
         """Tell of a step that is done."""
         self.trackers.arrived(now.position)
         for callback in self._callbacks:
             with self._others:
                 callback.on_step(now)
 
-    def evaluated(self, now: Moment, scores: Mapping[str, float | None]) -> None:
+    def evaluated(self, now: RunProgress, scores: Mapping[str, float | None]) -> None:
         """Tell what an evaluation found."""
         self.trackers.evaluation(now.position, scores)
         for callback in self._callbacks:
             with self._others:
                 callback.on_evaluation(now, scores)
 
-    def saved(self, now: Moment) -> None:
+    def saved(self, now: RunProgress) -> None:
         """Tell of a checkpoint."""
         for callback in self._callbacks:
             with self._others:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from trimtab.benchmarks.core.numerals import lone_number, score_words
 from trimtab.benchmarks.runs.held_out import Fit
-from trimtab.benchmarks.runs.shapes import read_by, spec_of, way_of
+from trimtab.benchmarks.runs.shapes import observation_mode, read_by, spec_of
 from trimtab.envs.engines.dict_vector import DictVectorEnv
 from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.vector import make_vec
@@ -311,7 +311,7 @@ def evaluate(
         seed=seed,
         act_steps=act_steps or policy.spec.horizon,
         options=options,
-        observations=way_of(policy.reading),
+        observations=observation_mode(policy.reading),
     )
     try:
         _check_fits(policy, evaluator)

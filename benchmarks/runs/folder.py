@@ -27,8 +27,8 @@ from trimtab.policies.bundle.files import read_files
 
 __all__ = [
     "CHECKPOINT", "CONFIG", "EPISODES", "METRICS", "POLICIES", "POLICY", "PROVENANCE", "RESULT",
-    "STATES", "Look", "check_done", "find_runs", "find_runs_and_suites",
-    "is_run", "log_fault", "look", "named_runs", "read_config", "read_provenance", "read_result",
+    "STATES", "RunState", "check_done", "find_runs", "find_runs_and_suites", "inspect_run",
+    "is_run", "log_fault", "named_runs", "read_config", "read_provenance", "read_result",
 ]  # fmt: skip
 
 PROVENANCE, CONFIG, RESULT = "provenance.json", "config.yaml", "result.json"
@@ -53,7 +53,7 @@ _STATE = (
 
 
 @dataclass(frozen=True)
-class Look:
+class RunState:
     """What was found in the folder of a run.
 
     Attributes:
@@ -164,7 +164,7 @@ def check_done(folder: Path) -> None:
         )
 
 
-def look(folder: Path, *, deep: bool = False, ours: bool = False) -> Look:
+def inspect_run(folder: Path, *, deep: bool = False, ours: bool = False) -> RunState:
     """Look at the parts of a run.
 
     Args:
@@ -204,7 +204,7 @@ def look(folder: Path, *, deep: bool = False, ours: bool = False) -> Look:
     state = "broken" if faults else "done" if done else "stopped"
     if not ours and in_use(folder):  # its files are not all there yet
         state, faults = "running", {}
-    return Look(folder, state, faults, result, counters, usable, tuple(unusable))
+    return RunState(folder, state, faults, result, counters, usable, tuple(unusable))
 
 
 def _faults_of_done(folder: Path) -> dict[str, str]:

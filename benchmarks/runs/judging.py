@@ -10,7 +10,7 @@ import numpy as np
 
 from trimtab.benchmarks.runs import base
 from trimtab.benchmarks.runs.evaluate import Evaluator, FloatArray, Scores, torch_act
-from trimtab.benchmarks.runs.shapes import spec_of, way_of
+from trimtab.benchmarks.runs.shapes import observation_mode, spec_of
 from trimtab.benchmarks.runs.without_task import has_task
 from trimtab.benchmarks.settings.words import nearest
 from trimtab.envs.registry import checked_names, get_spec
@@ -72,7 +72,7 @@ class BundleJudge:
         self.bundle, self.task, self.options = bundle, task, options
         self.inputs = _unlike_defaults(bundle.policy.reading, inputs or {})
         self.act_steps = int(bundle.config["chunking"]["act_steps"])
-        self.observations = way_of(bundle.policy.reading)
+        self.observations = observation_mode(bundle.policy.reading)
         self.spec = get_spec(task, **options)
         asked = spec_of(self.spec, self.act_steps, self.observations)
         asked = asked.with_history(bundle.policy.spec.history)

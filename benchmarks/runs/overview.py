@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from trimtab.benchmarks.core.rundir import set_aside
-from trimtab.benchmarks.runs.folder import EPISODES, METRICS, Look, look
+from trimtab.benchmarks.runs.folder import EPISODES, METRICS, RunState, inspect_run
 from trimtab.benchmarks.runs.rows import STOPPED_EARLY, read_episodes
 from trimtab.benchmarks.runs.settings_of import command_of, differing, settings_of
 from trimtab.errors import TrimtabError
@@ -71,7 +71,7 @@ def lines_of(folders: Sequence[Path]) -> list[Line]:
 
 
 def _line(folder: Path, settings: Mapping[str, Any]) -> Line:
-    found = look(folder)
+    found = inspect_run(folder)
     env_steps, updates, seconds = _reached(found)
     total, success, episodes = _score(found)
     held_out = found.result.get("held_out", {}).get("error")
@@ -81,7 +81,7 @@ def _line(folder: Path, settings: Mapping[str, Any]) -> Line:
     )  # fmt: skip
 
 
-def _reached(found: Look) -> tuple[int, int, float]:
+def _reached(found: RunState) -> tuple[int, int, float]:
     """Return how far a run is: environment steps, updates and seconds.
 
     A run that goes on is where its log says; one that is stopped goes on from its checkpoint.
@@ -107,7 +107,7 @@ def _last_line(log: Path) -> dict[str, Any]:
         return {}
 
 
-def _score(found: Look) -> tuple[float | None, float | None, int | None]:
+def _score(found: RunState) -> tuple[float | None, float | None, int | None]:
     """Return mean return, success rate and number of episodes of a run's last evaluation."""
     if found.result:
         return found.result["return"], found.result["success"], found.result["episodes"]
@@ -124,7 +124,7 @@ def _score(found: Look) -> tuple[float | None, float | None, int | None]:
     return pc.mean(last["return"]).as_py(), rate, last.num_rows
 
 
-def _note(found: Look) -> str:
+def _note(found: RunState) -> str:
     """Return what is wrong with a run, where it was stopped early, or what was set aside of it."""
     if found.faults:
         return found.broken

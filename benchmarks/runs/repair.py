@@ -25,9 +25,9 @@ from trimtab.benchmarks.runs.folder import (
     POLICY,
     PROVENANCE,
     RESULT,
-    Look,
+    RunState,
+    inspect_run,
     is_run,
-    look,
 )
 from trimtab.benchmarks.runs.settings_of import command_of
 from trimtab.errors import TrimtabError
@@ -86,11 +86,11 @@ def repair(folder: Path) -> Mended:
             f"runs repair: {folder} is no folder of a run; trimtab runs {folder.parent} lists them"
         )
     with locked(folder):
-        found = look(folder, deep=True, ours=True)
+        found = inspect_run(folder, deep=True, ours=True)
         command = command_of(folder)  # while what says it may still be there
         parts = _useless(found)
         aside = _move(folder, parts) if parts else None
-        after = look(folder, ours=True)
+        after = inspect_run(folder, ours=True)
     return Mended(
         folder,
         found.faults,
@@ -102,7 +102,7 @@ def repair(folder: Path) -> Mended:
     )
 
 
-def _useless(found: Look) -> list[str]:
+def _useless(found: RunState) -> list[str]:
     """Return the parts to set aside, in an order in which an interrupted repair can be repeated.
 
     The result goes first, because it says that the run is done; what could be gone on from is last.
@@ -140,7 +140,7 @@ def _move(folder: Path, parts: list[str]) -> Path:
     return aside
 
 
-def _goes_on(folder: Path, after: Look) -> str:
+def _goes_on(folder: Path, after: RunState) -> str:
     """Return in words where ``train`` goes on with a run."""
     written = [name for name in (PROVENANCE, CONFIG) if not os.path.lexists(folder / name)]
     if after.result:

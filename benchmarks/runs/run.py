@@ -23,7 +23,7 @@ from trimtab.benchmarks.core.random_states import random_states, set_random_stat
 from trimtab.benchmarks.core.rundir import remedy
 from trimtab.benchmarks.core.torch_state import start_torch
 from trimtab.benchmarks.runs.build import Components
-from trimtab.benchmarks.runs.callbacks import Callback, Listeners, Moment
+from trimtab.benchmarks.runs.callbacks import Callback, Listeners, RunProgress
 from trimtab.benchmarks.runs.collector import Collector, training_envs
 from trimtab.benchmarks.runs.experience import (
     Experience,
@@ -274,9 +274,9 @@ class Run:
         self._saved_at = self.position
         self.listeners.saved(self._now())
 
-    def _now(self) -> Moment:
+    def _now(self) -> RunProgress:
         place = (self.folder, self.position, self.end, self.env_steps, self.updates)
-        return Moment(*place, stop=self._asked_to_stop.set)
+        return RunProgress(*place, stop=self._asked_to_stop.set)
 
     def _check_stop(self) -> None:
         """Save and stop if the process was told to end."""

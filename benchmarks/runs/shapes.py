@@ -9,7 +9,7 @@ from trimtab.observations import FLAT, Part
 from trimtab.policies.agent import Reading
 from trimtab.types import PolicySpec, Statistics
 
-__all__ = ["OBSERVATIONS", "made_up_statistics", "read_by", "spec_of", "way_of"]
+__all__ = ["OBSERVATIONS", "made_up_statistics", "read_by", "spec_of", "observation_mode"]
 
 OBSERVATIONS = {
     "flat": "one vector",
@@ -33,7 +33,7 @@ def spec_of(env: EnvSpec, act_steps: int, observations: str = "flat") -> PolicyS
     return PolicySpec(size, act_steps, env.action_dim, env.action_low, env.action_high, parts=parts)
 
 
-def way_of(reading: Reading) -> str:
+def observation_mode(reading: Reading) -> str:
     """Return the name of ``OBSERVATIONS`` that a policy has to be given."""
     return "dict" if reading.observed else "flat"
 

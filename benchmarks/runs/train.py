@@ -20,7 +20,7 @@ from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_
 from trimtab.benchmarks.core.rundir import locked, remove_leftovers
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.runs import build
-from trimtab.benchmarks.runs.away import Home, at_home, localised
+from trimtab.benchmarks.runs.away import RunStore, at_home, localised
 from trimtab.benchmarks.runs.base import load_base, training
 from trimtab.benchmarks.runs.callbacks import Callback
 from trimtab.benchmarks.runs.dataset import check_goes_on, check_rewards_tell, check_successes
@@ -31,8 +31,8 @@ from trimtab.benchmarks.runs.folder import (
     PROVENANCE,
     RESULT,
     check_done,
+    inspect_run,
     is_run,
-    look,
     read_result,
 )
 from trimtab.benchmarks.runs.generated import check_feeds
@@ -67,7 +67,7 @@ def train(
     *,
     wait: bool = False,
     callbacks: Sequence[Callback] = (),
-    home: Home | None = None,
+    home: RunStore | None = None,
 ) -> Result:
     """Carry out one run, or go on with it, or say that it is done.
 
@@ -274,7 +274,7 @@ def _train(
     *,
     wait: bool,
     callbacks: Sequence[Callback],
-    home: Home | None,
+    home: RunStore | None,
 ) -> Result:
     whole = not callbacks  # one that a callback ended early is done for a caller with callbacks
     if home is None and (done := _done_without_data(config, whole=whole)) is not None:
@@ -390,7 +390,7 @@ def _write_start(folder: Path, config: RunConfig, parts: build.Components) -> No
         if not os.path.lexists(folder / CONFIG):
             write_config(folder, config)
         return
-    found = look(folder, ours=True)
+    found = inspect_run(folder, ours=True)
     check_same_start(folder, parts, found.counters.get("start") or {})
     if found.result:
         trained = training(load_base(str(folder)))

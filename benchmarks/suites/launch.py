@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.runs.away import Home
+from trimtab.benchmarks.runs.away import RunStore
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.settings.words import nearest
@@ -196,7 +196,7 @@ def _value(word: str, text: str, default: int | float | str) -> int | float | st
     return value
 
 
-def carry_out(work: Work, tell: Tell, home: Home | None = None) -> Done:
+def carry_out(work: Work, tell: Tell, home: RunStore | None = None) -> Done:
     """Carry out one run in this process: what a launcher's workers do.
 
     Args:
@@ -218,7 +218,7 @@ def carry_out(work: Work, tell: Tell, home: Home | None = None) -> Done:
     return Done(result.place, result.summary, result.already_done)
 
 
-def attempt(work: Work, tell: Tell, home: Home | None = None) -> dict[str, Any]:
+def attempt(work: Work, tell: Tell, home: RunStore | None = None) -> dict[str, Any]:
     """Carry out one run, as :func:`carry_out`; return what became of it as JSON values.
 
     Raises:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from trimtab.benchmarks.core.storage import beside, is_address
 from trimtab.benchmarks.runs.away import copied
-from trimtab.benchmarks.runs.folder import look
+from trimtab.benchmarks.runs.folder import inspect_run
 from trimtab.benchmarks.runs.rows import SUITE_NOTE
 from trimtab.benchmarks.settings.words import quoted
 from trimtab.benchmarks.suites.bars import Bars
@@ -122,7 +122,9 @@ def _all_done(note: Path, suite: Suite) -> dict[tuple[str, int], Path] | None:
     if not all(isinstance(place, str) for place in places.values()):
         return None
     folders = {run: Path(str(place)) for run, place in places.items()}
-    return folders if all(look(folder).state == "done" for folder in folders.values()) else None
+    return (
+        folders if all(inspect_run(folder).state == "done" for folder in folders.values()) else None
+    )
 
 
 def _schedule(

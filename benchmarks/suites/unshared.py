@@ -17,14 +17,22 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.core.mirror import Copy, Entry, Files, Known, Shelf, entries_of, is_light
+from trimtab.benchmarks.core.mirror import (
+    BlobStore,
+    Copy,
+    Entry,
+    Files,
+    Known,
+    entries_of,
+    is_light,
+)
 from trimtab.benchmarks.core.rundir import LOCK, LOCK_FILE, InUseError, locked
 from trimtab.benchmarks.runs.away import replaced, scratch_of
 from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory
 
-__all__ = ["Keeper", "KeptHome"]
+__all__ = ["FolderServer", "ServedRunStore"]
 
 Call = Callable[..., Any]
 """Calls a method of the keeper by its name; what it takes and returns are plain values."""
@@ -35,7 +43,7 @@ PAUSE = 1.0
 _TRACKERS = "trackers"
 
 
-class Keeper:
+class FolderServer:
     """Writes the folders of runs on the machine that asked for them.
 
     Args:
@@ -144,7 +152,7 @@ def _link(source: str | Path, target: str | Path) -> None:
         shutil.copy2(source, target)
 
 
-class _KeeperShelf:
+class _ServedBlobStore:
     """Folders of the machine that asked for runs, as copies."""
 
     def __init__(self, call: Call, root: str) -> None:
@@ -196,7 +204,7 @@ class _KeeperShelf:
                     return True
 
 
-class KeptHome:
+class ServedRunStore:
     """Runs' folders on the machine that asked for them.
 
     Args:
@@ -207,8 +215,8 @@ class KeptHome:
 
     def __init__(self, call: Call, private: str, holder: str) -> None:
         self._call, self._private, self._holder = call, private, holder
-        self._shelf = _KeeperShelf(call, "")
-        self.shelf: Shelf = self._shelf
+        self._shelf = _ServedBlobStore(call, "")
+        self.shelf: BlobStore = self._shelf
 
     def address(self, where: str) -> str:
         """Return the path of a run's folder on its machine."""
@@ -239,13 +247,13 @@ class KeptHome:
 
     def localised(self, config: RunConfig) -> RunConfig:
         """Return the settings with folders of this machine; a base that is kept comes down."""
-        self._shelf = _KeeperShelf(self._call, config["out"])
+        self._shelf = _ServedBlobStore(self._call, config["out"])
         self.shelf = self._shelf
         changes = {"out": str(scratch_of(f"{self._private}/{config['out']}"))}
         if (base := config["base"]) is not None:
             folder = scratch_of(f"{self._private}/{base}") / Path(base).name
             folder.mkdir(parents=True, exist_ok=True)
-            if Copy(_KeeperShelf(self._call, ""), base, folder).fetch(is_light):
+            if Copy(_ServedBlobStore(self._call, ""), base, folder).fetch(is_light):
                 changes["base"] = str(folder)
         return replaced(config, **changes)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trimtab.benchmarks.api import Callback as Callback
-    from trimtab.benchmarks.api import Moment as Moment
+    from trimtab.benchmarks.api import RunProgress as RunProgress
     from trimtab.benchmarks.api import evaluate as evaluate
     from trimtab.benchmarks.api import export as export
     from trimtab.benchmarks.api import leaderboard as leaderboard
@@ -24,7 +24,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "Callback": "trimtab.benchmarks.api",
-    "Moment": "trimtab.benchmarks.api",
+    "RunProgress": "trimtab.benchmarks.api",
     "TrimtabError": "trimtab.errors",
     "evaluate": "trimtab.benchmarks.api",
     "export": "trimtab.benchmarks.api",

@@ -77,7 +77,7 @@ def test_loss_is_the_sum_over_pairs(sampler: str) -> None:
         likelihood_floor=0.2,
     )  # fmt: skip
     part, item = part_of(algorithm)
-    judged = algorithm.judge(part, item)
+    judged = algorithm.surrogate_loss(part, item)
     network, chain = algorithm.policy.tuned, algorithm.chain
     bare = DiffusionChain(start(sampler).sampler, floor=0.0)
     total, outside = 0.0, 0
@@ -109,7 +109,7 @@ def test_loss_is_the_sum_over_pairs(sampler: str) -> None:
 def test_guarded_loss_is_its_formula() -> None:
     algorithm = made(guard=True, clip=0.01)
     part, item = part_of(algorithm)
-    judged = algorithm.judge(part, item)
+    judged = algorithm.surrogate_loss(part, item)
     rows = torch.arange(len(item))
     with torch.no_grad():
         mean = algorithm.means(part.obs, part.chain[rows, item], item)[:, :2]
@@ -131,7 +131,7 @@ def test_before_the_first_step_the_ratio_is_one(guard: bool) -> None:
     algorithm = made(guard=guard)
     samples = algorithm.decisions(rollout_of(algorithm, lambda o, a: a.sum((1, 2))))
     for part, item in algorithm.minibatches(samples):
-        judged = algorithm.judge(part, item)
+        judged = algorithm.surrogate_loss(part, item)
         assert judged.log_ratio.abs().max() < 1e-5 and not judged.clipped.any()
 
 
@@ -146,7 +146,7 @@ def test_stored_chain_is_what_acted() -> None:
     assert torch.equal(action, expected)
     # The steps between the points are Gaussian, of the floored width.
     bare = DiffusionChain(start().sampler, floor=0.0)
-    old = algorithm.remember(algorithm.policy.normalizer.obs(obs), chain)
+    old = algorithm.old_statistics(algorithm.policy.normalizer.obs(obs), chain)
     for k in range(3):
         spread = (chain[:, k + 1] - old[:, k]).std().item()
         width = max(float(bare.deviations[k + 1]), 0.3)
@@ -156,14 +156,14 @@ def test_stored_chain_is_what_acted() -> None:
 def test_what_is_not_executed_has_no_part_in_it() -> None:
     algorithm = made()
     part, item = part_of(algorithm)
-    known = algorithm.judge(part, item)
+    known = algorithm.surrogate_loss(part, item)
     chain = part.chain.clone()
     rows = torch.arange(len(item))
     chain[rows, item + 1, 2] += 1.0  # the third action of the plan that was reached
-    changed = algorithm.judge(dataclasses.replace(part, chain=chain), item)
+    changed = algorithm.surrogate_loss(dataclasses.replace(part, chain=chain), item)
     assert torch.equal(known.loss, changed.loss)
     chain[rows, item + 1, 1] += 0.05
-    changed = algorithm.judge(dataclasses.replace(part, chain=chain), item)
+    changed = algorithm.surrogate_loss(dataclasses.replace(part, chain=chain), item)
     assert not torch.equal(known.loss, changed.loss)
 
 

@@ -54,7 +54,7 @@ def test_a_ring_keeps_the_newest() -> None:
 
 def test_data_is_kept_in_the_policys_units(make: Make, batch_of: BatchOf) -> None:
     method, data = make(), batch_of(make())
-    found = method.remember(data)
+    found = method.keep(data)
     assert float(found["kept"]) == 16 and method.memory.size == 16
     torch.testing.assert_close(method.memory.obs[:16], data.obs / 1.001)
     action = (data.action - torch.tensor([0.0, 0.75])) / torch.tensor([1.0, 1.25])
@@ -94,7 +94,7 @@ def test_the_critics_losses_by_hand(
 ) -> None:
     method = make(data_weight=weight, critic_updates=1, value_samples=1)
     drawn = still(method)
-    method.remember(batch_of(method))
+    method.keep(batch_of(method))
     data = data_of(method)
     critic = copy.deepcopy(critic_of(method))
     met = method.memory.draw(21) if weight else None
@@ -135,7 +135,7 @@ def test_what_is_imagined_is_the_policys_own(make: Make) -> None:
     method = make(value_samples=3)
     obs = torch.randn(6, 5)
     torch.manual_seed(3)
-    found = method.imagined(obs)
+    found = method.model_rollout(obs)
     torch.manual_seed(3)
     mean = method.actor.head(obs)
     action = mean + method.actor.log_std.exp() * torch.randn(6, 2, 2)
@@ -164,7 +164,7 @@ def test_the_policy_steps_over_rollout_and_data(
     for weight, kept in ((1.0, True), (0.0, True), (1.0, False)):
         method = make(data_weight=weight, delta=0.02)
         if kept:
-            method.remember(batch_of(method))
+            method.keep(batch_of(method))
         found = method.update(data_of(method))
         assert 0 < float(found["kl"]) <= 0.02
         counts.append(len(seen[-1]))
@@ -192,7 +192,7 @@ def test_data_shows_what_rollouts_rarely_see(side: int) -> None:
     action = 2 * torch.rand(256, 1, 1) - 1
     obs, ended = torch.zeros(256, 1), torch.zeros(256)
     whole = torch.ones(256, 1, dtype=torch.bool)
-    method.remember(Batch(obs, action, earned(action), obs, ended, whole))
+    method.keep(Batch(obs, action, earned(action), obs, ended, whole))
     for _ in range(12):
         obs = torch.zeros(8, 4, 1)
         acted, aux = method.explore(obs.reshape(-1, 1), warmup=False)

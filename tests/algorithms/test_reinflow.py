@@ -87,12 +87,12 @@ def test_loss_is_the_clipped_surrogate_less_entropy() -> None:
     algorithm = made(clip=0.004)
     torch.manual_seed(0)
     samples = algorithm.decisions(rollout_of(algorithm, total))
-    before = algorithm.judge(samples, torch.zeros(18))
+    before = algorithm.surrogate_loss(samples, torch.zeros(18))
     assert before.log_ratio.abs().max() < 1e-5, "the ratio is 1 before the first step"
     with torch.no_grad():
         for weight in [*algorithm.policy.network.parameters(), *algorithm.noise.parameters()]:
             weight.add_(0.05 * torch.randn_like(weight))
-    judged = algorithm.judge(samples, torch.zeros(18))
+    judged = algorithm.surrogate_loss(samples, torch.zeros(18))
     loss, outside, entropies = 0.0, 0, 0.0
     with torch.no_grad():
         for row in range(18):

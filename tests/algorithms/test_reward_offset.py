@@ -117,8 +117,8 @@ def test_a_chunk_loses_the_offset_for_each_step_that_was_executed(kind: type[DSR
     for offset in (0.0, 1.0, -0.25):
         algorithm = kind(Setup(spec, base=Plain(spec)), hidden=(8,), reward_offset=offset)
         expected = batch.reward - offset * steps
-        assert torch.equal(algorithm.counted_reward(batch), expected)
-    assert torch.equal(kind(Setup(spec, base=Plain(spec))).counted_reward(batch), batch.reward)
+        assert torch.equal(algorithm.target_reward(batch), expected)
+    assert torch.equal(kind(Setup(spec, base=Plain(spec))).target_reward(batch), batch.reward)
 
 
 def test_an_offset_that_is_no_number_is_refused() -> None:

@@ -105,7 +105,7 @@ def test_densities_are_those_of_the_executed_part(plan: int) -> None:
         expected = by_hand(algorithm, network, obs, chain)
         assert chain.shape == (7, 5, plan, 1)
         torch.testing.assert_close(density, expected, atol=1e-3, rtol=1e-4)
-        found = algorithm.remember(obs, chain)
+        found = algorithm.old_statistics(obs, chain)
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
 
 
@@ -242,7 +242,7 @@ def test_online_surrogate_by_hand() -> None:
     advantage = torch.randn(9)
     part = Decisions(obs, chain, old, advantage, advantage)
     for k in range(4):
-        judged = algorithm.judge(part, torch.tensor([k]))
+        judged = algorithm.surrogate_loss(part, torch.tensor([k]))
         ratio = (new - old)[:, k].exp()
         expected = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
         torch.testing.assert_close(judged.loss, expected, atol=1e-4, rtol=1e-3)

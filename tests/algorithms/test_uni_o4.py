@@ -234,11 +234,11 @@ def test_online_surrogate_and_rates(
     obs, noise = torch.randn(12, 5), torch.randn(12, 1, 2, 2)
     mean, log_std = method.policy.head(obs)
     chain = (mean + log_std.exp() * noise[:, 0]).detach()[:, None]
-    old = method.remember(obs, chain).detach()
+    old = method.old_statistics(obs, chain).detach()
     perturbed(method.policy.network)
     advantage = torch.randn(12)
     part = Decisions(obs, chain, old, advantage, torch.zeros(12))
-    judged = method.judge(part, torch.arange(12))
+    judged = method.surrogate_loss(part, torch.arange(12))
     total, cut = 0.0, 0
     for row in range(12):
         one = normal(method.policy.network, 0, obs[row])

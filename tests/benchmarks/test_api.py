@@ -58,15 +58,15 @@ class Heard(trimtab.Callback):
         self.saved: list[int] = []
         self.stop_at = stop_at
 
-    def on_step(self, now: trimtab.Moment) -> None:
+    def on_step(self, now: trimtab.RunProgress) -> None:
         self.steps.append((now.position, now.env_steps, now.updates))
 
-    def on_evaluation(self, now: trimtab.Moment, scores: Mapping[str, float | None]) -> None:
+    def on_evaluation(self, now: trimtab.RunProgress, scores: Mapping[str, float | None]) -> None:
         self.scores[now.env_steps] = scores
         if now.env_steps == self.stop_at:
             now.stop()
 
-    def on_checkpoint(self, now: trimtab.Moment) -> None:
+    def on_checkpoint(self, now: trimtab.RunProgress) -> None:
         assert (now.folder / "checkpoint").is_dir() and now.end == 120
         self.saved.append(now.position)
 
@@ -134,15 +134,15 @@ class Stops(trimtab.Callback):
         self.where = where
         self.told: list[tuple[str, int]] = []
 
-    def tell(self, what: str, now: trimtab.Moment) -> None:
+    def tell(self, what: str, now: trimtab.RunProgress) -> None:
         self.told.append((what, now.position))
         if what == self.where and now.position >= 30:
             now.stop()
 
-    def on_evaluation(self, now: trimtab.Moment, scores: Mapping[str, float | None]) -> None:
+    def on_evaluation(self, now: trimtab.RunProgress, scores: Mapping[str, float | None]) -> None:
         self.tell("evaluation", now)
 
-    def on_checkpoint(self, now: trimtab.Moment) -> None:
+    def on_checkpoint(self, now: trimtab.RunProgress) -> None:
         self.tell("checkpoint", now)
 
 

@@ -240,7 +240,7 @@ def test_a_task_that_meddles_with_torchs_generator_moves_no_number(
 class Meddling(trimtab.Callback):
     """Seeds torch all the time, and stops the run once."""
 
-    def on_step(self, now: trimtab.Moment) -> None:
+    def on_step(self, now: trimtab.RunProgress) -> None:
         torch.manual_seed(now.position)
         if now.position == 40:
             now.stop()

@@ -43,7 +43,7 @@ from trimtab.benchmarks.suites.ray_needs import (
     line_of,
     resources_of,
 )  # fmt: skip
-from trimtab.benchmarks.suites.unshared import Keeper, KeptHome
+from trimtab.benchmarks.suites.unshared import FolderServer, ServedRunStore
 from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["LAUNCHER"]
@@ -92,7 +92,7 @@ class _Tasks:
             "variables": {k: v for k, v in os.environ.items() if k.startswith("TRIMTAB_")},
         }  # fmt: skip
         if start.settings["shared"] == "false":
-            keeper: Any = ray.remote(Keeper)
+            keeper: Any = ray.remote(FolderServer)
             keeper = keeper.options(num_cpus=0, scheduling_strategy=here)
             self._place["keeper"] = keeper.remote(os.getcwd(), self._place["variables"])
         self._waiting: list[tuple[Work, concurrent.futures.Future[Done]]] = []
@@ -171,7 +171,7 @@ def _carry_out(work: Work, mailbox: Any, place: Mapping[str, Any]) -> dict[str, 
     if place["keeper"] is not None:
         node = f"{ray.get_runtime_context().get_node_id()}{place['folder']}"
         call = functools.partial(_called, place["keeper"])
-        home = KeptHome(call, node, work.label)
+        home = ServedRunStore(call, node, work.label)
         folder = scratch_of(node)
         folder.mkdir(parents=True, exist_ok=True)
         os.chdir(folder)

@@ -23,9 +23,9 @@ from trimtab.benchmarks.core.lease import LEASE, lease
 from trimtab.benchmarks.core.mirror import MANIFEST, entries_of
 from trimtab.benchmarks.core.rundir import locked
 from trimtab.benchmarks.core.storage import child_of, open_store
-from trimtab.benchmarks.runs.away import Home
-from trimtab.benchmarks.runs.callbacks import Callback, Moment
-from trimtab.benchmarks.runs.folder import look
+from trimtab.benchmarks.runs.away import RunStore
+from trimtab.benchmarks.runs.callbacks import Callback, RunProgress
+from trimtab.benchmarks.runs.folder import inspect_run
 from trimtab.benchmarks.runs.result import Result
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
@@ -52,7 +52,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return carry_out(str(tmp_path_factory.mktemp("here")))
 
 
-def carry_out(out: str, *callbacks: Callback, home: Home | None = None) -> Result:
+def carry_out(out: str, *callbacks: Callback, home: RunStore | None = None) -> Result:
     return train(compose_run([*WORDS, f"out={out}"]), callbacks=callbacks, home=home)
 
 
@@ -68,7 +68,7 @@ class At(Callback):
     def __init__(self, position: int, act: Any = None) -> None:
         self.position, self.act, self.first = position, act, 0
 
-    def on_step(self, now: Moment) -> None:
+    def on_step(self, now: RunProgress) -> None:
         self.first = self.first or now.position
         if now.position >= self.position and self.act is not None:
             act, self.act = self.act, None
@@ -79,7 +79,7 @@ class Lost(Exception):
     """The machine is gone."""
 
 
-def lose(now: Moment) -> None:
+def lose(now: RunProgress) -> None:
     raise Lost
 
 
@@ -138,13 +138,13 @@ class Machines:
     """The machine that asks for runs, and others that reach it by calls alone."""
 
     def __init__(self, folder: Path) -> None:
-        self.keeper = unshared.Keeper(str(folder), {})
+        self.keeper = unshared.FolderServer(str(folder), {})
 
     def call(self, what: str, *said: Any) -> Any:
         return getattr(self.keeper, what)(*said)
 
-    def home(self, machine: str, holder: str = "the run") -> unshared.KeptHome:
-        return unshared.KeptHome(self.call, machine, holder)
+    def home(self, machine: str, holder: str = "the run") -> unshared.ServedRunStore:
+        return unshared.ServedRunStore(self.call, machine, holder)
 
 
 def test_a_run_comes_back_from_machines_that_share_no_files(
@@ -159,7 +159,7 @@ def test_a_run_comes_back_from_machines_that_share_no_files(
     class Power(BaseException):
         """Ends a process at once."""
 
-    def cut(now: Moment) -> None:
+    def cut(now: RunProgress) -> None:
         monkeypatch.setattr(one, "_call", no_more)
 
     def no_more(*said: Any) -> None:
@@ -167,14 +167,17 @@ def test_a_run_comes_back_from_machines_that_share_no_files(
 
     with pytest.raises(Power):
         carry_out("runs", At(100, cut), home=one)
-    assert look(folder).state == "running" and look(folder, ours=True).counters["env_steps"] == 90
+    assert (
+        inspect_run(folder).state == "running"
+        and inspect_run(folder, ours=True).counters["env_steps"] == 90
+    )
     before = entries_of(folder)
     # It is started again elsewhere; what the first machine still sends is refused.
     watched = At(0)
     result = carry_out("runs", watched, home=two)
     assert watched.first == 91 and result.place == str(folder.relative_to(tmp_path))
     done = entries_of(folder)
-    assert done != before and look(folder).state == "done"
+    assert done != before and inspect_run(folder).state == "done"
     assert bits(result) == bits(whole) == bits(replace(result, folder=folder))
     run = result.place
     assert not machines.keeper.put(run, 1, "0" * 64, 0, b"late")
@@ -222,7 +225,7 @@ def test_half_of_an_upload_is_what_was_there_before(
     address, folder = there(tmp_path)
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "one"))
 
-    def cut(now: Moment) -> None:
+    def cut(now: RunProgress) -> None:
         """Let the machine be lost while the files of a checkpoint go out: before the manifest."""
         monkeypatch.setattr("trimtab.benchmarks.core.shelves.text_of_files", lose)
 
@@ -258,7 +261,7 @@ def test_who_loses_a_run_to_another_process_stops_and_sends_no_more(
     other = b'{"host": "elsewhere"}\n'
     before: list[bytes] = []
 
-    def take_over(now: Moment) -> None:
+    def take_over(now: RunProgress) -> None:
         (held,) = folder.rglob(LEASE)
         held.write_bytes(other)
         before.append(next(folder.rglob(MANIFEST)).read_bytes())
@@ -279,7 +282,7 @@ def test_who_loses_a_folder_by_a_lease_in_it_stops_before_it_writes(
     before: dict[Path, int] = {}
     others: list[SoftFileLease] = []
 
-    def take_over(now: Moment) -> None:
+    def take_over(now: RunProgress) -> None:
         (now.folder / "run.lock.held").unlink()
         others.append(SoftFileLease(now.folder / "run.lock.held", lease_duration=60))
         others[0].acquire(timeout=5)

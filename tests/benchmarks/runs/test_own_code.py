@@ -20,7 +20,7 @@ import pytest
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, in_a_line
 from trimtab.benchmarks.data.recording import Stage
-from trimtab.benchmarks.runs.callbacks import Callback, Moment
+from trimtab.benchmarks.runs.callbacks import Callback, RunProgress
 from trimtab.benchmarks.runs.train import train
 from trimtab.benchmarks.settings.config import compose_run, recipe_with
 from trimtab.benchmarks.suites.launch import Work, carry_out
@@ -191,7 +191,7 @@ def test_python_gets_the_exception_itself_with_where_it_was(
 
 def test_a_callers_callback_raises_what_it_likes(own: ModuleType, tmp_path: Path) -> None:
     class Mine(Callback):
-        def on_step(self, now: Moment) -> None:
+        def on_step(self, now: RunProgress) -> None:
             raise LookupError("enough")
 
     with pytest.raises(LookupError, match="enough"):

@@ -19,7 +19,7 @@ from trimtab.benchmarks.core.checkpoint import Checkpoints
 from trimtab.benchmarks.core.rundir import in_use, locked
 from trimtab.benchmarks.runs import run as loop
 from trimtab.benchmarks.runs.build import Components
-from trimtab.benchmarks.runs.folder import look
+from trimtab.benchmarks.runs.folder import inspect_run
 from trimtab.benchmarks.runs.repair import repair
 from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.runs.train import train
@@ -176,7 +176,7 @@ def test_a_run_that_was_done_is_done_again(case: str, whole: Path, tmp_path: Pat
     damage, named, goes_on = DONE[case]
     folder = copied(whole, tmp_path / "runs")
     damage(folder)
-    found = look(folder)
+    found = inspect_run(folder)
     assert found.state == "broken" and named in found.broken
     shown = said("runs", str(tmp_path))
     assert named in shown and f"mend it with: trimtab runs repair {folder}" in shown
@@ -184,11 +184,11 @@ def test_a_run_that_was_done_is_done_again(case: str, whole: Path, tmp_path: Pat
     assert named in shown and goes_on in shown and f"set aside in {folder}/broken-1" in shown
     command = [line for line in shown.splitlines() if line.startswith("trimtab train ")]
     if goes_on == "there is nothing more to do":
-        assert not command and look(folder).state == "done"
+        assert not command and inspect_run(folder).state == "done"
     else:
         again = train(compose_run(shlex.split(command[0])[2:]))
         assert again.folder == folder and again.already_done == goes_on.startswith("its end")
-    assert look(folder).state == "done" and not look(folder).faults
+    assert inspect_run(folder).state == "done" and not inspect_run(folder).faults
     assert numbers(folder) == end_of(whole)
     assert [path.name for path in folder.glob("broken-*")] == ["broken-1"]
 
@@ -238,13 +238,13 @@ def test_a_run_that_was_begun_comes_to_the_same_end(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     folder = copied(begun, tmp_path / "runs")
-    assert look(folder).state == "stopped"
+    assert inspect_run(folder).state == "stopped"
     damage(folder)
     shown = said("runs", "repair", str(folder))
     assert named in shown and f"goes on from {goes_on}" in shown
-    assert look(folder).state == "stopped"
+    assert inspect_run(folder).state == "stopped"
     train(compose_run(words_of(tiny, tmp_path / "runs")))
-    assert numbers(folder) == end_of(whole) and look(folder).state == "done"
+    assert numbers(folder) == end_of(whole) and inspect_run(folder).state == "done"
     assert json.loads((folder / "provenance.json").read_text())["config_hash"]
 
 
@@ -256,7 +256,7 @@ def test_a_checkpoint_that_only_its_hash_gives_away_is_set_aside(
     data = bytearray(arrays.read_bytes())
     data[-1] ^= 1
     arrays.write_bytes(data)
-    assert look(folder).state == "stopped"  # a list reads no arrays
+    assert inspect_run(folder).state == "stopped"  # a list reads no arrays
     assert "was changed since it was written" in said("runs", "repair", str(folder))
     assert (folder / "broken-1" / "checkpoint").is_dir() and not (folder / "checkpoint").exists()
 
@@ -272,7 +272,7 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(part: str, begun: Path, tmp_p
     os.mkfifo(path)
     said("runs", str(tmp_path))
     assert path.relative_to(folder).parts[0] in said("runs", "repair", str(folder))
-    assert not os.path.lexists(path) and look(folder).state == "stopped"
+    assert not os.path.lexists(path) and inspect_run(folder).state == "stopped"
 
 
 def test_where_nothing_is_left_all_is_set_aside(tiny: Any, whole: Path, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_run_in_use_is_not_mended(whole: Path, tmp_path: Path) -> None:
     gone("policy")(folder)
     before = sorted(folder.rglob("*"))
     with locked(folder):
-        assert in_use(folder) and look(folder).state == "running"
+        assert in_use(folder) and inspect_run(folder).state == "running"
         assert "is in use by another process" in refused("runs", "repair", str(folder))
     assert not in_use(folder) and sorted(folder.rglob("*")) == before
 
