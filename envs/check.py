@@ -255,6 +255,6 @@ def episode_in_process(id: str, options: Mapping[str, Any]) -> tuple[Episode, st
         with contextlib.closing(bare(id, options)) as raw:
             env = with_flat_spaces(id, raw)
             return play(id, env, success_key, seed=_SEED, steps=REPEATED), ""
-    except BaseException as error:  # whatever it is, who asked has to be told in words
+    except BaseException as error:  # whatever it is, the user is told in words
         line = str(error) if isinstance(error, TrimtabError) else where_raised(error)
         return Episode(), line.removeprefix(f"{id}: ")

@@ -161,7 +161,7 @@ def bare(id: str, options: Mapping[str, Any], *, render: bool = False) -> RawEnv
     values = checked_options(id, task, options)
     try:
         made: Any = family.build(name, render=render, **{key: values[key] for key in task.options})
-    except (TrimtabError, OSError):  # a full disk is told of by who knows what it was for
+    except (TrimtabError, OSError):  # a full disk is told by the code that knows what it was for
         raise
     except (Exception, SystemExit) as error:  # a family may be a user's own
         raise TrimtabError(why_not_made(id, family, error)) from error

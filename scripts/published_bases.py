@@ -1,7 +1,7 @@
 """The frozen policies that a suite's methods started from, kept beside its results.
 
-A clone that is trained again on another kind of processor is another clone. Who adds a method to
-published results starts from the published bases: copy them to where the runs go, and the suite
+A clone that is trained again on another kind of processor is another clone. To add a method
+to published results, start from the published bases: copy them to where the runs go, and the suite
 finds them done.
 """
 

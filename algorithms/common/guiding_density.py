@@ -1,4 +1,4 @@
-"""How likely a policy's actions are, for whoever moves actions to where they are more likely."""
+"""How likely a policy's actions are, for methods that move actions to likelier places."""
 
 from __future__ import annotations
 

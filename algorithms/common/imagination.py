@@ -15,10 +15,10 @@ __all__ = ["model_rollout"]
 def model_rollout(
     dynamics: DynamicsEnsemble, obs: Tensor, act: Callable[[Tensor], Tensor], decisions: int
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield, decision by decision, what is seen, what is executed, and who is still there.
+    """Yield, decision by decision, what is seen, what is executed, and which rows go on.
 
-    The last is the chance that a row's episode still goes on. Whoever takes these steps decides
-    whether gradients are kept.
+    The last is the chance that a row's episode still goes on. The caller decides whether
+    gradients are kept.
 
     Args:
         dynamics: the model; row i is its member i modulo E's.

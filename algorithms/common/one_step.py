@@ -1,4 +1,4 @@
-"""A teacher of many steps and its student of one: who can teach, and what the student learns.
+"""A teacher of many steps and its student of one: what can teach, and what the student learns.
 
 Teachers are policies whose noise is one latent chunk: flow policies, diffusion policies of a
 deterministic sampler, and steered ones. A student that maps the same noise to the same chunk keeps

@@ -1,4 +1,4 @@
-"""Several policies of one task: what each is worth in a state, who acts now, and by what rule."""
+"""Several policies of one task: what each is worth in a state, which acts now, and by what rule."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ValueEnsembles(nn.Module):
 
 
 class Seen(nn.Module):
-    """A ring of observations, with what was collected after them and who had collected it.
+    """A ring of observations, with what was collected after them and by which policy.
 
     Args:
         rows: how many it holds.
@@ -94,7 +94,7 @@ class Seen(nn.Module):
 
 
 class Turns(nn.Module):
-    """Who acts in each environment: the learner, 0, until a step, and then whoever is chosen.
+    """Which policy acts in each environment: the learner, 0, until a step, then the chosen one.
 
     Args:
         num_envs: environments N.
@@ -113,11 +113,11 @@ class Turns(nn.Module):
             self.register_buffer(name, torch.zeros(num_envs, dtype=torch.int64))
 
     def next(self, switch: Tensor, chosen: Tensor) -> Tensor:
-        """Return who acts now, ``[N]``, and count the decision.
+        """Return which policy acts now, ``[N]``, and count the decision.
 
         Args:
             switch: of episodes that begin now: their decision at which another takes over, ``[N]``.
-            chosen: who takes over where it does so now, ``[N]``.
+            chosen: the policy that takes over where one does so now, ``[N]``.
         """
         self.step.copy_(torch.where(self.fresh, 0, self.step + 1))
         self.switch.copy_(torch.where(self.fresh, switch, self.switch))
@@ -133,7 +133,7 @@ class Turns(nn.Module):
 
 @dataclass(frozen=True)
 class Rule:
-    """Who takes over at a switch, and whose values are the baseline.
+    """Which policy takes over at a switch, and whose values are the baseline.
 
     Attributes:
         score: of means and deviations, each ``[P, B]``, the learner first: the highest takes over.

@@ -194,7 +194,7 @@ def step_log_ratios(
 
     Args:
         target: log-densities of the policy.
-        behaviour: log-densities of who gathered the data, as ``target``.
+        behaviour: log-densities of the policy that gathered the data, as ``target``.
         limits: of one decision's ratio.
     """
     return (target - behaviour).clamp(*limits)

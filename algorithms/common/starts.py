@@ -17,7 +17,7 @@ def start_of(method: Algorithm, setup: Setup, kind: type[Kind]) -> Kind:
     """Return a trainable copy of what a method starts from.
 
     Args:
-        method: who asks; the error names it.
+        method: the method that starts; the error names it.
         setup: has a base, or a policy with a dataset.
         kind: class that the policy must have.
 

@@ -6,7 +6,7 @@ does not; a policy is improved where the guardian lets it, with its cost below a
 
 - guardian: G(s, a) says whether a kernel density of the data's (s, a), each number scaled to
             [-1, 1], is at least the 5th percentile of the data's own densities
-- outside:  as in the authors' model, whoever leaves the data stays there for T decisions, each with
+- outside:  as in the authors' model, a state off the data stays there for T decisions, each with
             reward -p and cost k:  V_out = -p (1 - gamma^T) / (1 - gamma),  C_out = k of that
 - critics:  y = r + gamma (1 - d) (min_i Q'_i(s', a') if G(s', mu'(s')) else V_out)
             z = c + gamma (1 - d) (max_i C'_i(s', a') if G(s', mu'(s')) else C_out)
@@ -62,7 +62,7 @@ class OGSRL(TD3):
         most_multiplier: bound of the multiplier.
         guard_penalty: p, what each decision outside of the data takes off the reward.
         guard_cost: k, what each decision outside of the data costs.
-        guard_decisions: T, how long who leaves the data stays outside.
+        guard_decisions: T, how long a state that leaves the data counts as outside.
         references: pairs of the data that the guardian keeps.
         bandwidth: of the guardian's density.
         percentile: share of the data, in percent, that the guardian takes for outside.

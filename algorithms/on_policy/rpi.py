@@ -65,7 +65,7 @@ class RPI(PPO):
 
     Args:
         setup: needs ``oracles``.
-        selection: who takes over from the learner: raps, mean, maps or mamba.
+        selection: rule for what takes over from the learner: raps, mean, maps or mamba.
         doubt: Gamma, deviation of the best value above which the learner's own is the baseline.
         rollin_share: chance that an episode is a roll-in.
         rollin_decisions: T, decisions among which the switch is drawn; those of an episode.
@@ -136,7 +136,7 @@ class RPI(PPO):
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The learner's action is stored, wherever it acts or not, and who acted."""
+        """The learner's action is stored, whether it acts or not, and which policy acted."""
         return {**super().aux_shapes, "actor": ()}
 
     def ended(self, rows: Sequence[int]) -> None:
@@ -145,7 +145,7 @@ class RPI(PPO):
 
     @torch.no_grad()
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the actions of whoever's turn it is.
+        """Return the actions of the policy whose turn it is.
 
         Asked about other rows than the run's environments, it is the learner's turn.
         """
@@ -186,7 +186,7 @@ class RPI(PPO):
 
     @torch.no_grad()
     def returns(self, data: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        """Return raw observations ``[M, O]``, R and who acted, each ``[M]``."""
+        """Return raw observations ``[M, O]``, R and which policy acted, each ``[M]``."""
         mean, _, after = self.values(data)
         actor = data.aux["actor"].long()[None]
         value, following = mean.gather(0, actor)[0], after[0].gather(0, actor)[0]

@@ -2,7 +2,7 @@
 
 Fu et al., "Benchmarks for Deep Off-Policy Evaluation" (arXiv 2103.16596) measure it by Spearman's
 rank correlation, and by regret: how far the policy that an estimator likes best is below the best.
-Each estimator stands beside one that learns nothing: who trained longer is better.
+Each estimator stands beside one that learns nothing: longer training is better.
 """
 
 from __future__ import annotations

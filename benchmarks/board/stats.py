@@ -220,7 +220,7 @@ def improvement_bootstrap(
 
 
 def wins(method: Sequence[Array], baseline: Sequence[Array]) -> list[Array]:
-    """Return for each task who beats whom: 1, 0.5 for a tie, or 0, ``[R, R of the baseline]``.
+    """Return for each task which run beats which: 1, 0.5 for a tie, or 0, ``[R, baseline's R]``.
 
     Args:
         method: for each task the scores of the method's runs ``[R_t]``.

@@ -2,8 +2,8 @@
 
 A copy is files that are never written over, named by their content, and a manifest with the size
 and SHA-256 of each, which is replaced last. So half of an upload is never taken for a whole one,
-and whoever reads while another writes reads what was there before. What lies here is made to be
-what the manifest says; each file is checked when it comes down.
+and a reader sees what was there before a writer began. What lies here is made to be what the
+manifest says; each file is checked when it comes down.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _LOOK = 0.2
 
 
 class _Workers(dict[int, Any]):
-    """A pool's workers by their number; whoever goes through them sees those of that moment."""
+    """A pool's workers by their number; a loop over them sees those of its beginning."""
 
     def values(self) -> Any:
         return list(super().values())
@@ -46,7 +46,7 @@ class _Pool(concurrent.futures.ProcessPoolExecutor):
     """A pool whose own thread may look at its workers while one more is being started.
 
     In Python's that thread ends with a RuntimeError, which is printed, where a worker is killed
-    while the dictionary of workers still grows; and whoever starts one more meets closed pipes.
+    while the dictionary of workers still grows; and a start of one more meets closed pipes.
     """
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
@@ -92,7 +92,7 @@ def worker_pool(
         context: what starts them, as :func:`~trimtab.benchmarks.core.workers.worker_context` says.
         initializer: called in each of them first.
         initargs: its arguments.
-        told: set by who wants this process to stop.
+        told: when set, this process stops.
         stopped: the line that it then ends with.
 
     Raises:
@@ -151,7 +151,7 @@ def _begin_call() -> None:
 def _await_server(context: ForkServerContext) -> None:
     """Wait until the server has forked a process that does nothing: then it has imported all.
 
-    Whoever is interrupted in these seconds has not begun a worker, which would miss its queues.
+    An interrupt in these seconds begins no worker, which would miss its queues.
 
     Raises:
         BrokenProcessPool: if the server ends meanwhile.
@@ -189,7 +189,7 @@ def _begin(
 
 
 def _end(processes: Iterable[BaseProcess]) -> None:
-    """Tell processes to end, wait until they have, and end by force who has not after a while."""
+    """Tell processes to end, wait until they have, and end by force those that have not."""
     left = list(processes)
     for process in left:
         _tell(process, signal.SIGTERM)
@@ -239,7 +239,7 @@ def await_some(
 
     Args:
         futures: of a :func:`worker_pool`.
-        told: set by who wants this process to stop.
+        told: when set, this process stops.
         stopped: the line that it then ends with.
         waiting: called several times a second while none is done.
 

@@ -1,4 +1,4 @@
-"""The folder of a run: who may write in it, and what a killed process leaves there."""
+"""The folder of a run: which process may write in it, and what a killed one leaves there."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def told_to_end() -> bool:
 def sigterm_as_event() -> Iterator[threading.Event]:
     """Turn SIGTERM into an event: what a run looks at between two decisions.
 
-    A signal that nobody has answered by an exception, as it came too late, is sent once more
-    afterwards: to who listens outside of this.
+    A signal that arrives too late to be raised here is sent again on exit, for the outer
+    handler.
     """
     told = threading.Event()
 

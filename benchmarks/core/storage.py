@@ -201,7 +201,7 @@ def open_store(address: str, setting: str) -> Store:
 def _soon_given_up(address: str) -> str:
     """Return an address where Google's library tries for as long as others do, and not for minutes.
 
-    Whoever sees the error, such as a run that copies its state, tries again after a while.
+    The caller, such as a run that copies its state, tries again after a while.
     """
     place, _, options = address.partition("?")
     if not place.lower().startswith(_OF_GOOGLE) or "retry_limit_seconds=" in options:

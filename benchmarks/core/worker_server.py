@@ -12,7 +12,7 @@ import signal
 # While this imports, SIGTERM and a hang-up end it: there is no worker yet. The rest is for others.
 for _number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(_number, signal.SIG_IGN)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # who starts this server has blocked it
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # its starter has blocked it
 
 _NEEDED = (
     "numpy",
@@ -26,7 +26,7 @@ _NEEDED = (
 _ASKED_BY = os.getppid()
 
 gc.disable()  # what is imported stays, so looking for garbage is in vain
-with contextlib.suppress(Exception):  # who needs it meets the same error, and can tell of it
+with contextlib.suppress(Exception):  # a worker that needs it meets the same error, and tells it
     for _name in _NEEDED:
         importlib.import_module(_name)
         if os.getppid() != _ASKED_BY:  # it has ended, and this holds its standard output open
@@ -39,8 +39,8 @@ gc.freeze()  # so that looking for garbage in a worker does not copy what it sha
 def _end_at_once(server: int) -> None:
     """End the server, without what its libraries have registered for their end.
 
-    To take apart all that was imported would take a quarter of a second. Workers, who call what is
-    registered too, have other numbers.
+    To take apart all that was imported would take a quarter of a second. Workers, which call what
+    is registered too, have other numbers.
     """
     if os.getpid() == server:
         os._exit(0)

@@ -72,4 +72,4 @@ def adopt(environment: Mapping[str, str]) -> None:
     if dict(os.environ) != environment:
         os.environ.clear()
         os.environ.update(environment)
-    np.random.seed()  # noqa: NPY002  (whoever draws from it unseeded draws otherwise in each worker)
+    np.random.seed()  # noqa: NPY002  (unseeded draws from it differ between workers)

@@ -1,4 +1,4 @@
-"""Datasets that are made: recipes, which say who acts, where, for how long, and with what seed.
+"""Datasets that are made: recipes, which say what acts, where, for how long, and with what seed.
 
 A recipe is a file of ``conf/dataset/``. What its episodes come from is its kind: one setting, such
 as ``controller``, by a module of ``benchmarks/recipe_kinds/`` that defines ``KIND``.
@@ -165,7 +165,7 @@ def definition(recipe: Mapping[str, Any], out: Path) -> dict[str, Any]:
     """Return all that decides what a recipe makes, as JSON values, with defaults filled in.
 
     Its id, its task with the options that differ from their defaults, the physics, and what its
-    kind adds: who acts, for how long, with what seed.
+    kind adds: what acts, for how long, with what seed.
 
     Raises:
         TrimtabError: if the recipe's id, task, controller or run is wrong.

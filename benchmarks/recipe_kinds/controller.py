@@ -26,7 +26,7 @@ __all__ = ["KIND", "controller_identity"]
 logger = logging.getLogger(__name__)
 
 _SPREADS = {"noise", "noise_levels"}
-"""Keywords that are standard deviations, whoever has them."""
+"""Keywords that are standard deviations, in every controller."""
 
 
 def controller_identity(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -248,7 +248,7 @@ def copied(address: str, setting: str) -> Path:
 def visible(place: str, setting: str) -> Iterator[Path]:
     """Yield a folder that looks as the one at a place: the place itself, or what is there of small.
 
-    Checkpoints at an address come without their arrays, and who is at a run is taken over as a
+    Checkpoints at an address come without their arrays, and the lease on a run is taken over as a
     lock. The folder is gone afterwards.
 
     Raises:
@@ -308,7 +308,7 @@ def _plain(store: Store, name: str) -> str:
 
 
 def _take_lease(store: Store, where: str, folder: Path) -> None:
-    """Write down who is at a run, as a lock of another machine."""
+    """Write down the lease on a run, as a lease of another machine."""
     held: Any = store.read(f"{where}/{LEASE}")
     if held is not None:
         (folder / LOCK_FILE).write_bytes(held)

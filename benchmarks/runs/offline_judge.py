@@ -190,7 +190,7 @@ class OfflineJudge:
         return torch.cat(found)
 
     def _cloned(self, tell: Told) -> Policy:
-        """Return who gathered the data, as far as a Gaussian of its own width can be fitted."""
+        """Return the policy that gathered the data, as far as a Gaussian can be fitted to it."""
         torch.manual_seed(self.seed)
         behaviour = TanhGaussianPolicy(self.spec, hidden=self.hidden)
         behaviour.normalizer.standardize(self.dataset.statistics())

@@ -63,7 +63,7 @@ class Run:
         parts: what they name.
         folder: of the run; its caller holds the lock.
         progress: told how far the run is.
-        stop: set by who wants the run to save its state and end.
+        stop: when set, the run saves its state and ends.
         callbacks: told of the run as it goes on.
         held: called before something is written; raises where the folder is another's by now.
     """

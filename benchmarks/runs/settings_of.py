@@ -54,7 +54,7 @@ _GROUPS = {
     "source.settings.": "source.",
 }
 _OWN = ("out", "suite_name")
-"""Settings that say where a run lies and who asked for it, not what it is."""
+"""Settings that say where a run lies and how it was started, not what it is."""
 _BY_PATH = ("base", "expert", "oracles")
 """Settings that are named by what the user wrote, where that is known."""
 _DERIVED = ("acts", "version", "protocol")

@@ -2,7 +2,7 @@
 
 A part plays its episodes as the whole evaluation would, in as many environments side by side, so
 that its rows are those of the whole, bit for bit. A note beside the rows says which part of which
-evaluation they are; whoever collects rows finds by it whether a part is there twice or not at all.
+evaluation they are; a reader of rows finds by it whether a part is there twice or not at all.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def note_of(judge: BundleJudge, shard: Shard, asked: Mapping[str, Any]) -> dict[
     """Return the note beside the rows of a part.
 
     Args:
-        judge: who judges it.
+        judge: what judges it.
         shard: which part it is.
         asked: all that decides the whole evaluation beside the policy: ``episodes``, ``seed`` ….
     """

@@ -332,7 +332,7 @@ def _go_on(
     """Carry out what is left of a run in a folder that the caller holds."""
     if os.path.lexists(folder / RESULT):
         _write_start(folder, config, parts)
-    done = _finished(folder, parts, whole=whole)  # by whoever held the folder until now
+    done = _finished(folder, parts, whole=whole)  # by the process that held the folder until now
     if done is not None:
         return done
     if os.path.lexists(folder / RESULT):  # it goes on: what it found so far is not its result

@@ -216,6 +216,6 @@ def with_own_id(name: str, recipe: dict[str, Any]) -> dict[str, Any]:
         return recipe
     try:
         digest = sha256_json(recipe)[:10]
-    except (TypeError, ValueError):  # no JSON: who carries the recipe out says what is wrong
+    except (TypeError, ValueError):  # no JSON: the recipe's kind says what is wrong
         return recipe
     return {**recipe, "id": f"{stem}-{digest}{mark}{version}"}

@@ -147,7 +147,7 @@ def conf_file(name: str) -> DictConfig:
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(text: str) -> Any:
-    """Return what a file's text says; whoever asks for the same text is given the same object.
+    """Return what a file's text says; the same text always gives the same object.
 
     A suite's words and every leaderboard ask for the same files again and again, and to parse one
     takes milliseconds. By the text and not by the name, because a user's file may change.

@@ -299,7 +299,7 @@ def _keyword_rule(key: str, kind: Any) -> Rule:
     """Return what a keyword of a method, a policy or a source must be.
 
     Args:
-        key: its name. Names have rules whoever has them, where the value is a number.
+        key: its name; the rules of a name hold for every class, where the value is a number.
         kind: the type that it is annotated with.
     """
     either = typing.get_origin(kind) in (typing.Union, types.UnionType)  # and not a list of them

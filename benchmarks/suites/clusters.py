@@ -122,7 +122,7 @@ class _Slurm:
 
 
 def _scancel(*words: str) -> None:
-    """Tell jobs to end; where nothing answers, whoever asked tells them again."""
+    """Tell jobs to end; where nothing answers, the caller tells them again."""
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run(["scancel", *words], capture_output=True, check=False, timeout=60)
 

@@ -1,4 +1,4 @@
-"""How far a suite is, in a file: for whoever asks from another terminal, or tomorrow."""
+"""How far a suite is, in a file: for questions from another terminal, or tomorrow."""
 
 from __future__ import annotations
 

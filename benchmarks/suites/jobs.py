@@ -111,10 +111,11 @@ class Job:
 def _told_before_the_end() -> Iterator[Callable[[], None]]:
     """Answer the signal that a cluster sends some time before it ends a job.
 
-    Who listens to SIGTERM, as a run does, is told by that, and saves its state. Where nobody does,
-    there is none to save yet: this process is queued anew, or ends where it was told by SIGTERM
-    alone, which submitit would pass over. The function that is yielded is for afterwards: if the
-    signal came, it hands over to submitit, which has the job queued anew and ends this process.
+    A job that listens to SIGTERM, as a run does, is told by it, and saves its state. Where none
+    listens, there is no state to save yet: this process is queued anew, or ends where it was told
+    by SIGTERM alone, which submitit would pass over. The function that is yielded is for
+    afterwards: if the signal came, it hands over to submitit, which has the job queued anew and
+    ends this process.
     """
     number = signal.Signals["SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")]
     engine, told = signal.getsignal(number), threading.Event()

@@ -17,7 +17,7 @@ ANSWER = 10.0
 """Seconds in which a cluster has to answer at first."""
 _LEAST = 0.0001  # the smallest share of a core or a GPU that Ray knows
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""How a caller of gRPC begins; who serves it answers with settings of its own."""
+"""How a caller of gRPC begins; a server answers with settings of its own."""
 
 
 def resources_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def resources_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_needs(settings: Mapping[str, Any]) -> None:
-    """Check what a run is to ask for, and that somebody is there who might have it.
+    """Check what a run is to ask for, and that the cluster may have it.
 
     Raises:
         TrimtabError: if a setting is wrong, nobody answers, or this machine alone is too small.

@@ -23,7 +23,7 @@ class Format:
 
     Attributes:
         name: name of the format and of its module.
-        description: what it is and who reads it, a few words.
+        description: what it is and what reads it, a few words.
         suffixes: how its files end; ``("",)`` for a folder.
         load: reads it.
         recognises: whether a path looks like this format; it never raises.

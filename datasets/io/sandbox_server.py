@@ -9,8 +9,8 @@ in every process, which starts an unguarded script anew; it unpickles what it is
 workers of a pool may not use it.
 
 A request is one byte with four descriptors: the task as JSON, the store for the arrays, the working
-directory, and a socket for the answer. Whoever closes the other end of that socket ends the
-reading; whoever closes the other end of the requests ends the server.
+directory, and a socket for the answer. To close the other end of that socket ends the
+reading; to close the other end of the requests ends the server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Act uniformly at random: the data of who knows nothing."""
+"""Act uniformly at random: the data of a policy that knows nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Observations as a dictionary of their parts, for who wants goals apart from the rest.
+"""Observations as a dictionary of their parts, with goals apart from the rest.
 
 Everything inside the suite is flat. A task says which entries of its flat observation are what
 (``EnvSpec.obs_parts``), so that a dictionary holds the same numbers, and a part may share entries

@@ -312,7 +312,7 @@ def confirmation(family: Family, key: str, raw: Callable[[], RawEnv]) -> Confirm
     Args:
         family: the task's.
         key: name of the reference.
-        raw: makes the bare environment; who calls closes it.
+        raw: makes the bare environment; the caller closes it.
     """
     moved, deviation = _played(family, key, raw)
     return Confirmation(
@@ -330,7 +330,7 @@ def fingerprint(known: Mapping[str, Any], family: Family, key: str, raw: RawEnv)
         known: the definition.
         family: the task's.
         key: name of the reference.
-        raw: the bare environment; who calls closes it.
+        raw: the bare environment; the caller closes it.
     """
     published = published_name(known)
     if published is None:

@@ -1,4 +1,4 @@
-"""Who draws from the generators that a whole process shares."""
+"""What draws from the generators that a whole process shares."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class FlatSpaces(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Start an episode. Returns the flat observation [O] and info."""
         result: Any = self.env.reset(seed=seed, options=options)
         if not isinstance(result, tuple) or len(result) != 2:
-            return result  # who checks what reset returns has the words for it
+            return result  # the check of what reset returns has the words for it
         return self._flat(result[0], "reset()"), result[1]
 
     def step(self, action: Any) -> Any:

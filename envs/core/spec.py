@@ -26,7 +26,7 @@ FloatArray = NDArray[np.float32]
 RawEnv = gymnasium.Env[Any, Any]
 
 NO_HORIZON = 0
-"""Horizon of a task that says none; who uses it has to."""
+"""Horizon of a task that says none; its user has to."""
 
 
 @dataclass(frozen=True)

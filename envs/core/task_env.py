@@ -169,7 +169,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         """
         if self._closed:
             raise self._closed_error()
-        # A copy: what an environment writes into it must not reach who chose the action.
+        # A copy: what an environment writes into it must not reach the policy.
         result: Any = self.raw.step(np.array(action))
         if not self._step_seen:
             self._refuse(faults_of_step(result, self._shape, self.success_key))

@@ -1,4 +1,4 @@
-"""Models compiled once a process: who compiles the same again is given an exact copy.
+"""Models compiled once a process: to compile the same again gives an exact copy.
 
 A run makes each of its tasks several times: to read what it is, to act in it, to evaluate. Reading
 shapes and pictures from files takes most of that; a copy takes a tenth of it.

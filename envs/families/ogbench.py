@@ -184,7 +184,7 @@ class _File:
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
             raise AttributeError(attribute)
-        self._may_differ = True  # who has a part of it may change it
+        self._may_differ = True  # a user of a part of it may change it
         return getattr(self._root, attribute)
 
 

@@ -5,8 +5,8 @@ An action is where the disc shall go, ``[x, y]`` in ``[0, 512]^2``, ten times a 
 observation is ``[disc x, disc y, block x, block y, block angle]`` (angle in ``[0, 2 pi)``); with
 ``obs_type=environment_state_agent_pos`` it is the block's eight corners, x and y in turn, and
 ``[disc x, disc y]``. The reward is the share of the outline that the block covers, divided by 0.95
-and at most 1.0; above 95 percent an episode ends, with success. So whoever maximises the return
-waits below 95 percent and does not finish; with ``reward=sparse`` only success counts.
+and at most 1.0; above 95 percent an episode ends, with success. So the best policy by return waits
+below 95 percent and does not finish; with ``reward=sparse`` only success counts.
 
 An episode starts with disc and block anywhere. With ``start=near`` the block lies within 50 pixels
 of its place in ``x`` and in ``y``, and is turned by at most half a radian: an easier task of ours,

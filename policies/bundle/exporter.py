@@ -26,9 +26,9 @@ def unrepeated() -> Iterator[None]:
     """Let torch's exporter do once what it repeats for each graph.
 
     It makes the same table of operators anew, out of the source code of a few hundred functions,
-    which takes as long as to trace a small policy. Whoever asks is given a copy: operators that
+    which takes as long as to trace a small policy. Each caller is given a copy: operators that
     another caller adds to it stay that caller's. It looks up all operators for each of their
-    namespaces. It notes which lines of source code led to each operation, which nobody reads: that
+    namespaces. It notes which lines of source code led to each operation; that is not read, and
     is left out, for all that this process traces meanwhile. And it puts torch's global generators
     back, from which it draws nothing; a run in another thread would draw the same numbers twice.
     """
@@ -59,7 +59,7 @@ def unrepeated() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the exporter's remarks, which concern nobody who exports a policy."""
+    """Silence the exporter's remarks, which concern no user."""
     with without_warnings(), in_turn() as note:
         for logger in map(logging.getLogger, _CHATTY):
             note(functools.partial(logger.setLevel, logger.level))

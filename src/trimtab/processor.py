@@ -109,7 +109,7 @@ def _openblas() -> str:
 
 
 def _torch() -> str:
-    import torch  # seconds, for who has not imported it yet
+    import torch  # seconds, where it is not imported yet
 
     return str(torch.backends.cpu.get_cpu_capability())
 

@@ -195,7 +195,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RowLog(Mapping[str, npt.NDArray[Any]]):
-    """The rows of a ring, numbered from the first that was ever written, for who saves what is new.
+    """The rows of a ring, numbered from the first that was ever written, to save what is new.
 
     Row i lies at place ``i % rows`` of every array. As a mapping it gives each array's filled
     places ``[size, ...]``. Nothing is copied: what is written into the ring later is seen here.

@@ -33,7 +33,7 @@ class Claim:
 
     Attributes:
         text: the claim in a sentence.
-        source: who makes it.
+        source: the paper that makes it.
         tier: how sure its numbers are known: paper, abstract, or ours.
         kind: how it is judged: ``higher``, ``most``, ``control``, ``sooner``, ``keeps`` or
             ``missing``.

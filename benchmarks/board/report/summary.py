@@ -1,4 +1,4 @@
-"""What stands on top of the page: the headline, and contents that say who is first where."""
+"""What stands on top of the page: the headline, and contents that say which is first where."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def headline(board: Leaderboard, panels: Sequence[Panel]) -> str:
 
 
 def _first_in(panel: Panel) -> str:
-    """Return who is first in one environment or budget, with its score."""
+    """Return the first method in one environment or budget, with its score."""
     first = _ranked(panel)[0]
     budget = f" with {panel.budget_text}" if panel.budgets > 1 else ""
     return f"{first.label} in {panel.table.env}{budget}, {first.mean.text(panel.table.digits)}"
@@ -67,7 +67,7 @@ def _apart(first: Entry, second: Entry) -> str:
 
 
 def contents(board: Leaderboard, panels: Sequence[Panel], more: Sequence[tuple[str, str]]) -> str:
-    """Return the contents: a line an environment with who is first in it, and the other sections.
+    """Return the contents: a line for each environment, with its first method, and other sections.
 
     Args:
         board: the leaderboard.
@@ -90,7 +90,7 @@ def contents(board: Leaderboard, panels: Sequence[Panel], more: Sequence[tuple[s
 
 
 def _winner(panel: Panel) -> str:
-    """Return who is first of a budget, and who is next, with their scores."""
+    """Return the first and the next method of a budget, with their scores."""
     first, *rest = _ranked(panel)
     digits = panel.table.digits
     budget = f'<span class="muted">{panel.budget_text}: </span>' if panel.budgets > 1 else ""

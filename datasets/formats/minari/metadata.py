@@ -180,7 +180,7 @@ def env_spec(dataset: Dataset) -> dict[str, str]:
 
 
 def algorithm_name(recipe: Mapping[str, Any]) -> str:
-    """Return who acted in a dataset: its recipe's name, policies, controller or methods."""
+    """Return what acted in a dataset: its recipe's name, policies, controller or methods."""
     controller = recipe.get("controller")
     controller = controller if isinstance(controller, Mapping) else {}
     policies = controller.get("policies")

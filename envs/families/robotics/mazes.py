@@ -13,8 +13,8 @@ in D4RL's ant mazes. In our own mazes it always does.
 
 In ``PointMaze-TwoRoutes-v0`` a block stands between starts and goal, and the way round either side
 is as long as the other; an action holds for 0.04 s, so that a chunk of eight commits to a side. In
-``PointMaze-TwoRoutes-Blocked-v0`` the upper corridor is walled up at its far end: who knows only
-that way has to be steered to the other. ``two_doors.py`` draws the closed corridor anew in each
+``PointMaze-TwoRoutes-Blocked-v0`` the upper corridor is walled up at its far end: a policy
+that knows only that way has to be steered to the other. ``two_doors.py`` draws the closed corridor anew in each
 episode. With ``cost=upper`` both have a cost, beside the reward: 1 for each action that ends above
 the block, so that the upper way is the dearer one.
 """
@@ -74,7 +74,7 @@ TWO_ROUTES_MAP: MazeMap = (
 """1 is a wall, 0 is free, "r" a start, "g" the goal; row 0 has the greatest y.
 
 The block between starts and goal has a pocket that faces the starts, and each way round is taken
-from all of them: who averages the two ways drives into the pocket.
+from all of them: the mean of the two ways leads into the pocket.
 """
 
 TWO_ROUTES_BLOCKED_MAP: MazeMap = (

@@ -5,7 +5,7 @@ corridor. The observation is ``[x, y, velocity x, velocity y, goal x, goal y, la
 or -1, drawn with equal chance when an episode starts, and stays.
 
 In ``PointMaze-TwoDoors-v0`` the upper door is closed where the lamp is 1, the lower one where it is
--1. In ``PointMaze-TwoDoors-Open-v0`` both are open and the lamp means nothing: who was taught there
+-1. In ``PointMaze-TwoDoors-Open-v0`` both are open and the lamp means nothing: a policy from there
 has seen the lamp and never had to look. No constant choice of a side solves the first, so that a
 policy that is steered there has to be steered by what it sees.
 """
