@@ -14,9 +14,9 @@ in D4RL's ant mazes. In our own mazes it always does.
 In ``PointMaze-TwoRoutes-v0`` a block stands between starts and goal, and the way round either side
 is as long as the other; an action holds for 0.04 s, so that a chunk of eight commits to a side. In
 ``PointMaze-TwoRoutes-Blocked-v0`` the upper corridor is walled up at its far end: a policy
-that knows only that way has to be steered to the other. ``two_doors.py`` draws the closed corridor anew in each
-episode. With ``cost=upper`` both have a cost, beside the reward: 1 for each action that ends above
-the block, so that the upper way is the dearer one.
+that knows only that way has to be steered to the other. ``two_doors.py`` draws the closed corridor
+anew in each episode. With ``cost=upper`` both have a cost, beside the reward: 1 for each action
+that ends above the block, so that the upper way is the dearer one.
 """
 
 from __future__ import annotations
