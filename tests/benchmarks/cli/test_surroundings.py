@@ -39,6 +39,8 @@ def run(words):
 class Odd(io.RawIOBase):
     def flush(self):
         raise RuntimeError("of its own making")
+    def __del__(self):
+        pass  # from Python 3.13 on, Python itself tells of an object that cannot be closed
 odd, print_error = Odd(), command_line.print_error
 def impatient(line):
     print_error(line)
