@@ -120,6 +120,9 @@ def _lock(folder: Path, *, wait: bool) -> BaseFileLock:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / LOCK).touch()
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        try:
             return _lease(folder, wait=wait) if asked else _system_lock(folder, wait=wait)
         except Timeout as error:
             raise InUseError(
@@ -128,9 +131,13 @@ def _lock(folder: Path, *, wait: bool) -> BaseFileLock:
         except FileNotFoundError:  # its last holder has removed the folder; make it again
             continue
         except OSError as error:
-            raise TrimtabError(
-                f"cannot write {folder}: {error.strerror}; choose a writable folder with out=…"
-            ) from error
+            raise _unwritable(folder, error) from error
+
+
+def _unwritable(folder: Path, error: OSError) -> TrimtabError:
+    return TrimtabError(
+        f"cannot write {folder}: {error.strerror}; choose a writable folder with out=…"
+    )
 
 
 def _system_lock(folder: Path, *, wait: bool) -> BaseFileLock:

@@ -81,9 +81,12 @@ class EnsembleCritic(nn.Module):
         check_widths(hidden)
         self.members = members
         self._settings: dict[str, Any] = {
-            "hidden": hidden, "members": members, "layer_norm": layer_norm,
-            "norm_last": norm_last, "dropout": dropout,
-        }  # fmt: skip
+            "hidden": hidden,
+            "members": members,
+            "layer_norm": layer_norm,
+            "norm_last": norm_last,
+            "dropout": dropout,
+        }
         layers: list[nn.Module] = []
         inputs = obs_dim + action_size
         for width in hidden:

@@ -205,13 +205,16 @@ def test_another_error_of_a_lock_is_told(tmp_path: Path, monkeypatch: pytest.Mon
         raise AssertionError("held")
 
 
-@pytest.mark.parametrize("name", ["run.lock", LOCK_FILE])
-def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path, name: str, way: str) -> None:
-    (tmp_path / name).mkdir()
-    if (name == LOCK_FILE) != (way == "lease"):
-        return
+def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path, way: str) -> None:
+    (tmp_path / {"locks": "run.lock", "lease": LOCK_FILE}[way]).mkdir()
     with pytest.raises(TrimtabError, match="cannot (write|lock) "), locked(tmp_path):
         raise AssertionError("held")
+
+
+def test_a_lock_that_leads_nowhere_is_told(tmp_path: Path, way: str) -> None:
+    (tmp_path / "run.lock").symlink_to(tmp_path / "gone" / "run.lock")
+    with pytest.raises(TrimtabError, match="cannot write .*; choose a writable folder"):
+        locked(tmp_path).__enter__()
 
 
 def test_another_word_for_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
