@@ -1,7 +1,7 @@
 """The contract of every algorithm, and what the harness hands to one when it is made.
 
 An algorithm knows policies and batches. It knows no environment, file, logger or configuration
-system: the harness (``trimtab.benchmarks.runs.train``) owns those.
+system: the harness (``trimtab.benchmarks.training.train``) owns those.
 """
 
 from __future__ import annotations

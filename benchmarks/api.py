@@ -22,20 +22,20 @@ from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
 from trimtab.benchmarks.board.sources import collect, named_places
-from trimtab.benchmarks.core.random_states import random_states, set_random_states
-from trimtab.benchmarks.core.torch_state import usual_torch
-from trimtab.benchmarks.runs import base
-from trimtab.benchmarks.runs import train as runs
-from trimtab.benchmarks.runs.away import visible
-from trimtab.benchmarks.runs.callbacks import Callback, RunProgress
-from trimtab.benchmarks.runs.evaluate import EpisodeScore, Scores
-from trimtab.benchmarks.runs.judging import BundleJudge, task_of
-from trimtab.benchmarks.runs.provenance import versions
-from trimtab.benchmarks.runs.result import Progress
-from trimtab.benchmarks.runs.rows import FILE_NAME, STOPPED_EARLY, read_episodes
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.groups import GROUPS
-from trimtab.benchmarks.settings.words import quoted
+from trimtab.benchmarks.training import base
+from trimtab.benchmarks.training import train as runs
+from trimtab.benchmarks.training.away import visible
+from trimtab.benchmarks.training.callbacks import Callback, RunProgress
+from trimtab.benchmarks.training.evaluate import EpisodeScore, Scores
+from trimtab.benchmarks.training.judging import BundleJudge, task_of
+from trimtab.benchmarks.training.provenance import versions
+from trimtab.benchmarks.training.random_states import random_states, set_random_states
+from trimtab.benchmarks.training.result import Progress
+from trimtab.benchmarks.training.rows import FILE_NAME, STOPPED_EARLY, read_episodes
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.groups import GROUPS
+from trimtab.benchmarks.training.settings.words import quoted
+from trimtab.benchmarks.training.torch_state import usual_torch
 from trimtab.errors import TrimtabError, one_line_on_wrong_arguments
 from trimtab.plugins import command_line
 from trimtab.policies.defaults import torch_defaults

@@ -6,7 +6,7 @@ python scripts/catalogue.py --beginnings             # plays each recipe's first
 
 What is made before is not made again. On another kind of processor a last bit can differ, and then
 a content hash: so the kind stands beside it, and ``datasets/beginnings.safetensors`` has numbers of
-each first episode that hold on every kind (:mod:`trimtab.benchmarks.data.published`).
+each first episode that hold on every kind (:mod:`trimtab.benchmarks.training.data.published`).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import Any
 import yaml
 from safetensors.numpy import save
 
-from trimtab.benchmarks.data.published import (
+from trimtab.benchmarks.recipe_kinds.others import parts_of
+from trimtab.benchmarks.training.data.published import (
     Beginning,
     beginning_of,
     beginnings,
     numbers_of,
     statistics_of,
 )
-from trimtab.benchmarks.data.recipes import (
+from trimtab.benchmarks.training.data.recipes import (
     definition_digest,
     is_recipe,
     make_dataset,
@@ -36,10 +37,9 @@ from trimtab.benchmarks.data.recipes import (
     recipe_folder,
     recipe_identity,
 )
-from trimtab.benchmarks.data.recording import Stage, dataset_of
-from trimtab.benchmarks.recipe_kinds.others import parts_of
-from trimtab.benchmarks.settings.groups import group_options, load_group
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.data.recording import Stage, dataset_of
+from trimtab.benchmarks.training.settings.groups import group_options, load_group
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset
 from trimtab.files import atomic_write_bytes, atomic_write_text

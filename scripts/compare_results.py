@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from trimtab.benchmarks.board.reproduction import compare_rows
-from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes
+from trimtab.benchmarks.training.rows import FILE_NAME, collect_episodes
 from trimtab.errors import TrimtabError
 from trimtab.processor import processor_kind
 

@@ -31,9 +31,9 @@ import torch
 from gpu_part import Part
 
 from trimtab.benchmarks.cli.words import Setting, parse
-from trimtab.benchmarks.settings.words import listed, nearest
 from trimtab.benchmarks.speed.measure import check_scale, measure
 from trimtab.benchmarks.speed.report import machine
+from trimtab.benchmarks.training.settings.words import listed, nearest
 from trimtab.envs.engines.mjx_programs import has_device
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_json, atomic_write_text, read_json, unwritable

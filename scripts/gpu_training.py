@@ -16,8 +16,8 @@ from typing import Any
 import gpu_brax
 import pyarrow.parquet as pq
 
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 
 __all__ = ["RUNS", "Training", "run"]
 

@@ -22,16 +22,16 @@ from trimtab.benchmarks.board.arena.table import build
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.cli.records import RECORDS
 from trimtab.benchmarks.core.numerals import number_text
-from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes
-from trimtab.benchmarks.settings.catalog import (
+from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.rows import FILE_NAME, collect_episodes
+from trimtab.benchmarks.training.settings.catalog import (
     FAMILIES,
     describe_algorithm,
     family_of,
     is_faithful,
 )
-from trimtab.benchmarks.settings.constructors import class_of
-from trimtab.benchmarks.settings.groups import group_options, heading, registered_target
-from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.settings.constructors import class_of
+from trimtab.benchmarks.training.settings.groups import group_options, heading, registered_target
 from trimtab.files import atomic_write_text, read_json
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -40,12 +40,17 @@ from trimtab.benchmarks.board.replacement import (
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.cli.commands.bench import FURTHER
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
-from trimtab.benchmarks.runs.rows import FILE_NAME, collect_episodes, read_episodes, write_episodes
-from trimtab.benchmarks.settings.groups import group_options
-from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.rows import (
+    FILE_NAME,
+    collect_episodes,
+    read_episodes,
+    write_episodes,
+)
+from trimtab.benchmarks.training.settings.groups import group_options
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text, read_json
 from trimtab.processor import processor_kind

@@ -10,8 +10,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from trimtab.benchmarks.core.rundir import LOCK
 from trimtab.benchmarks.suites.suite import Suite
+from trimtab.benchmarks.training.rundir import LOCK
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 

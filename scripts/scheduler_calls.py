@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 import torch
 
 import trimtab
-from trimtab.benchmarks.runs.base import load_base
-from trimtab.benchmarks.runs.judging import BundleJudge, task_of
+from trimtab.benchmarks.training.base import load_base
+from trimtab.benchmarks.training.judging import BundleJudge, task_of
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.adjusting import adjusted
 from trimtab.policies.bundle.bundle import Bundle

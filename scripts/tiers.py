@@ -6,7 +6,7 @@ python scripts/tiers.py [folder of runs] --write  # writes benchmarks/results/ti
 What is made before is not made again. A tier is decided by its recipe, the weights of the policies
 in ``datasets/behaviour`` and the pinned packages; on another kind of processor than the table's a
 last bit can differ, and then the episodes after it: there a tier is as committed if it agrees
-within the tolerance of :mod:`trimtab.benchmarks.data.published`.
+within the tolerance of :mod:`trimtab.benchmarks.training.data.published`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import numpy as np
 import torch
 
 from trimtab.benchmarks.board.stats import two_level_bootstrap
-from trimtab.benchmarks.data.behaviour import BehaviourPolicy, behaviour_folder
-from trimtab.benchmarks.data.published import compare
-from trimtab.benchmarks.data.recipes import make_dataset
-from trimtab.benchmarks.data.recording import Stage, dataset_of
-from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
-from trimtab.benchmarks.runs.provenance import versions
-from trimtab.benchmarks.settings.groups import group_options, load_group
+from trimtab.benchmarks.training.data.behaviour import BehaviourPolicy, behaviour_folder
+from trimtab.benchmarks.training.data.published import compare
+from trimtab.benchmarks.training.data.recipes import make_dataset
+from trimtab.benchmarks.training.data.recording import Stage, dataset_of
+from trimtab.benchmarks.training.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.training.provenance import versions
+from trimtab.benchmarks.training.settings.groups import group_options, load_group
 from trimtab.datasets.episodes import Dataset
 from trimtab.envs.registry import get_spec, list_tasks
 from trimtab.files import atomic_write_json, atomic_write_text

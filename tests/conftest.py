@@ -93,7 +93,7 @@ TOGETHER = dict.fromkeys(
         "datasets/formats/test_robomimic.py",
         "datasets/recipes/test_recipes.py::test_every_recipe_plays[robosuite_can]",
         "datasets/recipes/test_recipes.py::test_every_recipe_plays[robosuite_lift]",
-        "benchmarks/runs/test_dataset_task.py::test_every_suites_data_is_of_its_task",
+        "benchmarks/training/test_dataset_task.py::test_every_suites_data_is_of_its_task",
         "envs/test_robosuite.py",
     ),
     "envs/test_contract.py[robosuite]",
@@ -101,7 +101,7 @@ TOGETHER = dict.fromkeys(
 # So is what JAX makes of a task, a few tasks at a time: those that are compiled come first.
 TOGETHER |= dict.fromkeys(
     (
-        "benchmarks/runs/test_collector.py",
+        "benchmarks/training/test_collector.py",
         "benchmarks/speed/test_gpu.py::test_simulated_seconds_are_those_of_the_rows",
         "envs/test_mjx.py",
         "envs/test_traced.py",
@@ -121,8 +121,8 @@ WAITING = {
     "benchmarks/cli/test_cli.py",
     "benchmarks/cli/test_folders_and_disks.py",
     "benchmarks/core/test_pools.py",
-    "benchmarks/core/test_rundir.py",
-    "benchmarks/runs/test_resumed_sweeps.py",
+    "benchmarks/training/test_rundir.py",
+    "benchmarks/training/test_resumed_sweeps.py",
     "benchmarks/suites/test_launcher_overhead.py",
     "benchmarks/suites/test_launchers.py",
     "benchmarks/suites/test_stopped.py",
@@ -271,5 +271,5 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def adopted_settings_forgotten() -> Iterator[None]:
     """Forget files of settings that a test has adopted; later tests would see them."""
     yield
-    if outside := sys.modules.get("trimtab.benchmarks.settings.outside"):
+    if outside := sys.modules.get("trimtab.benchmarks.training.settings.outside"):
         outside._made.clear()

@@ -12,12 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.steering.frozen import Frozen
-from trimtab.benchmarks.data.behaviour import BehaviourPolicy
 from trimtab.benchmarks.recipe_kinds.others import parts_of
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.constructors import class_of, keywords
-from trimtab.benchmarks.settings.explained import keywords_help
-from trimtab.benchmarks.settings.groups import group_options
+from trimtab.benchmarks.training.data.behaviour import BehaviourPolicy
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.constructors import class_of, keywords
+from trimtab.benchmarks.training.settings.explained import keywords_help
+from trimtab.benchmarks.training.settings.groups import group_options
 from trimtab.discovery import modules_in
 from trimtab.envs.registry import list_envs
 from trimtab.policies.registry import policy_kinds

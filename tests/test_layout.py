@@ -250,7 +250,7 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
         ("policies/a.py", "import importlib\nimportlib.import_module('trimtab.envs.families.gym')"),
         ("algorithms/a.py", "from trimtab.datasets.sources.replay import ReplayBuffer"),
         ("algorithms/a.py", "from trimtab.files import read_json"),
-        ("algorithms/a.py", "from trimtab.benchmarks.runs.train import train"),
+        ("algorithms/a.py", "from trimtab.benchmarks.training.train import train"),
         ("algorithms/a.py", "import gymnasium as gym"),
         ("algorithms/a.py", "from hydra.utils import instantiate"),
         ("algorithms/a.py", "import logging"),

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from loading import load_module
 
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.constructors import keywords
-from trimtab.benchmarks.settings.groups import load_group
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.constructors import keywords
+from trimtab.benchmarks.training.settings.groups import load_group
+from trimtab.benchmarks.training.train import train
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.types import TrimtabError
 

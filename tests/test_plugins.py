@@ -13,9 +13,9 @@ import pytest
 
 from trimtab import plugins
 from trimtab.benchmarks.cli.main import run as command
-from trimtab.benchmarks.runs.rows import read_episodes
-from trimtab.benchmarks.settings import outside
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.rows import read_episodes
+from trimtab.benchmarks.training.settings import outside
+from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.discovery import modules_outside
 from trimtab.errors import TrimtabError
 

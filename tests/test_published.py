@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from loading import load_module
 
-from trimtab.benchmarks.runs.identity import hash_of
-from trimtab.benchmarks.runs.rows import SCHEMA, read_episodes
-from trimtab.benchmarks.settings.renamed import RENAMED
+from trimtab.benchmarks.training.identity import hash_of
+from trimtab.benchmarks.training.rows import SCHEMA, read_episodes
+from trimtab.benchmarks.training.settings.renamed import RENAMED
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 ROWS = sorted([*RESULTS.glob("*/episodes.parquet"), *RESULTS.glob("*/training.parquet")])

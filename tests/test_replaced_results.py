@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from trimtab.benchmarks.board.replacement import recorded_rows
-from trimtab.benchmarks.runs.rows import (
+from trimtab.benchmarks.training.rows import (
     EpisodeRow,
     collect_episodes,
     episodes_table,

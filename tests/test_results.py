@@ -27,13 +27,13 @@ from trimtab.benchmarks.board.intervals.means import difference_interval
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.benchmarks.board.wording import READING
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.runs.folder import inspect_run
-from trimtab.benchmarks.runs.rows import collect_episodes
-from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.constructors import class_of
 from trimtab.benchmarks.speed.measure import Row, all_pairs
 from trimtab.benchmarks.speed.report import markdown
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.folder import inspect_run
+from trimtab.benchmarks.training.rows import collect_episodes
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.settings.constructors import class_of
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 PUBLISHED = sorted(path.parent.name for path in RESULTS.glob("*/episodes.parquet"))

@@ -16,7 +16,7 @@ LONGEST_FILE = 400
 LONGEST_FUNCTION = 60
 """Lines of a function's body, without its docstring."""
 ORDER = (
-    {"core"}, {"settings"}, {"data"}, {"runs"},
+    {"core"}, {"training"},
     {"suites", "board", "artefacts", "speed", "recipe_kinds", "contracts"}, {"cli", "api"},
 )  # fmt: skip
 """The rooms of ``benchmarks/`` from the ground up; those of one set do not know one another."""

@@ -15,8 +15,8 @@ import pytest
 from mkdocs.commands.build import build
 from mkdocs.config import load_config
 
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.groups import group_options
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.groups import group_options
 from trimtab.envs.registry import list_envs
 
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^()\s]+)\)")

@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
-from trimtab.benchmarks.runs.evaluate import Scores
-from trimtab.benchmarks.runs.judging import BundleJudge, task_of
-from trimtab.benchmarks.runs.without_task import has_task
+from trimtab.benchmarks.training.evaluate import Scores
+from trimtab.benchmarks.training.judging import BundleJudge, task_of
+from trimtab.benchmarks.training.without_task import has_task
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.adjusting import adjusted_policy

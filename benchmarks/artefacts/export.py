@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.runs.base import load_base, training
-from trimtab.benchmarks.runs.folder import read_result
-from trimtab.benchmarks.runs.record import results_of
-from trimtab.benchmarks.runs.shapes import spec_of
+from trimtab.benchmarks.training.base import load_base, training
+from trimtab.benchmarks.training.folder import read_result
+from trimtab.benchmarks.training.record import results_of
+from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.core.threads import one_thread
-from trimtab.benchmarks.runs.base import load_base
-from trimtab.benchmarks.runs.evaluate import Evaluator, torch_act
-from trimtab.benchmarks.runs.shapes import observation_mode
+from trimtab.benchmarks.training.base import load_base
+from trimtab.benchmarks.training.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.training.shapes import observation_mode
 from trimtab.envs.registry import checked_names
 from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from trimtab.benchmarks.artefacts.headless import choose_renderer
-from trimtab.benchmarks.runs.evaluate import EpisodeScore, FloatArray, Scores
+from trimtab.benchmarks.training.evaluate import EpisodeScore, FloatArray, Scores
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family
 from trimtab.envs.registry import get_spec, list_families, make
@@ -113,7 +113,7 @@ def _ffmpeg() -> Any:
 class Film:
     """The first episodes of an evaluation, to be shown after it.
 
-    Give :meth:`watch` to :meth:`trimtab.benchmarks.runs.evaluate.Evaluator.judge`, then call
+    Give :meth:`watch` to :meth:`trimtab.benchmarks.training.evaluate.Evaluator.judge`, then call
     :meth:`write`.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trimtab.benchmarks.board.groups import Group
 from trimtab.benchmarks.board.stats import Array
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 
 __all__ = ["Baselines", "baseline_of", "check_names", "known_among", "last_scores"]

@@ -22,7 +22,7 @@ from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import Metric, decimals
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.benchmarks.board.wording import METRIC_NAMES
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 
 __all__ = ["ERROR_RATE", "Comparison", "Side", "compare", "side_of"]

@@ -18,8 +18,8 @@ from trimtab.benchmarks.board.model import Metric
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.stats import Array
 from trimtab.benchmarks.board.wording import METRIC_NAMES
-from trimtab.benchmarks.runs.settings_of import differing, text_of
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.settings.words import nearest
+from trimtab.benchmarks.training.settings_of import differing, text_of
 from trimtab.errors import TrimtabError
 
 __all__ = [

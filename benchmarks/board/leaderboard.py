@@ -28,7 +28,7 @@ from trimtab.benchmarks.board.remarks import early_ends, remarks
 from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.wording import METRIC_NAMES
-from trimtab.benchmarks.runs.rows import FILE_NAME, read_episodes, write_episodes
+from trimtab.benchmarks.training.rows import FILE_NAME, read_episodes, write_episodes
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text, check_own
 from trimtab.policies.bundle.files import CONFIG, MODEL
@@ -61,7 +61,7 @@ def build(
     """Compute the leaderboard of a table of episode rows.
 
     Args:
-        table: rows as :func:`trimtab.benchmarks.runs.rows.collect_episodes` returns them.
+        table: rows as :func:`trimtab.benchmarks.training.rows.collect_episodes` returns them.
         metric: what is scored; None takes success where the environment has it, else the return.
         baselines: what each method is compared with: one name for all, or by method (None: with
             nothing). Names are labels such as ``dsrl_sac (flow)``, or algorithms. A method that is

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from trimtab.benchmarks.board.model import EnvTable
 from trimtab.benchmarks.board.sources import Sources
-from trimtab.benchmarks.runs.rows import STOPPED_EARLY
-from trimtab.benchmarks.settings.catalog import adaptations
+from trimtab.benchmarks.training.rows import STOPPED_EARLY
+from trimtab.benchmarks.training.settings.catalog import adaptations
 
 __all__ = ["early_ends", "remarks"]
 

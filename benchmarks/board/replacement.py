@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trimtab.benchmarks.runs.rows import in_order
+from trimtab.benchmarks.training.rows import in_order
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 from trimtab.processor import processor_kind
@@ -25,7 +25,7 @@ def replaced_rows(committed: pa.Table, made: pa.Table, methods: Sequence[str]) -
     A method may come back with more tasks or seeds than it had, and never with fewer.
 
     Args:
-        committed: rows in order, as :func:`trimtab.benchmarks.runs.rows.read_episodes` returns
+        committed: rows in order, as :func:`trimtab.benchmarks.training.rows.read_episodes` returns
             those of a committed file.
         made: rows that were made again; those of methods that are not named are left out.
         methods: what the column ``algorithm`` has of the methods to replace.

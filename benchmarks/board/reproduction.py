@@ -61,7 +61,7 @@ def compare_rows(made: pa.Table, published: pa.Table) -> Comparison:
     """Compare episode rows with published ones, over the methods and seeds that were made again.
 
     Args:
-        made: rows as :func:`trimtab.benchmarks.runs.rows.collect_episodes` returns them.
+        made: rows as :func:`trimtab.benchmarks.training.rows.collect_episodes` returns them.
         published: the same, of which these may be a part.
 
     Raises:

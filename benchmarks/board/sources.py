@@ -16,8 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trimtab.benchmarks.core.rundir import remedy
-from trimtab.benchmarks.runs.folder import (
+from trimtab.benchmarks.training.folder import (
     EPISODES,
     RunState,
     find_runs,
@@ -27,10 +26,11 @@ from trimtab.benchmarks.runs.folder import (
     named_runs,
     read_provenance,
 )
-from trimtab.benchmarks.runs.rows import PROGRESS, SUITE_NOTE, collect_files, episode_files
-from trimtab.benchmarks.runs.settings_of import identity_words
-from trimtab.benchmarks.runs.shards import check_shards, check_whole
-from trimtab.benchmarks.settings.words import listed
+from trimtab.benchmarks.training.rows import PROGRESS, SUITE_NOTE, collect_files, episode_files
+from trimtab.benchmarks.training.rundir import remedy
+from trimtab.benchmarks.training.settings.words import listed
+from trimtab.benchmarks.training.settings_of import identity_words
+from trimtab.benchmarks.training.shards import check_shards, check_whole
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 

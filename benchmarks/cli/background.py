@@ -14,9 +14,9 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
-from trimtab.benchmarks.core.rundir import in_use
 from trimtab.benchmarks.core.signals import interrupt_as_event, sigterm_as_event
 from trimtab.benchmarks.suites.following import PROGRESS, progress_of
+from trimtab.benchmarks.training.rundir import in_use
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_file, check_own
 

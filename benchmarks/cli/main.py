@@ -33,7 +33,7 @@ from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import add_plugin
 

@@ -15,9 +15,9 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.artefacts.measures import base_distance, decision_times, held_out_states
-from trimtab.benchmarks.runs.folder import read_result
 from trimtab.benchmarks.suites.run_suite import Outcome
 from trimtab.benchmarks.suites.suite import Job, Suite
+from trimtab.benchmarks.training.folder import read_result
 from trimtab.files import atomic_write_text, read_json
 from trimtab.policies.agent import ArrayObs
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from trimtab.benchmarks.settings.words import closest, nearest
+from trimtab.benchmarks.training.settings.words import closest, nearest
 from trimtab.errors import TrimtabError
 
 __all__ = ["HELP", "MOST", "Command", "Setting", "parse", "wants_only_text"]

@@ -9,9 +9,13 @@ from pathlib import Path
 from trimtab.benchmarks.contracts.base import Broken, Checks, require
 from trimtab.benchmarks.contracts.resuming import STOPPED, TASK, check_resuming
 from trimtab.benchmarks.core.pools import call_elsewhere
-from trimtab.benchmarks.data.recipes import is_recipe_section
-from trimtab.benchmarks.runs.dataset import check_dataset_fits, check_rewards_fit, resolve_dataset
-from trimtab.benchmarks.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.data.recipes import is_recipe_section
+from trimtab.benchmarks.training.dataset import (
+    check_dataset_fits,
+    check_rewards_fit,
+    resolve_dataset,
+)
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.datasets import lint
 from trimtab.datasets.episodes import Dataset
 from trimtab.envs.core.spec import EnvSpec

@@ -21,7 +21,7 @@ from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.contracts.base import Broken, Checks, require
 from trimtab.benchmarks.contracts.made_up import SPEC, data_for, made_batch, on
 from trimtab.benchmarks.core.differences import differences
-from trimtab.benchmarks.runs.unsaved import check_same, take_on
+from trimtab.benchmarks.training.unsaved import check_same, take_on
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.features import observations

@@ -13,11 +13,11 @@ from trimtab.algorithms.phases import Budget, Trials
 from trimtab.benchmarks.contracts.base import Broken, require
 from trimtab.benchmarks.contracts.made_up import learns_from_trials
 from trimtab.benchmarks.core.pools import call_elsewhere
-from trimtab.benchmarks.runs.build import components, method_of
-from trimtab.benchmarks.runs.callbacks import Callback, RunProgress
-from trimtab.benchmarks.runs.rows import read_episodes
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.build import components, method_of
+from trimtab.benchmarks.training.callbacks import Callback, RunProgress
+from trimtab.benchmarks.training.rows import read_episodes
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.envs.registry import get_spec
 from trimtab.files import sha256_file
 

@@ -18,7 +18,7 @@ _NEEDED = (
     "numpy",
     "torch",
     "trimtab.algorithms.base",
-    "trimtab.benchmarks.settings.config",
+    "trimtab.benchmarks.training.settings.config",
     "trimtab.envs.registry",
     "trimtab.policies.registry",
 )

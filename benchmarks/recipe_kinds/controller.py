@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.data.recipes import RecipeKind
-from trimtab.benchmarks.data.recording import RECORDER_REVISION, record_episodes, wanted_of
-from trimtab.benchmarks.settings.classes import is_ours, is_outside, source_of
-from trimtab.benchmarks.settings.constructors import check_keywords, class_of, keywords
+from trimtab.benchmarks.training.data.recipes import RecipeKind
+from trimtab.benchmarks.training.data.recording import RECORDER_REVISION, record_episodes, wanted_of
+from trimtab.benchmarks.training.settings.classes import is_ours, is_outside, source_of
+from trimtab.benchmarks.training.settings.constructors import check_keywords, class_of, keywords
 from trimtab.datasets.episodes import Episode
 from trimtab.errors import TrimtabError
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.data.recipes import RecipeKind, make_dataset, recipe_identity
-from trimtab.benchmarks.settings.groups import load_group, name_in_group
+from trimtab.benchmarks.training.data.recipes import RecipeKind, make_dataset, recipe_identity
+from trimtab.benchmarks.training.settings.groups import load_group, name_in_group
 from trimtab.datasets.episodes import Episode
 from trimtab.errors import TrimtabError
 

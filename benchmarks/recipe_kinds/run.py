@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.core.checkpoint import load_checkpoint
-from trimtab.benchmarks.data.recipes import RecipeKind
-from trimtab.benchmarks.runs import build
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.words import quoted
+from trimtab.benchmarks.training import build
+from trimtab.benchmarks.training.checkpoint import load_checkpoint
+from trimtab.benchmarks.training.data.recipes import RecipeKind
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.settings.words import quoted
+from trimtab.benchmarks.training.train import train
 from trimtab.datasets.episodes import Episode
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.errors import TrimtabError

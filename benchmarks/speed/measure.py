@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trimtab.benchmarks.settings.words import listed, nearest
+from trimtab.benchmarks.training.settings.words import listed, nearest
 from trimtab.errors import TrimtabError
 
 GROUPS: Mapping[str, str] = {

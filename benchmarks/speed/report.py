@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.runs.provenance import versions as own_versions
 from trimtab.benchmarks.speed.measure import Row, cores
+from trimtab.benchmarks.training.provenance import versions as own_versions
 from trimtab.files import atomic_write_json, atomic_write_text
 
 _PEERS = ("stable-baselines3", "envpool", "sbx-rl", "jax")

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.settings.groups import load_group
-from trimtab.benchmarks.settings.values import MOST_SEED
-from trimtab.benchmarks.settings.words import nearest
-from trimtab.benchmarks.settings.yaml_text import plain_yaml
+from trimtab.benchmarks.training.settings.groups import load_group
+from trimtab.benchmarks.training.settings.values import MOST_SEED
+from trimtab.benchmarks.training.settings.words import nearest
+from trimtab.benchmarks.training.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trimtab.benchmarks.runs.base import load_base
 from trimtab.benchmarks.suites.run_suite import Outcome
+from trimtab.benchmarks.training.base import load_base
 from trimtab.envs.families.robotics.mazes import CELL_SIZE, MazeMap, cell_to_xy, maze_map
 from trimtab.envs.families.robotics.two_doors import TWO_DOORS, map_by_lamp
 from trimtab.envs.vector import make_vec

@@ -12,9 +12,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.core.rundir import in_use
-from trimtab.benchmarks.core.storage import open_store
-from trimtab.benchmarks.runs.rows import PROGRESS
+from trimtab.benchmarks.training.rows import PROGRESS
+from trimtab.benchmarks.training.rundir import in_use
+from trimtab.benchmarks.training.storage import open_store
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_json, read_json
 

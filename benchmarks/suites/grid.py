@@ -19,11 +19,11 @@ import fnmatch
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from trimtab.benchmarks.settings.constructors import keywords
-from trimtab.benchmarks.settings.groups import constructed_section, group_options
-from trimtab.benchmarks.settings.overrides import check_name
-from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.suites.naming import runs_once
+from trimtab.benchmarks.training.settings.constructors import keywords
+from trimtab.benchmarks.training.settings.groups import constructed_section, group_options
+from trimtab.benchmarks.training.settings.overrides import check_name
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 
 __all__ = ["Narrowing", "expanded", "matching"]

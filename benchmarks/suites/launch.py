@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.runs.away import RunStore
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.away import RunStore
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.words import nearest
+from trimtab.benchmarks.training.train import train
 from trimtab.discovery import modules_in
 from trimtab.errors import Stopped, TrimtabError
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from trimtab.benchmarks.settings.outside import is_file_of_settings
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.settings.outside import is_file_of_settings
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 
 __all__ = ["check_baselines", "check_controls", "check_run", "method_of", "runs_once"]

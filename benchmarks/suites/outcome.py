@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.benchmarks.core.rundir import is_set_aside
-from trimtab.benchmarks.runs.folder import read_provenance
-from trimtab.benchmarks.runs.overview import lines_of
-from trimtab.benchmarks.runs.without_task import NO_TASK
-from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.suites.launch import Done, Work
+from trimtab.benchmarks.training.folder import read_provenance
+from trimtab.benchmarks.training.overview import lines_of
+from trimtab.benchmarks.training.rundir import is_set_aside
+from trimtab.benchmarks.training.settings.config import RunConfig
+from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.errors import TrimtabError
 
 __all__ = ["Outcome", "outcomes_of"]

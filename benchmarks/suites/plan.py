@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from trimtab.benchmarks.data.recipes import is_recipe_section, recipe_folder
-from trimtab.benchmarks.runs.folder import find_runs, read_result
-from trimtab.benchmarks.settings.config import RunConfig
 from trimtab.benchmarks.suites.suite import Suite
+from trimtab.benchmarks.training.data.recipes import is_recipe_section, recipe_folder
+from trimtab.benchmarks.training.folder import find_runs, read_result
+from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError

@@ -13,10 +13,6 @@ from typing import Any
 
 from rich.console import Console
 
-from trimtab.benchmarks.core.rundir import locked
-from trimtab.benchmarks.core.storage import is_address
-from trimtab.benchmarks.runs.train import check
-from trimtab.benchmarks.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work
 from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
@@ -31,6 +27,10 @@ from trimtab.benchmarks.suites.study import (
     score_of,
     study_name,
 )
+from trimtab.benchmarks.training.rundir import locked
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.train import check
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import command_line

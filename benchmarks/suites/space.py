@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from hydra.core.override_parser.types import IntervalSweep, RangeSweep
 
-from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.swept import Swept, swept_words
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.settings.swept import Swept, swept_words
 from trimtab.errors import TrimtabError
 
 __all__ = ["Space", "asked_for"]

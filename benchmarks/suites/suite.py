@@ -15,14 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.data.recipes import is_recipe_section, recipe_identity
-from trimtab.benchmarks.runs.build import check_uses
-from trimtab.benchmarks.runs.identity import PROTOCOL_REVISION, constructed
-from trimtab.benchmarks.runs.provenance import versions
-from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.groups import GROUPS, group_options
-from trimtab.benchmarks.settings.outside import is_file_of_settings
-from trimtab.benchmarks.settings.words import nearest, quoted
 from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded, matching
 from trimtab.benchmarks.suites.naming import (
@@ -32,6 +24,14 @@ from trimtab.benchmarks.suites.naming import (
     method_of,
     runs_once,
 )
+from trimtab.benchmarks.training.build import check_uses
+from trimtab.benchmarks.training.data.recipes import is_recipe_section, recipe_identity
+from trimtab.benchmarks.training.identity import PROTOCOL_REVISION, constructed
+from trimtab.benchmarks.training.provenance import versions
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.settings.groups import GROUPS, group_options
+from trimtab.benchmarks.training.settings.outside import is_file_of_settings
+from trimtab.benchmarks.training.settings.words import nearest, quoted
 from trimtab.envs.registry import checked_names, declared, get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json

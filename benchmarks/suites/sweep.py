@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from trimtab.benchmarks.core.storage import is_address
-from trimtab.benchmarks.runs.train import check, is_done
-from trimtab.benchmarks.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.settings.swept import swept_words
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
 from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
+from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
+from trimtab.benchmarks.training.settings.swept import swept_words
+from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.train import check, is_done
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import sha256_json
 

@@ -17,7 +17,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.core.mirror import (
+from trimtab.benchmarks.training.away import replaced, scratch_of
+from trimtab.benchmarks.training.mirror import (
     BlobStore,
     Copy,
     Entry,
@@ -26,9 +27,8 @@ from trimtab.benchmarks.core.mirror import (
     entries_of,
     is_light,
 )
-from trimtab.benchmarks.core.rundir import LOCK, LOCK_FILE, InUseError, locked
-from trimtab.benchmarks.runs.away import replaced, scratch_of
-from trimtab.benchmarks.settings.config import RunConfig
+from trimtab.benchmarks.training.rundir import LOCK, LOCK_FILE, InUseError, locked
+from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_directory
 

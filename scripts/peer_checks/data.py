@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from peer_checks.check import Check, Peer, Settings, write_settings
 
-from trimtab.benchmarks.data.recording import dataset_of, record_episodes
-from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.training.data.recording import dataset_of, record_episodes
+from trimtab.benchmarks.training.settings.groups import load_group
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.registry import get_format
 from trimtab.envs.register import gymnasium_id

@@ -16,15 +16,15 @@ from site_pages.results import ROOT, entries
 from site_pages.text import Page, code, escaped, from_docstring, sections_of, table
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.benchmarks.settings.catalog import (
+from trimtab.benchmarks.training.settings.catalog import (
     FAMILIES,
     describe_algorithm,
     family_of,
     is_faithful,
 )
-from trimtab.benchmarks.settings.constructors import class_of, keywords
-from trimtab.benchmarks.settings.explained import meanings
-from trimtab.benchmarks.settings.groups import (
+from trimtab.benchmarks.training.settings.constructors import class_of, keywords
+from trimtab.benchmarks.training.settings.explained import meanings
+from trimtab.benchmarks.training.settings.groups import (
     constructed_section,
     group_options,
     heading,

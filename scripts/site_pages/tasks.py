@@ -10,7 +10,7 @@ from typing import Any
 from site_pages.results import ROOT, entries
 from site_pages.text import Page, code, escaped, from_docstring, table
 
-from trimtab.benchmarks.settings.groups import group_options, load_group
+from trimtab.benchmarks.training.settings.groups import group_options, load_group
 from trimtab.envs.core.spec import Family, Task
 from trimtab.envs.registry import list_families
 

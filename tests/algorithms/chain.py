@@ -34,7 +34,7 @@ from trimtab.algorithms.peers.sb3_sac import SB3SAC
 from trimtab.algorithms.selection.best_of_n import BestOfN
 from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
-from trimtab.benchmarks.settings.constructors import class_of, keywords
+from trimtab.benchmarks.training.settings.constructors import class_of, keywords
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.registry import policy_kinds

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.decision_transformer import DecisionTransformer
 from trimtab.algorithms.phases import Budget
-from trimtab.benchmarks.runs.evaluate import evaluate, torch_act
-from trimtab.benchmarks.runs.shapes import spec_of
+from trimtab.benchmarks.training.evaluate import evaluate, torch_act
+from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.registry import get_spec

@@ -1,7 +1,7 @@
 """Known faults of DSRL's public code, each put back into a copy, and a check that notices it.
 
 Every check first passes with the method as it is, and then has to fail with the fault. Those of
-stepping and of time limits are in ``tests/benchmarks/runs/test_chunk_faults.py``.
+stepping and of time limits are in ``tests/benchmarks/training/test_chunk_faults.py``.
 """
 
 from __future__ import annotations

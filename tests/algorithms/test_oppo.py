@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.oppo import OPPO, preference_loss
-from trimtab.benchmarks.runs.evaluate import torch_act
+from trimtab.benchmarks.training.evaluate import torch_act
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.policies.agent import Agent

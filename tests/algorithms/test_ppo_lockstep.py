@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.on_policy.ppo import PPO
-from trimtab.benchmarks.runs.collector import Collector
+from trimtab.benchmarks.training.collector import Collector
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.episodes import default_episode_seed
 from trimtab.envs.vector import make_vec

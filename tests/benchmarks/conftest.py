@@ -14,10 +14,10 @@ import pytest
 from hydra.utils import get_class
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.training.rows import EpisodeRow, episodes_table
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.groups import load_group
+from trimtab.benchmarks.training.train import train
 from trimtab.settings import keywords_of
 
 FINGERPRINTS = {

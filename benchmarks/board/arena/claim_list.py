@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 
 __all__ = ["DATA_KINDS", "KINDS", "Claim", "check_names", "read_claims"]

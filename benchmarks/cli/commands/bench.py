@@ -22,19 +22,18 @@ from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.cli.surroundings import answer_stream
-from trimtab.benchmarks.core import rundir
 from trimtab.benchmarks.core.numerals import decimals_for, number_text, time_text
-from trimtab.benchmarks.core.storage import is_address
-from trimtab.benchmarks.runs import provenance
-from trimtab.benchmarks.runs.rows import FILE_NAME, SUITE_NOTE, collect_files
-from trimtab.benchmarks.settings.values import MOST_SEED
-from trimtab.benchmarks.settings.words import listed, nearest
 from trimtab.benchmarks.suites import figures
 from trimtab.benchmarks.suites.following import PROGRESS, progress_of
 from trimtab.benchmarks.suites.launch import chosen_launcher
 from trimtab.benchmarks.suites.plan import Plan, plan_of
 from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
+from trimtab.benchmarks.training import provenance, rundir
+from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, collect_files
+from trimtab.benchmarks.training.settings.values import MOST_SEED
+from trimtab.benchmarks.training.settings.words import listed, nearest
+from trimtab.benchmarks.training.storage import is_address
 from trimtab.errors import TrimtabError
 from trimtab.files import check_own, existing, read_json
 from trimtab.plugins import command_line

@@ -9,14 +9,23 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
-from trimtab.benchmarks.data.dataset_figure import check_place, draw
-from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed, with_task_limits
-from trimtab.benchmarks.data.offline_data import is_large, memory_bytes, open_dataset, summary_of
-from trimtab.benchmarks.data.published import EQUAL, compare, published_name
-from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_folder
-from trimtab.benchmarks.runs.dataset import check_no_errors
-from trimtab.benchmarks.settings import config, groups
-from trimtab.benchmarks.settings.words import nearest
+from trimtab.benchmarks.training.data.dataset_figure import check_place, draw
+from trimtab.benchmarks.training.data.dataset_replay import (
+    check_replay,
+    not_replayed,
+    with_task_limits,
+)
+from trimtab.benchmarks.training.data.offline_data import (
+    is_large,
+    memory_bytes,
+    open_dataset,
+    summary_of,
+)
+from trimtab.benchmarks.training.data.published import EQUAL, compare, published_name
+from trimtab.benchmarks.training.data.recipes import is_recipe, make_dataset, recipe_folder
+from trimtab.benchmarks.training.dataset import check_no_errors
+from trimtab.benchmarks.training.settings import config, groups
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.datasets import catalog, lint
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.base import Format

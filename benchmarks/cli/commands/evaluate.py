@@ -20,9 +20,9 @@ from trimtab.benchmarks.cli.options import policy_inputs, task_options
 from trimtab.benchmarks.cli.screen import print_json, progress_bar
 from trimtab.benchmarks.cli.table import BACKEND, DISCOUNT, EPISODES, FILMED, UPDATES
 from trimtab.benchmarks.core.numerals import number_text
-from trimtab.benchmarks.runs import base, shards
-from trimtab.benchmarks.runs.evaluate import Scores
-from trimtab.benchmarks.runs.judging import BundleJudge, task_of
+from trimtab.benchmarks.training import base, shards
+from trimtab.benchmarks.training.evaluate import Scores
+from trimtab.benchmarks.training.judging import BundleJudge, task_of
 from trimtab.errors import TrimtabError
 
 __all__ = ["evaluate"]

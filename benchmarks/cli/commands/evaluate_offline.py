@@ -12,18 +12,18 @@ from rich.console import Console
 from trimtab.benchmarks.board import ranks
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
 from trimtab.benchmarks.core.numerals import lone_number
-from trimtab.benchmarks.runs import base
-from trimtab.benchmarks.runs.dataset import (
+from trimtab.benchmarks.training import base
+from trimtab.benchmarks.training.dataset import (
     data_without_task,
     fitting_dataset,
 )
-from trimtab.benchmarks.runs.folder import find_runs, is_run, read_result
-from trimtab.benchmarks.runs.judging import task_of
-from trimtab.benchmarks.runs.offline_judge import ESTIMATORS, Estimate, OfflineJudge
-from trimtab.benchmarks.runs.shapes import spec_of
-from trimtab.benchmarks.runs.without_task import has_task, spec_of_data
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.words import listed, nearest
+from trimtab.benchmarks.training.folder import find_runs, is_run, read_result
+from trimtab.benchmarks.training.judging import task_of
+from trimtab.benchmarks.training.offline_judge import ESTIMATORS, Estimate, OfflineJudge
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.words import listed, nearest
+from trimtab.benchmarks.training.shapes import spec_of
+from trimtab.benchmarks.training.without_task import has_task, spec_of_data
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import Bundle

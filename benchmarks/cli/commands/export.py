@@ -10,7 +10,7 @@ from trimtab.benchmarks.artefacts.changes import Change, measure_change, policy_
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.core.numerals import lone_number
-from trimtab.benchmarks.runs.base import load_base
+from trimtab.benchmarks.training.base import load_base
 from trimtab.errors import TrimtabError
 
 __all__ = ["export"]

@@ -7,10 +7,10 @@ from typing import Any
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.core.imports import imported
-from trimtab.benchmarks.settings import groups
-from trimtab.benchmarks.settings.constructors import class_of
-from trimtab.benchmarks.settings.outside import outside_file
-from trimtab.benchmarks.settings.words import listed
+from trimtab.benchmarks.training.settings import groups
+from trimtab.benchmarks.training.settings.constructors import class_of
+from trimtab.benchmarks.training.settings.outside import outside_file
+from trimtab.benchmarks.training.settings.words import listed
 from trimtab.envs.core.needs import unmet
 from trimtab.envs.registry import list_families, list_open_families, list_tasks
 from trimtab.errors import TrimtabError
@@ -18,7 +18,7 @@ from trimtab.errors import TrimtabError
 __all__ = ["list_things"]
 
 # These import torch, which takes a second. The other lists must not wait for it.
-_METHODS = "trimtab.benchmarks.settings.catalog"
+_METHODS = "trimtab.benchmarks.training.settings.catalog"
 _LAUNCHERS = "trimtab.benchmarks.suites.launch"
 
 

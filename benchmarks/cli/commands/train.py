@@ -11,15 +11,15 @@ from rich.console import Console
 from trimtab.benchmarks.cli.screen import print_result, print_rows, progress_bar
 from trimtab.benchmarks.cli.words import Setting, parse
 from trimtab.benchmarks.core.numerals import score_words
-from trimtab.benchmarks.runs.train import train as carry_out
-from trimtab.benchmarks.settings import config, groups
-from trimtab.benchmarks.settings.explained import keywords_help
-from trimtab.benchmarks.settings.overrides import check_name
 from trimtab.benchmarks.suites.launch import WITHIN, Chosen, chosen_launcher, launcher_kinds
 from trimtab.benchmarks.suites.outcome import Outcome
 from trimtab.benchmarks.suites.search import Search, search
 from trimtab.benchmarks.suites.study import DIRECTIONS, SAMPLERS, SCORES
 from trimtab.benchmarks.suites.sweep import sweep
+from trimtab.benchmarks.training.settings import config, groups
+from trimtab.benchmarks.training.settings.explained import keywords_help
+from trimtab.benchmarks.training.settings.overrides import check_name
+from trimtab.benchmarks.training.train import train as carry_out
 from trimtab.errors import TrimtabError
 
 __all__ = ["explain_run", "train"]

@@ -11,12 +11,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from trimtab.benchmarks.runs import build
-from trimtab.benchmarks.runs.run import Run
-from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.speed.cases.shared import ACTION_DIM, BATCH, HIDDEN, SB3, TASK, silenced
 from trimtab.benchmarks.speed.cases.updates import ENVS, MINIBATCH, make_sb3_ppo, steps_of_rollout
 from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
+from trimtab.benchmarks.training import build
+from trimtab.benchmarks.training.run import Run
+from trimtab.benchmarks.training.settings.config import compose_run
 
 WARMUP = 20
 """Environment steps before the first update; they are taken before anything is timed."""

@@ -22,7 +22,6 @@ from typing import Any
 
 from trimtab.benchmarks.core.mailbox import Mailbox
 from trimtab.benchmarks.core.signals import sigterm_as_event
-from trimtab.benchmarks.runs.away import scratch_of
 from trimtab.benchmarks.suites.launch import (
     STOPPED,
     Done,
@@ -44,6 +43,7 @@ from trimtab.benchmarks.suites.ray_needs import (
     resources_of,
 )  # fmt: skip
 from trimtab.benchmarks.suites.unshared import FolderServer, ServedRunStore
+from trimtab.benchmarks.training.away import scratch_of
 from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["LAUNCHER"]

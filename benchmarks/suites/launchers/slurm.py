@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.core.signals import sigterm_as_event
-from trimtab.benchmarks.settings.words import nearest
 from trimtab.benchmarks.suites.clusters import (
     CLUSTERS,
     MOST_IN_ARRAY,
@@ -39,6 +38,7 @@ from trimtab.benchmarks.suites.launch import (
     Work,
     settle,
 )
+from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import read_json
 

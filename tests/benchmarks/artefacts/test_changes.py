@@ -10,9 +10,9 @@ import pytest
 
 from trimtab.benchmarks.artefacts.changes import measure_change, policy_settings
 from trimtab.benchmarks.cli.main import run
-from trimtab.benchmarks.runs.base import load_base
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.base import load_base
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import save_bundle
 from trimtab.policies.kinds.flow import FlowPolicy

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from trimtab.benchmarks.artefacts import headless, video
 from trimtab.benchmarks.artefacts.headless import Trial, choose_renderer, try_renderers
 from trimtab.benchmarks.cli.main import run
-from trimtab.benchmarks.runs.evaluate import Evaluator, Scores
+from trimtab.benchmarks.training.evaluate import Evaluator, Scores
 from trimtab.envs.registry import list_tasks, make
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Reading

@@ -15,7 +15,7 @@ from trimtab.benchmarks.board.arena import figure, writing
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow
 from trimtab.benchmarks.board.arena.table import area_under, build, worst_drop
 from trimtab.benchmarks.board.intervals.means import difference_interval
-from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
+from trimtab.benchmarks.training.rows import EpisodeRow, episodes_table
 from trimtab.types import TrimtabError
 
 EPISODES = 10

@@ -9,7 +9,7 @@ import pytest
 
 from trimtab.benchmarks.board import budgeted
 from trimtab.benchmarks.board.budgeted import search
-from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
+from trimtab.benchmarks.training.rows import EpisodeRow, episodes_table
 from trimtab.types import TrimtabError
 
 GOOD, FAIR, BAD = (np.full(20, value) for value in (10.0, 5.0, -3.0))

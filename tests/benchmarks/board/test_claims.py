@@ -24,7 +24,7 @@ from trimtab.benchmarks.board.arena.claims import (
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest, CurvePoint
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.stats import Interval
-from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
+from trimtab.benchmarks.training.rows import EpisodeRow, episodes_table
 from trimtab.types import TrimtabError
 
 

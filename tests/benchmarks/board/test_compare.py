@@ -14,7 +14,7 @@ import pytest
 
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.runs.rows import write_episodes
+from trimtab.benchmarks.training.rows import write_episodes
 from trimtab.errors import TrimtabError
 
 Synthetic = Callable[[Sequence[Any]], pa.Table]

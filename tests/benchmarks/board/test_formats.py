@@ -17,7 +17,7 @@ import trimtab as package
 from trimtab.benchmarks.board.latex import _escaped, to_latex
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.runs.rows import write_episodes
+from trimtab.benchmarks.training.rows import write_episodes
 from trimtab.errors import TrimtabError
 
 Synthetic = Callable[[Sequence[Any]], pa.Table]

@@ -21,7 +21,7 @@ from trimtab.benchmarks.board.intervals.means import mean_interval
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.board.model import Entry, Leaderboard
 from trimtab.benchmarks.board.sources import collect
-from trimtab.benchmarks.runs.rows import collect_episodes, read_episodes, write_episodes
+from trimtab.benchmarks.training.rows import collect_episodes, read_episodes, write_episodes
 from trimtab.errors import TrimtabError
 
 BLOCKED = "robotics/PointMaze-TwoRoutes-Blocked-v0"

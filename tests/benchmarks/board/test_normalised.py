@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.benchmarks.board import normalised, published
-from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
+from trimtab.benchmarks.training.rows import EpisodeRow, episodes_table
 from trimtab.envs.registry import list_tasks
 
 

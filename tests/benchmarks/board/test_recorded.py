@@ -14,10 +14,10 @@ import pytest
 
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.board.sources import collect
-from trimtab.benchmarks.runs.rows import SUITE_NOTE, read_episodes, write_episodes
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.following import PROGRESS
+from trimtab.benchmarks.training.rows import SUITE_NOTE, read_episodes, write_episodes
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.errors import TrimtabError
 
 

@@ -12,10 +12,10 @@ import pytest
 from loading import load_module
 
 from trimtab.benchmarks.board.reproduction import compare_rows
-from trimtab.benchmarks.runs.rows import collect_episodes
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.rows import collect_episodes
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.processor import processor_kind
 
 RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "quickstart"

@@ -13,7 +13,7 @@ import pytest
 
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.board.sources import collect
-from trimtab.benchmarks.runs.rows import FILE_NAME, SUITE_NOTE, write_episodes
+from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, write_episodes
 from trimtab.errors import TrimtabError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from trimtab.benchmarks.board import switch
 from trimtab.benchmarks.board.switch import steps_to_recover
-from trimtab.benchmarks.runs.rows import EpisodeRow, episodes_table
+from trimtab.benchmarks.training.rows import EpisodeRow, episodes_table
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.cli.main import run
-from trimtab.benchmarks.runs.base import policy_folder
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.base import policy_folder
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.datasets.formats.registry import get_format
 from trimtab.types import TrimtabError
 

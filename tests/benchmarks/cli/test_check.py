@@ -15,7 +15,7 @@ import pytest
 from loading import load_module
 
 from trimtab.benchmarks.cli.main import run as carry_out
-from trimtab.benchmarks.data.dataset_replay import check_replay, not_replayed
+from trimtab.benchmarks.training.data.dataset_replay import check_replay, not_replayed
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.envs.registry import get_spec, make
 from trimtab.envs.vector import make_vec

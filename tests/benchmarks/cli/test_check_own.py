@@ -13,7 +13,7 @@ import pytest
 
 from trimtab.benchmarks.cli.main import run as command
 from trimtab.benchmarks.contracts.resuming import small_run
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.errors import TrimtabError
 
 METHOD = """

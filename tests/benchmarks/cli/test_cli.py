@@ -247,7 +247,7 @@ def test_evaluate_refuses_a_task_with_other_spaces(bundle: Path, place: Path) ->
 
 
 def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path) -> None:
-    # Sweeps in processes of their own are in runs/test_resume.py.
+    # Sweeps in processes of their own are in training/test_resume.py.
     done = trimtab_here(*STEER, f"base={bundle}", "-m", "seed=0,1", "workers=1", cwd=place)
     assert done.returncode == 0, done.stderr
     assert "sweep: 2 runs, 2 done" in done.stdout

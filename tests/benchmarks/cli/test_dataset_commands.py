@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.data.dataset_figure import draw, plane
-from trimtab.benchmarks.data.dataset_replay import check_replay
-from trimtab.benchmarks.data.offline_data import open_dataset
+from trimtab.benchmarks.training.data.dataset_figure import draw, plane
+from trimtab.benchmarks.training.data.dataset_replay import check_replay
+from trimtab.benchmarks.training.data.offline_data import open_dataset
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import save as save_minari

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.cli.main import run as carry_out
-from trimtab.benchmarks.runs.offline_judge import _decisions_of
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.offline_judge import _decisions_of
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import save as save_minari

@@ -25,9 +25,9 @@ from loading import load_module
 
 from trimtab import plugins
 from trimtab.benchmarks.cli.main import main, run
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings import outside
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.settings import outside
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.datasets.formats.registry import get_format
 from trimtab.envs import registry
 

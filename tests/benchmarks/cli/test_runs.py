@@ -13,9 +13,9 @@ import pytest
 
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.cli.words import Setting, parse
-from trimtab.benchmarks.core.rundir import locked
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.rundir import locked
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.types import TrimtabError
 
 

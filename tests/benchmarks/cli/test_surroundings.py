@@ -17,7 +17,7 @@ from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 from trimtab.benchmarks.cli.words import wants_only_text
 from trimtab.benchmarks.core.imports import imported
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.errors import TrimtabError
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trimtab.benchmarks.cli.table import COMMANDS
-from trimtab.benchmarks.settings.values import RULES
+from trimtab.benchmarks.training.settings.values import RULES
 
 __all__ = ["Material", "words_of"]
 

@@ -12,8 +12,8 @@ import pytest
 
 from trimtab.benchmarks.core import memory
 from trimtab.benchmarks.core.memory import memory_of_the_machine, want_of_memory, within_memory
-from trimtab.benchmarks.runs.train import check, train
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import check, train
 from trimtab.types import TrimtabError
 
 HOPPER = ["env=gym/Hopper-v5", "algorithm=sac", "online_steps=10000"]

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from trimtab.benchmarks.data import recipes
-from trimtab.benchmarks.data.behaviour import BehaviourPolicy, behaviour_folder
-from trimtab.benchmarks.data.recipes import (
+from trimtab.benchmarks.training.data import recipes
+from trimtab.benchmarks.training.data.behaviour import BehaviourPolicy, behaviour_folder
+from trimtab.benchmarks.training.data.recipes import (
     definition,
     definition_digest,
     is_recipe,
     recipe_identity,
 )
-from trimtab.benchmarks.settings.constructors import class_of
-from trimtab.benchmarks.settings.groups import group_options, load_group
+from trimtab.benchmarks.training.settings.constructors import class_of
+from trimtab.benchmarks.training.settings.groups import group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.recipes.waypoints import WaypointController
 from trimtab.files import sha256_json

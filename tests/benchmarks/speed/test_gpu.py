@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from loading import load_module
 
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.constructors import keywords
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.constructors import keywords
 from trimtab.errors import TrimtabError
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.runs.rows import read_episodes
+from trimtab.benchmarks.training.rows import read_episodes
 
 STEPS = 3000
 """Updates of a clone: as many as take some seconds, in which something can happen to it."""

@@ -22,8 +22,8 @@ import pytest
 
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.core.rundir import in_use
 from trimtab.benchmarks.suites.launchers import slurm as slurm_jobs
+from trimtab.benchmarks.training.rundir import in_use
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.runs.rows import read_episodes
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.errors import TrimtabError
 
 

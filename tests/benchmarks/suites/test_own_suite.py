@@ -11,12 +11,12 @@ import yaml
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.settings import outside
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.yaml_text import plain_yaml
 from trimtab.benchmarks.suites import document, grid
 from trimtab.benchmarks.suites.following import following
 from trimtab.benchmarks.suites.suite import Suite, load_suite
+from trimtab.benchmarks.training.settings import outside
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.yaml_text import plain_yaml
 from trimtab.types import TrimtabError
 
 SAC, PPO = ["env=gym/Hopper-v5", "algorithm=sac"], ["env=gym/Hopper-v5", "algorithm=ppo"]

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.settings import outside
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.settings import outside
 from trimtab.errors import TrimtabError
 
 SAC = ["env=gym/Hopper-v5", "algorithm=sac"]

@@ -17,8 +17,8 @@ import pytest
 import yaml
 
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.core.checkpoint import load_checkpoint
 from trimtab.benchmarks.core.signals import sigterm_as_event
+from trimtab.benchmarks.training.checkpoint import load_checkpoint
 
 DATA = ["dataset=two_routes", "dataset.episodes=40"]  # more than one block: by recorders
 SUITE = {

@@ -15,12 +15,12 @@ import yaml
 from rich.console import Console
 
 from trimtab.benchmarks.cli.main import main, run
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.groups import group_options
-from trimtab.benchmarks.settings.words import quoted
 from trimtab.benchmarks.suites.document import check_document
 from trimtab.benchmarks.suites.run_suite import run_suite
 from trimtab.benchmarks.suites.suite import load_suite
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.groups import group_options
+from trimtab.benchmarks.training.settings.words import quoted
 from trimtab.types import TrimtabError
 
 SUITE = {

@@ -19,16 +19,16 @@ from rich.console import Console
 from trimtab import plugins
 from trimtab.benchmarks.cli.commands.train import _print_outcomes
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.runs import run as loop
-from trimtab.benchmarks.runs.settings_of import command_of
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings import outside
-from trimtab.benchmarks.settings.config import compose_run
 from trimtab.benchmarks.suites.launch import Chosen, Done, Kind, Launcher, Start, Work, carry_out
 from trimtab.benchmarks.suites.outcome import Outcome
 from trimtab.benchmarks.suites.search import Search, search
 from trimtab.benchmarks.suites.study import SAMPLERS, Study
 from trimtab.benchmarks.suites.sweep import sweep
+from trimtab.benchmarks.training import run as loop
+from trimtab.benchmarks.training.settings import outside
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings_of import command_of
+from trimtab.benchmarks.training.train import train
 from trimtab.errors import TrimtabError
 
 

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.settings.config import compose_run
-from trimtab.benchmarks.settings.swept import swept_words
 from trimtab.benchmarks.suites.sweep import sweep
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.settings.swept import swept_words
 from trimtab.errors import TrimtabError
 
 TASK = ["env=gym/InvertedPendulum-v5", "online_steps=10"]

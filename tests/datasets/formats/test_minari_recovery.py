@@ -12,8 +12,8 @@ import minari
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.data.recipes import is_recipe
-from trimtab.benchmarks.settings.groups import group_options, load_group
+from trimtab.benchmarks.training.data.recipes import is_recipe
+from trimtab.benchmarks.training.settings.groups import group_options, load_group
 from trimtab.datasets.formats.minari.metadata import algorithm_name, env_spec
 from trimtab.datasets.formats.minari.reader import load
 from trimtab.datasets.formats.minari.writer import save

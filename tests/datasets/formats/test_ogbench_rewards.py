@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 import yaml
 
-from trimtab.benchmarks.data.offline_data import open_dataset
+from trimtab.benchmarks.training.data.offline_data import open_dataset
 from trimtab.datasets.catalog import load_external
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.ogbench.rewards import numbered, same_scene

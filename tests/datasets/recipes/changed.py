@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.training.settings.groups import load_group
 
 
 def recipe(name: str, **changes: Any) -> dict[str, Any]:

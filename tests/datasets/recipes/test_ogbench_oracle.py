@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.data.recording import Stage, dataset_of
-from trimtab.benchmarks.settings.groups import load_group
+from trimtab.benchmarks.training.data.recording import Stage, dataset_of
+from trimtab.benchmarks.training.settings.groups import load_group
 from trimtab.datasets.recipes.lights_out import presses, turned_by
 from trimtab.datasets.recipes.ogbench_oracle import OgbenchOracle
 from trimtab.envs.registry import make

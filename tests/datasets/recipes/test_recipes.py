@@ -17,10 +17,19 @@ import pytest
 from hydra.utils import get_class
 from loading import load_module
 
-from trimtab.benchmarks.data.published import beginning_problem, beginnings, made_on_this_kind
-from trimtab.benchmarks.data.recipes import is_recipe, make_dataset, recipe_digest, recipe_folder
-from trimtab.benchmarks.data.recording import Stage, dataset_of
-from trimtab.benchmarks.settings.groups import group_options, load_group
+from trimtab.benchmarks.training.data.published import (
+    beginning_problem,
+    beginnings,
+    made_on_this_kind,
+)
+from trimtab.benchmarks.training.data.recipes import (
+    is_recipe,
+    make_dataset,
+    recipe_digest,
+    recipe_folder,
+)
+from trimtab.benchmarks.training.data.recording import Stage, dataset_of
+from trimtab.benchmarks.training.settings.groups import group_options, load_group
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, validate
 from trimtab.datasets.formats.minari.reader import load as load_minari

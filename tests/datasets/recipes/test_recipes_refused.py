@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from loading import load_module
 
-from trimtab.benchmarks.data.recipes import make_dataset
+from trimtab.benchmarks.training.data.recipes import make_dataset
 from trimtab.types import TrimtabError
 
 pytestmark = pytest.mark.bits
@@ -77,7 +77,7 @@ def test_a_wrong_setting_is_one_line(changes: dict[str, Any], message: str, tmp_
         ("hopper_medium", {"policies": ["walker2d/ppo-100000"]}, r"\(1, 11\); the policy reads"),
         (
             "two_routes",
-            {"_target_": "trimtab.benchmarks.data.behaviour.BehaviourPolicy"},
+            {"_target_": "trimtab.benchmarks.training.data.behaviour.BehaviourPolicy"},
             "cannot act",
         ),
     ],

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from loading import load_module
 
-from trimtab.benchmarks.data import recording
-from trimtab.benchmarks.data.recipes import make_dataset
-from trimtab.benchmarks.data.recording import dataset_of, record_episodes
+from trimtab.benchmarks.training.data import recording
+from trimtab.benchmarks.training.data.recipes import make_dataset
+from trimtab.benchmarks.training.data.recording import dataset_of, record_episodes
 from trimtab.datasets.catalog import success_sentence
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.recording import Wanted, attempts_of, record

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from trimtab.benchmarks.runs.evaluate import evaluate
-from trimtab.benchmarks.runs.train import train
-from trimtab.benchmarks.settings.config import compose_run
+from trimtab.benchmarks.training.evaluate import evaluate
+from trimtab.benchmarks.training.settings.config import compose_run
+from trimtab.benchmarks.training.train import train
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.minari.writer import save
 from trimtab.datasets.recipes.waypoints import WaypointController

@@ -1,0 +1,276 @@
+"""What becomes of the decisions that a run gathers: kept and replayed, or learned from at once."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.benchmarks.training.build import Components
+from trimtab.benchmarks.training.data.offline_data import open_source
+from trimtab.benchmarks.training.generated import GeneratedData
+from trimtab.benchmarks.training.goals import RelabelledData, goals_of
+from trimtab.benchmarks.training.settings.config import RunConfig
+from trimtab.benchmarks.training.shapes import spec_of
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.sources.mixture import Mixture
+from trimtab.datasets.sources.relabel import Relabelled
+from trimtab.datasets.sources.replay import ReplayBuffer
+from trimtab.datasets.sources.rollout import RolloutBuffer
+from trimtab.datasets.sources.weighting import episode_weights
+from trimtab.errors import TrimtabError
+from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
+
+logger = logging.getLogger(__name__)
+
+
+class Experience(Protocol):
+    """Takes rows of decisions and says what there is to learn from after each."""
+
+    @property
+    def buffer(self) -> ReplayBuffer | RolloutBuffer:
+        """Where decisions go."""
+        ...
+
+    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
+        """Yield what the learner is to be updated with, one update each.
+
+        Args:
+            env_steps: environment steps of the run so far.
+            source: what batches are drawn from instead of the experience itself.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what changes while a run goes on."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        ...
+
+
+class ReplayedExperience:
+    """Keeps decisions in a ring and draws batches, after a warm-up, several or less a decision.
+
+    Args:
+        buffer: where decisions go.
+        algorithm: says how large batches are and how many are due.
+        dataset: offline data that shares the batches, or None.
+        offline_share: share of every batch that comes from ``dataset`` (RLPD: a half).
+        relabelled: gives what is drawn of ``buffer`` other goals, where the method wants that.
+    """
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        algorithm: Algorithm,
+        dataset: Source | None = None,
+        offline_share: float = 0.0,
+        relabelled: Relabelled | None = None,
+    ) -> None:
+        self.buffer, self.algorithm, self.relabelled = buffer, algorithm, relabelled
+        self.source: Source = relabelled or buffer
+        if dataset is not None and offline_share > 0:
+            self.source = Mixture([dataset, self.source], [offline_share, 1 - offline_share])
+        self.credit = 0.0
+
+    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
+        """Yield ``updates_per_decision`` batches for each decision once the warm-up is over."""
+        if env_steps < self.algorithm.warmup_steps:
+            return
+        self.credit += self.algorithm.updates_per_decision * self.buffer.num_envs
+        while self.credit >= 1.0 and self.buffer.ready:
+            self.credit -= 1.0
+            yield (source or self.source).sample(self.algorithm.batch_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the ring and the updates that are owed."""
+        goals = None if self.relabelled is None else self.relabelled.state_dict()
+        return {"buffer": self.buffer.state_dict(), "credit": self.credit, "goals": goals}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        self.buffer.load_state_dict(state["buffer"])
+        self.credit = float(state["credit"])
+        if self.relabelled is not None:
+            self.relabelled.load_state_dict(state["goals"])
+
+
+class RolloutExperience:
+    """Gives every rollout to the learner once, as soon as it is full.
+
+    A rollout has no values and no likelihoods. The learner computes them, with the weights that
+    gathered the rollout, so acting needs the network of the policy alone.
+
+    Args:
+        buffer: where decisions go.
+    """
+
+    def __init__(self, buffer: RolloutBuffer) -> None:
+        self.buffer = buffer
+
+    def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
+        """Yield the rollout if it is full, or a batch of ``source`` in its place."""
+        if self.buffer.full:
+            rollout = self.buffer.take()
+            yield rollout if source is None else source.sample(len(rollout))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows of the rollout so far."""
+        return {"buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on exactly where ``state`` was taken."""
+        self.buffer.load_state_dict(state["buffer"])
+
+
+def wants_of(algorithm: Algorithm) -> BatchSpec:
+    """Return what a method's batches have: what it says, and the history that its policy reads.
+
+    Raises:
+        TrimtabError: if the method wants another history, or a history and sequences.
+    """
+    wanted, read = algorithm.wants.history, algorithm.policy.spec.history
+    if wanted not in (1, read):
+        raise TrimtabError(
+            f"{type(algorithm).__name__} wants a history of {wanted}, its policy reads {read}; "
+            f"make its policy by setup.spec.with_history({wanted}), or leave history= out"
+        )
+    return replace(algorithm.wants, history=read)
+
+
+def make_dataset_source(
+    config: RunConfig,
+    parts: Components,
+    algorithm: Algorithm,
+    progress: Callable[[float], None] = lambda share: None,
+) -> ReplayBuffer | RelabelledData | GeneratedData | None:
+    """Return where a run's offline batches come from, or None where it has no dataset.
+
+    Args:
+        config: settings of the run.
+        parts: what they name.
+        algorithm: the learner.
+        progress: called with the share of what has to be computed first.
+    """
+    dataset = parts.split.training
+    if dataset is None:
+        return None
+    opened = functools.partial(
+        open_source,
+        dataset,
+        progress,
+        window=parts.act_steps,
+        discount=config["discount"],
+        chunked=True,
+        device=config["device"],
+        weights=_weights(config, dataset),
+        parts=parts.env.obs_parts if parts.observations != "flat" else None,
+    )
+    wants = wants_of(algorithm)
+    source = opened(seed=config["seed"], successors=algorithm.needs.next_observations, wants=wants)
+    if parts.make_generator is not None:
+        generator = parts.make_generator(algorithm)
+        learned = opened(seed=_seed(config, 4), successors=True, wants=generator.wants)
+        return GeneratedData(generator, learned, source)
+    share = algorithm.wants.goal
+    if share is None:
+        return source
+    goals = goals_of(parts.env, config.algorithm, parts.act_steps)
+    return RelabelledData(source, goals, share, _seed(config, 2))
+
+
+def _weights(config: RunConfig, dataset: Dataset) -> NDArray[np.float64] | None:
+    """Return the weights that episodes are drawn by, or None where none are asked for.
+
+    Where nothing tells the episodes apart, all are drawn alike, with a warning.
+    """
+    by, temperature = config["dataset_weighting"], config["weighting_temperature"]
+    if by is None:
+        return None
+    weights = episode_weights(dataset, by, temperature)
+    if np.ptp(weights) == 0 and math.isfinite(temperature):
+        logger.warning(
+            "dataset_weighting=%s has no effect: none of the %d episodes of dataset %s has a "
+            "better %s than another", by, len(weights), dataset.id, by,
+        )  # fmt: skip
+    return weights
+
+
+def make_experience(
+    config: RunConfig,
+    parts: Components,
+    algorithm: Algorithm,
+    dataset: Source | None,
+    steps: int,
+) -> Experience:
+    """Return what a run's decisions become: a rollout where its method wants one, else a replay.
+
+    Args:
+        config: settings of the run.
+        parts: what they name.
+        algorithm: the learner.
+        dataset: offline data that may share the batches, or None.
+        steps: environment steps that the run gathers.
+    """
+    if algorithm.wants.cost:
+        raise TrimtabError(
+            f"online_steps: {config.algorithm} learns from costs, which are not gathered; set "
+            "online_steps=0"
+        )
+    action_shape = (parts.act_steps, parts.env.action_dim)
+    observed = spec_of(parts.env, parts.act_steps, parts.observations)
+    if algorithm.rollout_steps:
+        return RolloutExperience(
+            RolloutBuffer(
+                algorithm.rollout_steps,
+                config["num_envs"],
+                _rows_of(observed, wants_of(algorithm).history),
+                action_shape,
+                discount=config["discount"],
+                device=config["device"],
+                aux=algorithm.aux_shapes,
+            )
+        )
+    # Beside a dataset's source, which draws by the run's seed, the ring draws by another: two equal
+    # generators would always pair rows of the same age.
+    seed = config["seed"] if dataset is None else _seed(config, 1)
+    capacity = min(config["buffer_size"], steps + config["num_envs"])
+    buffer = ReplayBuffer(
+        max(capacity, config["num_envs"]),
+        observed.parts or observed.obs_dim,
+        action_shape,
+        num_envs=config["num_envs"],
+        discount=config["discount"],
+        chunked=True,
+        seed=seed,
+        device=config["device"],
+        aux=algorithm.aux_shapes,
+        wants=wants_of(algorithm),
+    )
+    share, relabelled = algorithm.wants.goal, None
+    if share is not None:
+        goals = goals_of(parts.env, config.algorithm, parts.act_steps)
+        relabelled = Relabelled(buffer, goals, share, _seed(config, 3))
+    return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"], relabelled)
+
+
+def _seed(config: RunConfig, purpose: int) -> int:
+    """Return a seed of a run for one purpose, different from those for others."""
+    return int(np.random.SeedSequence([config["seed"], purpose]).generate_state(1)[0])
+
+
+def _rows_of(observed: PolicySpec, history: int) -> tuple[int, ...] | Mapping[str, Part]:
+    """Return what a rollout holds of an observation: all that the learner sees of it, at once."""
+    past = (history,) if history > 1 else ()
+    if not observed.parts:
+        return (*past, observed.obs_dim)
+    return {name: Part((*past, *p.shape), p.dtype) for name, p in observed.parts.items()}

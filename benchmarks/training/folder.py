@@ -1,0 +1,358 @@
+"""What is in the folder of a run: its parts, whether each is whole, and the state of the run.
+
+A run that is done has a result, the rows of its evaluations and a policy; one that is not has where
+it can go on from, its newest checkpoint. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trimtab.benchmarks.training.checkpoint import check_checkpoint, glance, places_of
+from trimtab.benchmarks.training.rows import FILE_NAME, PROGRESS, SUITE_NOTE, read_episodes
+from trimtab.benchmarks.training.rundir import in_use, is_set_aside, remedy, set_aside
+from trimtab.errors import TrimtabError
+from trimtab.files import read_bytes, read_json
+from trimtab.policies.bundle.files import read_files
+
+__all__ = [
+    "CHECKPOINT", "CONFIG", "EPISODES", "METRICS", "POLICIES", "POLICY", "PROVENANCE", "RESULT",
+    "STATES", "RunState", "check_done", "find_runs", "find_runs_and_suites", "inspect_run",
+    "is_run", "log_fault", "named_runs", "read_config", "read_provenance", "read_result",
+]  # fmt: skip
+
+PROVENANCE, CONFIG, RESULT = "provenance.json", "config.yaml", "result.json"
+EPISODES, METRICS = FILE_NAME, "metrics.jsonl"
+CHECKPOINT, POLICY, POLICIES = "checkpoint", "policy", "policies"
+_PARTS = (PROVENANCE, CONFIG, RESULT, EPISODES, METRICS, CHECKPOINT, POLICY)
+
+STATES = ("running", "stopped", "done", "broken")
+"""Held by a process; to be gone on with; at its end; or lacking a part, or with a damaged one."""
+
+_TAIL = 1 << 16  # bytes; no line of a log is as long
+_SEED = re.compile(r"seed\d+")
+"""Names of runs' folders."""
+_NAMED = 3
+"""Folders that a message names; of the others it says how many there are."""
+_COUNTED = ("env_steps", "updates", "episodes", "seed")
+_STATE = (
+    "algorithm", "metrics", "rows", "phases", "updates", "env_steps", "reached", "seconds",
+    "evaluation_due",
+)  # fmt: skip
+"""What the state of every run has."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What was found in the folder of a run.
+
+    Attributes:
+        folder: of the run.
+        state: one of :data:`STATES`.
+        faults: what is wrong, by the name of the part.
+        result: what ``result.json`` says; empty where it is not there or damaged.
+        counters: plain values of the newest checkpoint; empty where there is none.
+        usable: the newest checkpoint that is whole.
+        unusable: checkpoints that are not.
+    """
+
+    folder: Path
+    state: str
+    faults: Mapping[str, str]
+    result: Mapping[str, Any] = field(default_factory=dict)
+    counters: Mapping[str, Any] = field(default_factory=dict)
+    usable: Path | None = None
+    unusable: tuple[Path, ...] = ()
+
+    @property
+    def broken(self) -> str:
+        """What is wrong, in one line."""
+        return "; ".join(f"{part} {what}" for part, what in self.faults.items())
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is that of a run, whatever is left of it."""
+    if (folder / PROVENANCE).is_file():
+        return True
+    named = _SEED.fullmatch(folder.name) is not None
+    there = any(os.path.lexists(folder / part) for part in _PARTS)
+    return named and (there or bool(set_aside(folder)))
+
+
+def find_runs(place: Path) -> list[Path]:
+    """Return the folders of all runs in ``place``, or ``place`` itself, sorted."""
+    return find_runs_and_suites(place)[0]
+
+
+def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
+    """Return the folders of all runs in ``place``, and those in which a suite has left a note.
+
+    What was set aside and hidden folders, which are half written, count for nothing.
+    """
+    if is_run(place):
+        return [place], []
+    found, suites = [], []
+    for at, names, files in os.walk(place):
+        if SUITE_NOTE in files or PROGRESS in files:
+            suites.append(Path(at))
+        names[:] = sorted(x for x in names if not x.startswith(".") and not is_set_aside(x))
+        for name in list(names):
+            with contextlib.suppress(PermissionError):  # of others, which have no run of ours
+                if is_run(Path(at, name)):
+                    found.append(Path(at, name))
+                    names.remove(name)
+    return sorted(found), sorted(suites)
+
+
+def named_runs(runs: Sequence[Path]) -> str:
+    """Return some runs' folders in words: up to three of them, and how many more there are."""
+    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
+    return ", ".join(shlex.quote(str(run)) for run in runs[:_NAMED]) + more
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Return what ``result.json`` says.
+
+    Raises:
+        TrimtabError: if it is missing or damaged; the message names what mends it.
+    """
+    with _with_remedy(folder):
+        return _result(folder)
+
+
+def read_provenance(folder: Path) -> dict[str, Any]:
+    """Return what ``provenance.json`` says.
+
+    Raises:
+        TrimtabError: if it is missing or damaged; the message names what mends it.
+    """
+    with _with_remedy(folder):
+        return _provenance(folder)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the settings in ``config.yaml``.
+
+    Raises:
+        TrimtabError: if it is missing or damaged; the message names what mends it.
+    """
+    with _with_remedy(folder):
+        return _config(folder)
+
+
+def check_done(folder: Path) -> None:
+    """Check that a run that has a result also has all else that one at its end has.
+
+    Raises:
+        TrimtabError: naming what is wrong, and what mends it.
+    """
+    faults = _faults_of_done(folder)
+    if faults:
+        wrong = "; ".join(f"{part} {what}" for part, what in faults.items())
+        raise TrimtabError(
+            f"{folder} has a result, and yet it is broken: {wrong}; {remedy(folder)}"
+        )
+
+
+def inspect_run(folder: Path, *, deep: bool = False, ours: bool = False) -> RunState:
+    """Look at the parts of a run.
+
+    Args:
+        folder: of the run.
+        deep: also compare the hashes of its checkpoints, which reads all of them.
+        ours: whether the caller holds the folder, so that no other process does.
+    """
+    faults: dict[str, str] = {}
+    for part, read in ((PROVENANCE, _provenance), (CONFIG, _config)):
+        if os.path.lexists(folder / part):  # where it is not there, train writes it
+            _note(faults, folder, part, read)
+    counters: dict[str, Any] = {}
+    usable, unusable = None, []
+    for place in reversed(_checkpoints(folder, faults)):
+        try:
+            counters = _state_of(place, deep=deep)
+            usable = place
+            break
+        except TrimtabError as error:
+            unusable.append(place)
+            faults.setdefault(CHECKPOINT, _short(error, folder))
+    result: dict[str, Any] = {}
+    done = os.path.lexists(folder / RESULT)
+    if done:
+        faults |= _faults_of_done(folder)
+        if faults:  # it is gone on with
+            _check_log(folder, counters, faults)
+        with contextlib.suppress(TrimtabError):
+            result = _result(folder)
+    else:
+        if os.path.lexists(folder / EPISODES):
+            _note(faults, folder, EPISODES, lambda run: read_episodes(run / EPISODES))
+        _check_log(folder, counters, faults)
+        for part in (POLICY, POLICIES):
+            if os.path.lexists(folder / part) and not (folder / part).is_dir():
+                faults[part] = "is damaged (it is no folder)"
+    state = "broken" if faults else "done" if done else "stopped"
+    if not ours and in_use(folder):  # its files are not all there yet
+        state, faults = "running", {}
+    return RunState(folder, state, faults, result, counters, usable, tuple(unusable))
+
+
+def _faults_of_done(folder: Path) -> dict[str, str]:
+    faults: dict[str, str] = {}
+    _note(faults, folder, RESULT, _result)
+    _note(faults, folder, EPISODES, lambda run: read_episodes(run / EPISODES))
+    _note(faults, folder, POLICY, lambda run: read_files(run / POLICY))
+    return faults
+
+
+def _note(faults: dict[str, str], folder: Path, part: str, read: Callable[[Path], Any]) -> None:
+    """Note what is wrong with a part, if anything is."""
+    if not os.path.lexists(folder / part):
+        faults[part] = "is missing"
+        return
+    try:
+        read(folder)
+    except TrimtabError as error:
+        faults[part] = _short(error, folder)
+
+
+def _short(error: TrimtabError, folder: Path) -> str:
+    """Return what is wrong, without the advice that the reader of a single file gives."""
+    text = str(error).replace(f"{folder}/", "").split("; ")[0]
+    return f"is damaged ({text})"
+
+
+def _checkpoints(folder: Path, faults: dict[str, str]) -> list[Path]:
+    place = folder / CHECKPOINT
+    if os.path.lexists(place) and not place.is_dir():
+        faults[CHECKPOINT] = "is damaged (it is no folder)"
+    return places_of(place)
+
+
+def _state_of(place: Path, *, deep: bool) -> dict[str, Any]:
+    """Return the plain values of a checkpoint of a run.
+
+    Raises:
+        TrimtabError: if it is damaged, or not the state of a run.
+    """
+    found = glance(place)
+    lacking = [name for name in _STATE if name not in found]
+    if lacking:
+        raise TrimtabError(f"{place} has no {lacking[0]}")
+    log = found["metrics"] if isinstance(found["metrics"], dict) else {}
+    for number in (found["env_steps"], found["updates"], found["seconds"], log.get("length")):
+        if not isinstance(number, (int, float)):
+            raise TrimtabError(f"{place} has {json.dumps(number)[:40]} for a number")
+    if deep:
+        check_checkpoint(place)
+    return found
+
+
+def _check_log(folder: Path, counters: Mapping[str, Any], faults: dict[str, str]) -> None:
+    """Note a log that does not go on from the checkpoint; one that is gone begins anew."""
+    fault = log_fault(folder / METRICS, int(counters["metrics"]["length"]) if counters else 0)
+    if fault:
+        faults[METRICS] = f"is damaged (it {fault})"
+
+
+def log_fault(path: Path, length: int) -> str:
+    """Return why a run's log cannot be gone on with; nothing where it can, or is not there.
+
+    Args:
+        path: the log.
+        length: bytes of it that belong to the checkpoint.
+    """
+    if not os.path.lexists(path):
+        return ""
+    if not path.is_file():
+        return "is no file"
+    if path.stat().st_size < length:
+        return "is shorter than the run's checkpoint says"
+    begin = max(length - _TAIL, 0)
+    with open(path, "rb") as file:
+        file.seek(begin)
+        tail = file.read(length - begin)
+    if length and not _ends_with_a_line(tail):
+        return "has no line where the run's checkpoint was made"
+    return ""
+
+
+def _ends_with_a_line(text: bytes) -> bool:
+    try:
+        return text.endswith(b"\n") and isinstance(json.loads(text.splitlines()[-1]), dict)
+    except ValueError:
+        return False
+
+
+@contextlib.contextmanager
+def _with_remedy(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except TrimtabError as error:
+        raise TrimtabError(f"{error}; {remedy(folder)}") from error
+
+
+def _object(folder: Path, name: str, what: str) -> dict[str, Any]:
+    value = read_json(folder / name, what)
+    if not isinstance(value, dict):
+        raise TrimtabError(f"{what}: {folder / name} is no JSON object")
+    return value
+
+
+def _result(folder: Path) -> dict[str, Any]:
+    value = _object(folder, RESULT, "result")
+    for key in (*_COUNTED, "seconds"):
+        _check_type(value, key, (int, float), folder / RESULT)
+    for key in ("env", "algorithm", "config_hash"):
+        _check_type(value, key, (str,), folder / RESULT)
+    scores = (int, float, type(None))  # a run without a task has neither
+    for key in ("return", "success"):
+        _check_type(value, key, scores, folder / RESULT)
+    for name, kind in (("evaluations", dict), ("spending", str)):
+        many = value.get(name, [])
+        if not (isinstance(many, list) and all(isinstance(one, kind) for one in many)):
+            raise TrimtabError(f"{folder / RESULT} says {name}={json.dumps(many)[:40]}")
+    for one in value.get("evaluations", []):
+        for key in ("env_steps", "updates"):
+            _check_type(one, key, (int, float), folder / RESULT)
+        for key in {"return", "success"} & one.keys():
+            _check_type(one, key, scores, folder / RESULT)
+    return value
+
+
+def _provenance(folder: Path) -> dict[str, Any]:
+    value = _object(folder, PROVENANCE, "provenance")
+    _check_type(value, "config_hash", (str,), folder / PROVENANCE)
+    for name, kind in (("identity", dict), ("env", dict), ("seed", int)):
+        if name in value:  # the first versions wrote no identity
+            _check_type(value, name, (kind,), folder / PROVENANCE)
+    return value
+
+
+def _check_type(value: Mapping[str, Any], name: str, kinds: tuple[type, ...], file: Path) -> None:
+    if name not in value:
+        raise TrimtabError(f"{file} says no {name}")
+    if not isinstance(value[name], kinds) or isinstance(value[name], bool):
+        raise TrimtabError(f"{file} says {name}={json.dumps(value[name])[:40]}")
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        value = yaml.safe_load(read_bytes(path).decode())
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        line = " ".join(str(error).split())
+        raise TrimtabError(f"config: {path} is not readable YAML ({line})") from error
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise TrimtabError(f"config: {path} holds no settings")
+    return value

@@ -1,0 +1,158 @@
+"""Judge a finished policy, a bundle, on a task: the one it was trained in, or another that fits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trimtab.benchmarks.training import base
+from trimtab.benchmarks.training.evaluate import Evaluator, FloatArray, Scores, torch_act
+from trimtab.benchmarks.training.settings.words import nearest
+from trimtab.benchmarks.training.shapes import observation_mode, spec_of
+from trimtab.benchmarks.training.without_task import has_task
+from trimtab.envs.registry import checked_names, get_spec
+from trimtab.errors import TrimtabError
+from trimtab.policies.agent import Decide, Reading
+from trimtab.policies.bundle.bundle import Bundle
+from trimtab.policies.runtime import load_policy
+
+__all__ = ["BACKENDS", "BundleJudge", "task_of"]
+
+logger = logging.getLogger(__name__)
+
+
+def task_of(
+    bundle: Bundle, env: str | None, options: Mapping[str, Any] | None
+) -> tuple[str, dict[str, Any]]:
+    """Return the task on which a bundle is judged, and the options that it is made with.
+
+    Args:
+        bundle: the policy.
+        env: task id; None for the one that it was trained in.
+        options: None for those of its training, or on another task for none.
+
+    Raises:
+        TrimtabError: if no task is given for one that was trained without a task.
+    """
+    trained = bundle.config["env"]
+    task = env or trained["id"]
+    if not has_task(task):
+        raise TrimtabError(
+            f"{bundle.folder} was trained from data alone, without a task to play; add env=… for a "
+            "task with the same spaces, or compare actions with held-out data (holdout=0.1)"
+        )
+    if options is not None:
+        return task, dict(options)
+    return task, checked_names(trained["options"]) if task == trained["id"] else {}
+
+
+class BundleJudge:
+    """Judges one bundle on one task.
+
+    Args:
+        bundle: the policy.
+        task: task id.
+        options: what the task is made with.
+        inputs: values of the policy's inputs that differ from their defaults.
+
+    Raises:
+        TrimtabError: if the task or an input is unknown, or the policy does not fit the task.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        task: str,
+        options: Mapping[str, Any],
+        inputs: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.bundle, self.task, self.options = bundle, task, options
+        self.inputs = _unlike_defaults(bundle.policy.reading, inputs or {})
+        self.act_steps = int(bundle.config["chunking"]["act_steps"])
+        self.observations = observation_mode(bundle.policy.reading)
+        self.spec = get_spec(task, **options)
+        asked = spec_of(self.spec, self.act_steps, self.observations)
+        asked = asked.with_history(bundle.policy.spec.history)
+        base.check_base_fits(bundle, asked, self.spec, called="policy")
+        trained = bundle.config["env"]
+        if self.spec.fingerprint != trained.get("fingerprint") and task == trained["id"]:
+            logger.warning(
+                "%s has another physics fingerprint (%s) here than where the policy was trained "
+                "(%s)", task, self.spec.fingerprint, trained.get("fingerprint"),
+            )  # fmt: skip
+
+    def judge(
+        self,
+        *,
+        episodes: int,
+        seed: int,
+        backend: str = "torch",
+        deterministic: bool,
+        watch: Callable[[int, FloatArray], None] | None = None,
+        part: tuple[int, int] = (1, 1),
+    ) -> Scores:
+        """Play all episodes and return their scores.
+
+        Args:
+            episodes: number of episodes.
+            seed: that of the first one.
+            backend: what runs the policy, ``torch`` or ``onnx``.
+            deterministic: zero noise instead of sampled noise.
+            watch: called with an episode's number and each chunk [act_steps, A] that it plays.
+            part: which of how many parts of them to play; all by default.
+
+        Raises:
+            TrimtabError: if there is no such backend, or ``episodes`` is less than 1.
+        """
+        if backend not in BACKENDS:
+            raise TrimtabError(f"evaluate: backend={backend}: {nearest(backend, BACKENDS)}")
+        act = BACKENDS[backend](self.bundle)
+        evaluator = Evaluator(
+            self.task,
+            episodes=episodes,
+            seed=seed,
+            act_steps=self.act_steps,
+            options=self.options,
+            observations=self.observations,
+            part=part,
+        )
+        try:
+            return evaluator.judge(
+                act,
+                self.bundle.policy.reading,
+                deterministic=deterministic,
+                watch=watch,
+                inputs=self.inputs,
+            )
+        finally:
+            evaluator.close()
+
+
+def _unlike_defaults(reading: Reading, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inputs that differ from their defaults, in one form however they are written.
+
+    Raises:
+        TrimtabError: if one is unknown or does not fit.
+    """
+    values, defaults = reading.inputs(chosen), reading.inputs({})
+    return {
+        name: values[name].item() if values[name].size == 1 else values[name].tolist()
+        for name in sorted(chosen)
+        if not np.array_equal(values[name], defaults[name])
+    }
+
+
+def _on_torch(bundle: Bundle) -> Decide:
+    return torch_act(bundle.policy)
+
+
+def _on_onnx(bundle: Bundle) -> Decide:
+    runner = load_policy(bundle.folder)
+    return lambda obs, noise: runner.predict(obs, noise)
+
+
+BACKENDS: Mapping[str, Callable[[Bundle], Decide]] = {"torch": _on_torch, "onnx": _on_onnx}
+"""What can run a bundle's policy."""

@@ -1,0 +1,150 @@
+"""What a run's numbers depend on, as ``provenance.json`` and ``config.yaml`` beside them say it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+import trimtab
+from trimtab.benchmarks.training.build import Components
+from trimtab.benchmarks.training.folder import CONFIG, PROVENANCE, read_provenance
+from trimtab.benchmarks.training.settings.config import RunConfig
+from trimtab.benchmarks.training.without_task import has_task
+from trimtab.envs.core.spec import EnvSpec
+from trimtab.envs.registry import confirm
+from trimtab.errors import TrimtabError
+from trimtab.files import atomic_write_text
+from trimtab.plugins import command_line, named_plugins, plugins
+from trimtab.processor import processor_kind
+
+_PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of this package, of those that decide its numbers, and of plug-ins."""
+    return {
+        "trimtab": trimtab.__version__,
+        **{package: importlib.metadata.version(package) for package in _PACKAGES},
+        **{plugin.package: plugin.version for plugin in plugins()},
+    }
+
+
+def machine() -> str:
+    """Return what kind of machine this is."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def write_provenance(
+    folder: Path, config: RunConfig, parts: Components, *, restored: bool = False
+) -> None:
+    """Write what the run in ``folder`` is made of, and the words that ask for it.
+
+    Args:
+        folder: of the run.
+        config: its settings.
+        parts: what they name.
+        restored: whether the run began earlier and what it wrote then was lost: the machine and
+            the versions of packages are those of now.
+
+    Raises:
+        TrimtabError: if the disk refuses.
+    """
+    write_config(folder, config)
+    dataset = parts.dataset
+    document = {
+        "python": platform.python_version(),
+        "machine": machine(),
+        "packages": versions(),
+        "command": list(config.words),
+        **({"plugins": list(named_plugins())} if named_plugins() else {}),
+        "config_hash": parts.config_hash,
+        "identity": dict(parts.identity),
+        "device": config["device"],
+        "seed": config["seed"],
+        "env": {
+            "id": parts.env.id,
+            "options": dict(parts.env.options),
+            "physics": dict(parts.env.physics),
+            "fingerprint": parts.env.fingerprint,
+            **(_confirmed(parts.env) if has_task(parts.env.id) else {}),
+        },
+        "dataset": None
+        if dataset is None
+        else {
+            "id": dataset.id,
+            "content_hash": dataset.content_hash,
+            "recipe": dict(dataset.recipe),
+        },
+        "base": parts.start["base"],
+        **({"restored": True} if restored else {}),
+    }
+    atomic_write_text(folder / PROVENANCE, json.dumps(document, indent=2) + "\n")
+
+
+def _confirmed(env: EnvSpec) -> dict[str, Any]:
+    return {"confirmation": {**confirm(env).to_json(), "processor": processor_kind()}}
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Write the settings of a run, below the words that ask for them.
+
+    Raises:
+        TrimtabError: if the disk refuses.
+    """
+    command = " ".join(command_line("train", *config.words).split())
+    settings = OmegaConf.to_yaml({**config.settings, **config.asked})
+    atomic_write_text(folder / CONFIG, f"# {command}\n{settings}")
+
+
+def check_same_base(folder: Path, parts: Components) -> None:
+    """Refuse to go on from another base of the same settings, where a base follows the seed.
+
+    Raises:
+        TrimtabError: if the run in ``folder`` was started from another one.
+    """
+    _check_same(folder, {"base": read_provenance(folder).get("base")}, parts)
+
+
+def check_same_start(
+    folder: Path, parts: Components, start: Mapping[str, str | None] | None = None
+) -> None:
+    """Refuse to go on from another base, or with data of other bits, than a run was started with.
+
+    The same recipe gives data that differs in last bits on another kind of processor. That is the
+    same configuration, and no way to end in the same bits.
+
+    Args:
+        folder: of the run.
+        parts: what it is to go on with.
+        start: what is known of what it was started with; by default what its provenance says.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    if start is None:
+        found = read_provenance(folder)
+        data = found.get("dataset")
+        had = data.get("content_hash") if isinstance(data, dict) else None
+        start = {"base": found.get("base"), "dataset": had}
+    _check_same(folder, start, parts)
+
+
+def _check_same(folder: Path, start: Mapping[str, str | None], parts: Components) -> None:
+    if start.get("base", parts.start["base"]) != parts.start["base"]:
+        raise TrimtabError(
+            f"{folder} was started from another base of the same configuration; "
+            "give that one, or choose another out="
+        )
+    have = parts.start["dataset"]
+    if (had := start.get("dataset", have)) != have:
+        raise TrimtabError(
+            f"{folder} was started with data of content {had}, which is {have} here; go on with "
+            "the machine or the files that it was started with, or choose another out="
+        )

@@ -1,0 +1,131 @@
+"""Trials: a policy that a method proposes acts in whole episodes, and the method is told how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import numpy as np
+import torch
+
+from trimtab.algorithms.phases import Outcome, Trial, Trials
+from trimtab.benchmarks.training.build import Components
+from trimtab.benchmarks.training.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.training.record import is_deterministic
+from trimtab.benchmarks.training.settings.config import RunConfig
+from trimtab.errors import TrimtabError
+
+__all__ = ["TrialJudge", "make_evaluator"]
+
+_SPREAD = 2**30
+"""How many numbers the first seed of a run's trials is drawn from."""
+
+
+class TrialJudge:
+    """Judges proposed policies as the run's own judge does, in episodes that it never sees.
+
+    Its seeds are apart from those of the evaluation, and follow from the run's seed.
+
+    Args:
+        config: settings of the run.
+        parts: what they name.
+        others: around each call of the environments.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        parts: Components,
+        others: AbstractContextManager[None] | None = None,
+    ) -> None:
+        self.config, self.parts, self._others = config, parts, others
+        drawn = int(np.random.SeedSequence([config["seed"], 4]).generate_state(1)[0])
+        behind = config["eval_seed"] + config["eval_episodes"]
+        # Behind the evaluation's, or before them where seeds come to an end.
+        self.first_seed = drawn % _SPREAD + (behind if behind < 2 * _SPREAD else 0)
+        self._evaluators: dict[tuple[int, int], Evaluator] = {}
+        self.episodes = 0  # that were played so far
+
+    def judge(self, trial: Trial | None, check: Callable[[], None]) -> tuple[Outcome, int]:
+        """Carry out a trial; return its outcome, and the environment steps that it took.
+
+        Args:
+            trial: what to judge, and in which episodes.
+            check: called before every decision; what it raises ends the trial, as if it had never
+                begun.
+        """
+        assert trial is not None  # a phase without a next trial has ended
+        scores = self._evaluator(trial).judge(
+            torch_act(trial.policy),
+            trial.policy.reading,
+            deterministic=is_deterministic(self.config, trial.policy),
+            check=check,
+        )
+        device, episodes = self.config["device"], scores.episodes
+        self.episodes += len(episodes)
+        outcome = Outcome(
+            success=torch.tensor([float(bool(one.success)) for one in episodes], device=device),
+            returns=torch.tensor([one.return_ for one in episodes], device=device),
+            steps=torch.tensor([one.length for one in episodes], device=device),
+        )
+        return outcome, sum(one.length for one in episodes)
+
+    def most_steps(self, trial: Trial) -> int:
+        """Return how many environment steps a trial takes if no episode ends before its time."""
+        return trial.episodes * self.parts.env.horizon
+
+    def fits(self, trial: Trial | None, steps: int) -> bool:
+        """Return whether there is a trial, and it surely ends within so many steps."""
+        return trial is not None and self.most_steps(trial) <= steps
+
+    def check(self, feed: Trials, steps: int) -> None:
+        """Check that there is a first trial and that the phase's steps hold it.
+
+        Raises:
+            TrimtabError: if not.
+        """
+        trial = feed.propose()
+        if trial is None:
+            raise TrimtabError(f"{self.config.algorithm}: has nothing to try")
+        if steps < self.most_steps(trial):
+            raise TrimtabError(
+                f"online_steps={steps}: one trial of {self.config.algorithm} is {trial.episodes} "
+                f"episodes of up to {self.parts.env.horizon} steps; give it at least "
+                f"{self.most_steps(trial)} steps, or fewer episodes"
+            )
+
+    def _evaluator(self, trial: Trial) -> Evaluator:
+        place = (trial.first, trial.episodes)
+        if place not in self._evaluators:
+            seed = self.first_seed + trial.first
+            made = make_evaluator(self.parts, trial.episodes, seed, self._others)
+            self._evaluators[place] = made
+        return self._evaluators[place]
+
+    def close(self) -> None:
+        """Close the environments."""
+        for evaluator in self._evaluators.values():
+            evaluator.close()
+
+
+def make_evaluator(
+    parts: Components, episodes: int, seed: int, others: AbstractContextManager[None] | None
+) -> Evaluator:
+    """Return what judges a run's policies in its task.
+
+    Args:
+        parts: what the run is made of.
+        episodes: how many it plays.
+        seed: of the first.
+        others: around each call of the environments.
+    """
+    env = parts.env
+    return Evaluator(
+        env.id,
+        episodes=episodes,
+        seed=seed,
+        act_steps=parts.act_steps,
+        options=env.options,
+        observations=parts.observations,
+        others=others,
+    )

@@ -1,0 +1,223 @@
+"""Runs without a task: what a policy reads and commands, told from the data and ``contract.yaml``.
+
+Such a run learns from a file or folder alone. Shapes, limits, rate and names are the data's; the
+contract, a small file beside the data, says what the data does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from trimtab.benchmarks.training.settings.config import RunConfig
+from trimtab.benchmarks.training.settings.words import nearest, yaml_fault
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.naming import names_in
+from trimtab.envs.core.spec import EnvSpec
+from trimtab.errors import TrimtabError
+from trimtab.files import decoded, read_bytes
+
+__all__ = ["CONTRACT_FILE", "NO_TASK", "has_task", "spec_of_data"]
+
+logger = logging.getLogger(__name__)
+
+NO_TASK = "data"
+"""Stands where the family of a task stands: in ids, and in the folders of runs."""
+CONTRACT_FILE = "contract.yaml"
+
+_SIDES: Mapping[str, frozenset[str]] = {
+    "observation": frozenset({"names", "units"}),
+    "action": frozenset({"names", "units", "low", "high"}),
+}
+"""Entries of a contract for each side of the policy; there is ``control_rate`` beside them."""
+
+
+def has_task(env: str) -> bool:
+    """Return whether an id, of a run's or a bundle's ``env``, is that of a task."""
+    return not env.startswith(f"{NO_TASK}:")
+
+
+def spec_of_data(config: RunConfig, dataset: Dataset) -> tuple[EnvSpec, dict[str, Any]]:
+    """Return the data in the place of a task, and what it is called by in a bundle's contract.
+
+    Args:
+        config: settings of the run; ``contract`` may name the file of that name.
+        dataset: the data.
+
+    Returns:
+        Shapes, limits and rate; and ``obs_names``, ``obs_units``, ``action_names``,
+        ``action_units``, those that are known.
+
+    Raises:
+        TrimtabError: if the contract is missing, cannot be read or contradicts the data, or an
+            action has no finite limit.
+    """
+    place = _contract_file(config)
+    said = {} if place is None else _read(place)
+    where = f"contract {place}"
+    widths = {"observation": dataset.obs_dim, "action": dataset.action_dim}
+    names = names_in(dataset)
+    described: dict[str, Any] = {}
+    for side, short in (("observation", "obs"), ("action", "action")):
+        own = said.get(side, {})
+        found = {
+            "names": _texts(own, "names", side, widths[side], where) or names.get(side),
+            "units": _texts(own, "units", side, widths[side], where),
+        }
+        described |= {f"{short}_{key}": value for key, value in found.items() if value}
+    low, high = _limits(said.get("action", {}), dataset, where)
+    spec = EnvSpec(
+        id=f"{NO_TASK}:{dataset.id}",
+        family=NO_TASK,
+        task=dataset.id,
+        obs_dim=dataset.obs_dim,
+        obs_parts={"observation": tuple(range(dataset.obs_dim))},
+        action_dim=dataset.action_dim,
+        action_low=low,
+        action_high=high,
+        control_rate=_rate(said.get("control_rate"), dataset, where),
+        horizon=max(len(episode) for episode in dataset.episodes),
+        success_key=None,
+        score_references={},
+        tags=(),
+    )
+    return spec, described
+
+
+def _contract_file(config: RunConfig) -> Path | None:
+    """Return the contract that a run names, or the one beside its data; None where none is."""
+    if config["contract"] is not None:
+        return Path(config["contract"]).expanduser()
+    data = Path(config["dataset"]["path"]).expanduser()
+    beside = (data if data.is_dir() else data.parent) / CONTRACT_FILE
+    if not beside.exists():
+        return None
+    logger.info("contract: %s", beside)
+    return beside
+
+
+def _read(place: Path) -> dict[str, Any]:
+    """Return what a contract says, its names checked.
+
+    Raises:
+        TrimtabError: if it cannot be read, or has an entry that no contract has.
+    """
+    try:
+        # By the reader of settings, which knows 1e-3 for a number and refuses a key that is twice.
+        value: Any = OmegaConf.to_container(OmegaConf.create(decoded(read_bytes(place))))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise TrimtabError(f"contract {place}: is no YAML ({yaml_fault(error)})") from error
+    except (OSError, ValueError, RecursionError) as error:
+        why = yaml_fault(error)
+        raise TrimtabError(f"contract {place}: cannot be read ({why}); check the path") from error
+    except AssertionError:  # what OmegaConf raises of a single value
+        value = None
+    if not isinstance(value, dict):
+        raise TrimtabError(f"contract {place}: must be a mapping, such as control_rate: 30")
+    _check_names(value, {*_SIDES, "control_rate"}, f"contract {place}")
+    for side, known in _SIDES.items():
+        own = value.get(side, {})
+        if not isinstance(own, dict):
+            raise TrimtabError(
+                f"contract {place}: {side} must be a mapping of {', '.join(sorted(known))}"
+            )
+        _check_names(own, known, f"contract {place}: {side}")
+    return value
+
+
+def _check_names(value: Mapping[Any, Any], known: set[str] | frozenset[str], where: str) -> None:
+    for name in value:
+        if name not in known:
+            raise TrimtabError(
+                f"{where}: there is no entry {name!r}; {nearest(str(name), sorted(known))}"
+            )
+
+
+def _texts(own: Mapping[str, Any], key: str, side: str, width: int, where: str) -> list[str] | None:
+    """Return a list of ``width`` texts; one text stands for all units."""
+    value = own.get(key)
+    if value is None:
+        return None
+    listed = [value] * width if key == "units" and isinstance(value, str) else value
+    if not isinstance(listed, list) or not all(isinstance(one, str) and one for one in listed):
+        raise TrimtabError(f"{where}: {side}.{key} must be a list of {width} texts, got {value!r}")
+    _check_width(listed, f"{side}.{key}", width, side, where)
+    twice = next((one for one in listed if key == "names" and listed.count(one) > 1), None)
+    if twice is not None:
+        raise TrimtabError(f"{where}: {side}.names has {twice!r} twice; give each its own name")
+    return listed
+
+
+def _check_width(listed: Sequence[Any], name: str, width: int, side: str, where: str) -> None:
+    if len(listed) != width:
+        raise TrimtabError(
+            f"{where}: {name} has {len(listed)} entries, and the data's {side} has {width}"
+        )
+
+
+def _limits(
+    own: Mapping[str, Any], dataset: Dataset, where: str
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the limits of the actions: the contract's, or else the data's.
+
+    Raises:
+        TrimtabError: if they are no numbers, are not finite, or the data leaves them.
+    """
+    width = dataset.action_dim
+    sides = {"low": dataset.action_low, "high": dataset.action_high}
+    for key in [key for key in sides if own.get(key) is not None]:
+        value = own[key] if isinstance(own[key], list) else [own[key]] * width
+        if not all(_is_number(x) for x in value):
+            raise TrimtabError(
+                f"{where}: action.{key} must be {width} finite numbers, got {own[key]!r}"
+            )
+        _check_width(value, f"action.{key}", width, "action", where)
+        sides[key] = tuple(map(float, value))
+    low, high = sides["low"], sides["high"]
+    for index, (least, most) in enumerate(zip(low, high, strict=True)):
+        if not (math.isfinite(least) and math.isfinite(most) and least < most):
+            raise TrimtabError(
+                f"dataset {dataset.id}: action {index} has limits {least:g} and {most:g}, and a "
+                f"policy needs finite ones, the lower first; give action.low and action.high in "
+                f"{CONTRACT_FILE}"
+            )
+    if own.get("low") is not None or own.get("high") is not None:
+        reached = [(e.actions.min(0), e.actions.max(0)) for e in dataset.episodes]
+        # In the data's own precision: 0.1 in a file of float32 is more than 0.1.
+        under = np.min([lowest for lowest, _ in reached], axis=0) < np.array(low, np.float32)
+        over = np.max([highest for _, highest in reached], axis=0) > np.array(high, np.float32)
+        if (under | over).any():
+            index = int(np.flatnonzero(under | over)[0])
+            raise TrimtabError(
+                f"{where}: action {index} is limited to {low[index]:g} to {high[index]:g}, and the "
+                "data leaves that; correct the limits, or cut the data's actions"
+            )
+    return low, high
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that float32 has, and finite."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= float(np.finfo(np.float32).max)
+
+
+def _rate(value: Any, dataset: Dataset, where: str) -> float | None:
+    """Return the actions a second, by the contract or the data, which must not contradict it."""
+    if value is None:
+        return dataset.control_rate
+    if not _is_number(value) or value <= 0:
+        raise TrimtabError(f"{where}: control_rate must be actions a second, got {value!r}")
+    if dataset.control_rate is not None and not math.isclose(value, dataset.control_rate):
+        raise TrimtabError(
+            f"{where}: control_rate is {value:g}, and the data has {dataset.control_rate:g}; "
+            "correct one of them"
+        )
+    return float(value)
