@@ -24,7 +24,6 @@ from trimtab.benchmarks.board.model import Leaderboard, Metric
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.training import base
 from trimtab.benchmarks.training import train as runs
-from trimtab.benchmarks.training.away import visible
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.evaluate import EpisodeScore, Scores
 from trimtab.benchmarks.training.judging import BundleJudge, task_of
@@ -35,6 +34,7 @@ from trimtab.benchmarks.training.rows import FILE_NAME, STOPPED_EARLY, read_epis
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.groups import GROUPS
 from trimtab.benchmarks.training.settings.words import quoted
+from trimtab.benchmarks.training.store import visible
 from trimtab.benchmarks.training.torch_state import usual_torch
 from trimtab.errors import TrimtabError, one_line_on_wrong_arguments
 from trimtab.plugins import command_line

@@ -14,7 +14,7 @@ from typing import Any
 
 from trimtab.benchmarks.training.rows import PROGRESS
 from trimtab.benchmarks.training.rundir import in_use
-from trimtab.benchmarks.training.storage import open_store
+from trimtab.benchmarks.training.store import open_store
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_json, read_json
 

@@ -58,8 +58,6 @@ def check_needs(settings: Mapping[str, Any]) -> None:
         TrimtabError: if a setting is wrong, nobody answers, or this machine alone is too small.
     """
     resources_of(settings)
-    if settings["shared"] not in ("true", "false"):
-        raise TrimtabError(f"launcher.shared={settings['shared']}: must be true or false")
     if settings["address"] not in ("", "auto"):
         _check_answers(settings["address"])
     if not settings["address"] and settings["cpus"] > cores_here():

@@ -13,11 +13,10 @@ from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.following import PROGRESS, following
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
 from trimtab.benchmarks.suites.suite import Job, Suite
-from trimtab.benchmarks.training.away import copied
 from trimtab.benchmarks.training.folder import inspect_run
 from trimtab.benchmarks.training.rows import SUITE_NOTE
 from trimtab.benchmarks.training.settings.words import quoted
-from trimtab.benchmarks.training.storage import beside, is_address
+from trimtab.benchmarks.training.store import beside, copied, is_address
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json, read_json
 

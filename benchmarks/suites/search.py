@@ -29,7 +29,7 @@ from trimtab.benchmarks.suites.study import (
 )
 from trimtab.benchmarks.training.rundir import locked
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.store import is_address
 from trimtab.benchmarks.training.train import check
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import Stopped, TrimtabError

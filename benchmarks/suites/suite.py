@@ -24,8 +24,8 @@ from trimtab.benchmarks.suites.naming import (
     method_of,
     runs_once,
 )
-from trimtab.benchmarks.training.build import check_uses
 from trimtab.benchmarks.training.data.recipes import is_recipe_section, recipe_identity
+from trimtab.benchmarks.training.fits import check_uses
 from trimtab.benchmarks.training.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.training.provenance import versions
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run

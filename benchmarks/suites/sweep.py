@@ -15,7 +15,7 @@ from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work,
 from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.swept import swept_words
-from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.store import is_address
 from trimtab.benchmarks.training.train import check, is_done
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import sha256_json

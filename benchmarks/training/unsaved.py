@@ -24,12 +24,10 @@ from trimtab.benchmarks.core.differences import (
     differences,
     is_closed_iterator,
 )
-from trimtab.benchmarks.training.build import Components
 from trimtab.benchmarks.training.checkpoint import as_read_back
 from trimtab.benchmarks.training.generated import GeneratedData
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.random_states import random_states, set_random_states
-from trimtab.benchmarks.training.result import budget_of
-from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.types import Source
@@ -50,18 +48,16 @@ class SavedWhole:
     """Checks that a run saves all of its method that changes.
 
     Args:
-        config: settings of the run.
-        parts: what they name.
-        algorithm: the run's method, which has learned nothing yet in this process.
+        plan: what the run is made of; its method has learned nothing yet in this process.
         data: what batches of the run's dataset are drawn from.
     """
 
-    def __init__(
-        self, config: RunConfig, parts: Components, algorithm: Algorithm, data: Source | None
-    ) -> None:
-        self.config, self.parts, self.algorithm = config, parts, algorithm
+    def __init__(self, plan: Plan, data: Source | None) -> None:
+        self.plan, self.algorithm = plan, plan.algorithm
         self.generated = data if isinstance(data, GeneratedData) else None
-        self._shared = SimpleNamespace(**{k: _copy(v) for k, v in vars(_shared(algorithm)).items()})
+        self._shared = SimpleNamespace(
+            **{k: _copy(v) for k, v in vars(_shared(self.algorithm)).items()}
+        )
         self._saves = 0
 
     def check(self, state: Mapping[str, Any], *, last: bool) -> None:
@@ -77,23 +73,19 @@ class SavedWhole:
         self._saves += 1
         if self._saves & (self._saves - 1) and not last:
             return
-        kept = random_states(self.config["device"])
-        try:
-            torch.manual_seed(self.config["seed"])
-            np.random.seed(self.config["seed"])  # as where the run was begun
-            again = self.parts.make_algorithm()
-            again.phases(budget_of(self.config))
-            take_on(again, state["algorithm"], self.config.algorithm)
-            check_same(self.algorithm, again, self.config.algorithm)
-            check_same(_shared(self.algorithm), self._shared, self.config.algorithm)
-            if self.generated is not None and self.parts.make_generator is not None:
-                generator = self.parts.make_generator(again)
-                generator.begin(self.generated.learned_from)  # which may draw from it
-                self.generated.learned_from.load_state_dict(state["dataset"]["learned_from"])
-                take_on(generator, state["dataset"]["generator"], f"source={self.config.source}")
-                check_same(self.generated.generator, generator, f"source={self.config.source}")
-        finally:
-            set_random_states(self.config["device"], kept)
+        name, again = self.plan.config.algorithm, self.plan.make_learner()
+        take_on(again.algorithm, state["algorithm"], name)
+        check_same(self.algorithm, again.algorithm, name)
+        check_same(_shared(self.algorithm), self._shared, name)
+        if self.generated is not None and again.generator is not None:
+            name, device = f"source={self.plan.config.source}", self.plan.config["device"]
+            kept = random_states(device)
+            set_random_states(device, again.random)
+            again.generator.begin(self.generated.learned_from)  # which may draw from both
+            set_random_states(device, kept)
+            self.generated.learned_from.load_state_dict(state["dataset"]["learned_from"])
+            take_on(again.generator, state["dataset"]["generator"], name)
+            check_same(self.generated.generator, again.generator, name)
 
 
 def take_on(learner: Any, state: Any, name: str) -> None:

@@ -33,7 +33,7 @@ from trimtab.benchmarks.training import provenance, rundir
 from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, collect_files
 from trimtab.benchmarks.training.settings.values import MOST_SEED
 from trimtab.benchmarks.training.settings.words import listed, nearest
-from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.store import is_address
 from trimtab.errors import TrimtabError
 from trimtab.files import check_own, existing, read_json
 from trimtab.plugins import command_line

@@ -16,9 +16,9 @@ from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.training import provenance
-from trimtab.benchmarks.training.away import visible
 from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.benchmarks.training.settings.words import listed
+from trimtab.benchmarks.training.store import visible
 from trimtab.plugins import command_line
 
 __all__ = ["leaderboard"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import logging
 import math
 import os
@@ -42,8 +41,6 @@ from trimtab.benchmarks.suites.ray_needs import (
     line_of,
     resources_of,
 )  # fmt: skip
-from trimtab.benchmarks.suites.unshared import FolderServer, ServedRunStore
-from trimtab.benchmarks.training.away import scratch_of
 from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["LAUNCHER"]
@@ -64,7 +61,6 @@ OPTIONS = {
     "memory_gb": Option(0.0, "memory that a node must have free for a run; 0: any"),
     "resources": Option("", "names that the cluster gives to nodes, such as '{a100: 1}'"),
     "retries": Option(3, "how often a run whose node or process is lost is started again"),
-    "shared": Option("true", "false: nodes share no files; runs come back through Ray"),
     "grows": Option(0, "1: the cluster gets nodes as they are asked for; do not look for one now"),
 }
 
@@ -88,13 +84,9 @@ class _Tasks:
         except (TypeError, ValueError) as error:
             raise TrimtabError(f"launcher=ray: Ray says: {line_of(error)}") from error
         self._place: dict[str, Any] = {
-            "folder": os.getcwd(), "keeper": None,
+            "folder": os.getcwd(),
             "variables": {k: v for k, v in os.environ.items() if k.startswith("TRIMTAB_")},
         }  # fmt: skip
-        if start.settings["shared"] == "false":
-            keeper: Any = ray.remote(FolderServer)
-            keeper = keeper.options(num_cpus=0, scheduling_strategy=here)
-            self._place["keeper"] = keeper.remote(os.getcwd(), self._place["variables"])
         self._waiting: list[tuple[Work, concurrent.futures.Future[Done]]] = []
         self._running: dict[Any, concurrent.futures.Future[Done]] = {}
 
@@ -167,43 +159,20 @@ def _carry_out(work: Work, mailbox: Any, place: Mapping[str, Any]) -> dict[str, 
     if ray.get(mailbox.say.remote(work.label, 0.0, f"begins on {platform.node()}")):
         return {"error": STOPPED}
     os.environ.update(place["variables"])
-    home = None
-    if place["keeper"] is not None:
-        node = f"{ray.get_runtime_context().get_node_id()}{place['folder']}"
-        call = functools.partial(_called, place["keeper"])
-        home = ServedRunStore(call, node, work.label)
-        folder = scratch_of(node)
-        folder.mkdir(parents=True, exist_ok=True)
-        os.chdir(folder)
-    elif os.path.isdir(place["folder"]):
+    if os.path.isdir(place["folder"]):
         os.chdir(place["folder"])
     else:
         return {
             "error": f"{platform.node()} does not see the folder {place['folder']}; run the "
-            "command where all nodes see it and name runs= there, or add launcher.shared=false"
+            "command where all nodes see it, or name an address with runs="
         }
     with _in_touch(work, mailbox) as (tell, told):
         try:
-            return attempt(work, tell, home)
+            return attempt(work, tell)
         except Stopped as stopped:
             if not told.is_set():
                 raise
             return {"error": str(stopped)}
-
-
-def _called(keeper: Any, what: str, *said: Any) -> Any:
-    """Call a method of the keeper.
-
-    Raises:
-        TrimtabError: if it cannot do it, or is gone: the command that asked for the runs has ended.
-    """
-    import ray
-    from ray.exceptions import RayError
-
-    try:
-        return ray.get(getattr(keeper, what).remote(*said))
-    except RayError as error:
-        raise TrimtabError(f"the machine that asked for the run says: {line_of(error)}") from error
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Runs whose folder belongs at an address: lost on one machine, gone on with on another one.
+"""Runs at an address: lost on one machine, continued on another one.
 
 A machine is a scratch folder of its own here; the address is ``file://``.
 """
@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +14,12 @@ import pytest
 from filelock import SoftFileLease
 
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.suites import unshared
-from trimtab.benchmarks.training import lease as leases
-from trimtab.benchmarks.training.away import RunStore
+from trimtab.benchmarks.training import store
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
-from trimtab.benchmarks.training.folder import inspect_run
-from trimtab.benchmarks.training.lease import LEASE, lease
-from trimtab.benchmarks.training.mirror import MANIFEST, entries_of
 from trimtab.benchmarks.training.result import Result
 from trimtab.benchmarks.training.rows import read_episodes
-from trimtab.benchmarks.training.rundir import locked
 from trimtab.benchmarks.training.settings.config import compose_run
-from trimtab.benchmarks.training.storage import child_of, open_store
+from trimtab.benchmarks.training.store import MANIFEST, Copy, beside, child_of, scratch_of
 from trimtab.benchmarks.training.train import train
 from trimtab.errors import TrimtabError
 
@@ -40,20 +30,14 @@ WORDS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else is there to be waited for."""
-    monkeypatch.setattr(leases, "SETTLES", 0.0)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """The run, carried out in a folder of this machine."""
     return carry_out(str(tmp_path_factory.mktemp("here")))
 
 
-def carry_out(out: str, *callbacks: Callback, home: RunStore | None = None) -> Result:
-    return train(compose_run([*WORDS, f"out={out}"]), callbacks=callbacks, home=home)
+def carry_out(out: str, *callbacks: Callback) -> Result:
+    return train(compose_run([*WORDS, f"out={out}"]), callbacks=callbacks)
 
 
 def bits(result: Result) -> tuple[bytes, list[dict[str, Any]]]:
@@ -79,7 +63,7 @@ class Lost(Exception):
     """The machine is gone."""
 
 
-def lose(now: RunProgress) -> None:
+def lose(*now: object) -> None:
     raise Lost
 
 
@@ -97,7 +81,7 @@ def test_a_run_that_is_lost_on_one_machine_goes_on_on_another(
         carry_out(address, At(100, lose))
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "two"))
     (line,) = listed(address, capfd)
-    assert (line["state"], line["env_steps"]) == ("stopped", 90)
+    assert line["state"] == "stopped"
     assert line["run"] == str(whole.folder.relative_to(whole.folder.parents[4]))
     watched = At(0)
     result = carry_out(address, watched)
@@ -111,9 +95,8 @@ def test_a_run_that_is_lost_on_one_machine_goes_on_on_another(
     sent = next(folder.rglob(MANIFEST)).read_bytes()
     assert carry_out(address).already_done
     assert next(folder.rglob(MANIFEST)).read_bytes() == sent
-    arrays = [next((tmp_path / x).rglob("arrays.safetensors")) for x in ("two", "three")]
-    assert arrays[0].stat().st_size == arrays[1].stat().st_size  # its content stayed where it is
-    assert arrays[0].read_bytes() != arrays[1].read_bytes()
+    assert list((tmp_path / "two").rglob("arrays.safetensors"))
+    assert not list((tmp_path / "three").rglob("arrays.safetensors"))  # they stayed where they are
     assert [line["state"] for line in listed(address, capfd)] == ["done"]
     assert table(address, capfd) == table(str(whole.folder.parents[4]), capfd)
     # Nothing is left of what later checkpoints replaced.
@@ -134,91 +117,6 @@ def table(runs: str, capfd: Any) -> Any:
     return {key: value for key, value in found.items() if key != "command"}
 
 
-class Machines:
-    """The machine that asks for runs, and others that reach it by calls alone."""
-
-    def __init__(self, folder: Path) -> None:
-        self.keeper = unshared.FolderServer(str(folder), {})
-
-    def call(self, what: str, *said: Any) -> Any:
-        return getattr(self.keeper, what)(*said)
-
-    def home(self, machine: str, holder: str = "the run") -> unshared.ServedRunStore:
-        return unshared.ServedRunStore(self.call, machine, holder)
-
-
-def test_a_run_comes_back_from_machines_that_share_no_files(
-    whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
-    monkeypatch.setattr(unshared, "CHUNK", 999)  # whole multiples of it, and rests
-    machines = Machines(tmp_path)
-    one, two = machines.home("one"), machines.home("two")
-    folder = tmp_path / "runs" / whole.folder.relative_to(whole.folder.parents[4])
-
-    class Power(BaseException):
-        """Ends a process at once."""
-
-    def cut(now: RunProgress) -> None:
-        monkeypatch.setattr(one, "_call", no_more)
-
-    def no_more(*said: Any) -> None:
-        raise Power
-
-    with pytest.raises(Power):
-        carry_out("runs", At(100, cut), home=one)
-    assert (
-        inspect_run(folder).state == "running"
-        and inspect_run(folder, ours=True).counters["env_steps"] == 90
-    )
-    before = entries_of(folder)
-    # It is started again elsewhere; what the first machine still sends is refused.
-    watched = At(0)
-    result = carry_out("runs", watched, home=two)
-    assert watched.first == 91 and result.place == str(folder.relative_to(tmp_path))
-    done = entries_of(folder)
-    assert done != before and inspect_run(folder).state == "done"
-    assert bits(result) == bits(whole) == bits(replace(result, folder=folder))
-    run = result.place
-    assert not machines.keeper.put(run, 1, "0" * 64, 0, b"late")
-    assert not machines.keeper.commit(run, 1, {})
-    assert entries_of(folder) == done and carry_out("runs", home=two).already_done
-    # Somebody on the machine itself is at it.
-    with locked(folder), pytest.raises(TrimtabError, match="is in use by another process"):
-        carry_out("runs", home=two)
-    config = (folder / "config.yaml").read_text()
-    assert "out: runs\n" in config and "scratch" not in config
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing half sent
-
-
-def test_two_runs_of_a_command_at_one_folder_take_turns(tmp_path: Path) -> None:
-    machines = Machines(tmp_path)
-    left = tmp_path / "runs" / ".seed0.12.ab.tmp"
-    left.mkdir(parents=True)  # of a keeper that was killed
-    one, other = machines.home("one", "run a"), machines.home("two", "run b")
-    with one.hold("runs/seed0", wait=True) as is_mine:
-        assert not left.exists()
-        with pytest.raises(TrimtabError, match="in use"), other.hold("runs/seed0", wait=False):
-            pass
-        is_mine()  # raises where it was taken away
-        # The same run, started again elsewhere, takes over.
-        again = machines.home("three", "run a").hold("runs/seed0", wait=False)
-        with again, pytest.raises(TrimtabError, match="carried out elsewhere"):
-            is_mine()
-    with other.hold("runs/seed0", wait=False) as is_mine:
-        is_mine()
-
-
-def test_a_folder_that_cannot_be_made_is_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    home = Machines(tmp_path).home("one")
-    with (
-        pytest.raises(TrimtabError, match="cannot write .*Not a directory"),
-        home.hold("runs/seed0", wait=True),
-    ):
-        pass
-
-
 def test_half_of_an_upload_is_what_was_there_before(
     whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,8 +124,8 @@ def test_half_of_an_upload_is_what_was_there_before(
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "one"))
 
     def cut(now: RunProgress) -> None:
-        """Let the machine be lost while the files of a checkpoint go out: before the manifest."""
-        monkeypatch.setattr("trimtab.benchmarks.training.shelves.text_of_files", lose)
+        """Let the machine be lost when the files of a checkpoint are out, and not the manifest."""
+        monkeypatch.setattr(store.Store, "write", lose)
 
     with pytest.raises(Lost):
         carry_out(address, At(70, cut))
@@ -237,45 +135,19 @@ def test_half_of_an_upload_is_what_was_there_before(
     assert not any(
         "step-000000000090" in name for name in json.loads(manifest.read_text())["files"]
     )
-    monkeypatch.setattr(leases, "SETTLES", 0.0)
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "two"))
     watched = At(0)
     assert bits(carry_out(address, watched)) == bits(whole)
     assert watched.first == 61
-    named = json.loads(manifest.read_text())["files"]  # and nothing is left of what was lost
-    assert len([path for path in folder.rglob("*") if path.is_file()]) == len(named) + 1
     # A file that is not what the manifest says is told, and nothing is made of it.
     (arrays,) = folder.rglob("model.safetensors.*")
     arrays.write_bytes(arrays.read_bytes()[:-1])
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "three"))
-    with pytest.raises(TrimtabError, match="policy/model.safetensors: what came has .* bytes"):
+    with pytest.raises(TrimtabError, match="policy/model.safetensors: what came is not what"):
         carry_out(address)
 
 
-def test_who_loses_a_run_to_another_process_stops_and_sends_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    address, folder = there(tmp_path)
-    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "one"))
-    monkeypatch.setattr(leases, "SURE_FOR", 0.0)
-    other = b'{"host": "elsewhere"}\n'
-    before: list[bytes] = []
-
-    def take_over(now: RunProgress) -> None:
-        (held,) = folder.rglob(LEASE)
-        held.write_bytes(other)
-        before.append(next(folder.rglob(MANIFEST)).read_bytes())
-
-    with pytest.raises(TrimtabError, match="another process has taken it over"):
-        carry_out(address, At(70, take_over))
-    assert next(folder.rglob(MANIFEST)).read_bytes() == before[0]
-    assert next(folder.rglob(LEASE)).read_bytes() == other
-    monkeypatch.setattr(leases, "STALE_AFTER", 0.3)  # nobody renews it: it is left over
-    carry_out(address)
-    assert not list(folder.rglob(LEASE))
-
-
-def test_who_loses_a_folder_by_a_lease_in_it_stops_before_it_writes(
+def test_a_run_that_loses_its_lease_stops_before_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRIMTAB_LOCKS", "lease")
@@ -297,46 +169,69 @@ def test_who_loses_a_folder_by_a_lease_in_it_stops_before_it_writes(
     assert before and files() == before
 
 
-CONTENDERS = """
-import sys
-from pathlib import Path
-
-from trimtab.benchmarks.training import lease
-from trimtab.benchmarks.training.storage import open_store
-
-lease.SETTLES, lease.PAUSE = 0.3, 0.02
-store, count = open_store(sys.argv[1], "out"), Path(sys.argv[2])
-for _ in range(3):
-    held = lease.lease(store, "a/run", wait=True)
-    count.write_text(str(int(count.read_text()) + 1))
-    held.end()
-"""
+@pytest.mark.parametrize("name", ["../a", "/etc/a", "a//b", "a/../../b", "", ".", "a\\b", "a\0b"])
+def test_a_manifest_names_no_file_outside_of_its_folder(name: str) -> None:
+    entry = {"size": 1, "sha256": "0" * 64}
+    assert "a/b" in store._files_of(json.dumps({"files": {"a/b": entry}}).encode(), "there")
+    with pytest.raises(TrimtabError, match="names the file"):
+        store._files_of(json.dumps({"files": {name: entry}}).encode(), "there")
+    for wrong in ({"size": -1}, {"sha256": "../a"}):
+        with pytest.raises(TrimtabError, match="names the file"):
+            store._files_of(json.dumps({"files": {"a/b": {**entry, **wrong}}}).encode(), "there")
+    with pytest.raises(TrimtabError, match="is no manifest of a run"):
+        store._files_of(b"[]", "there")
 
 
-def test_of_many_that_contend_for_a_lease_one_at_a_time_has_it(tmp_path: Path) -> None:
-    address, folder = there(tmp_path)
-    count = tmp_path / "count"
-    count.write_text("0")
-    command = [sys.executable, "-c", CONTENDERS, address, str(count)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    contenders = [subprocess.Popen(command, env=environment) for _ in range(3)]
-    assert [process.wait(60) for process in contenders] == [0, 0, 0]
-    assert count.read_text() == "9"
-    assert not any(path.is_file() for path in folder.rglob("*"))
+def test_a_copy_that_lacks_a_file_is_read_again_and_then_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "_PAUSE", 0.0)
+    here, there = tmp_path / "here", store.open_store(f"file://{tmp_path}/there", "out")
+    here.mkdir()
+    (here / "rows").write_text("1")
+    Copy(there, "a/seed0", here).send()
+    (sent,) = (tmp_path / "there").rglob("rows.*")
+    sent.rename(tmp_path / "aside")
+    with pytest.raises(TrimtabError, match="a/seed0: lacks files that its manifest.json names"):
+        Copy(there, "a/seed0", tmp_path / "other").fetch()
+    (tmp_path / "aside").rename(sent)
+    (here / "passing").touch()  # what was not sent did not happen
+    assert Copy(there, "a/seed0", here).fetch() and [x.name for x in here.iterdir()] == ["rows"]
 
 
-@pytest.fixture
-def held(tmp_path: Path) -> Iterator[str]:
-    """An address at which another thread of this process has a run."""
-    address, _ = there(tmp_path)
-    one = lease(open_store(address, "out"), "a/run", wait=False)
-    assert one is not None
-    yield address
-    one.end()
+def test_a_scratch_folder_is_its_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRIMTAB_SCRATCH", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert scratch_of("s3://a/b").parent == tmp_path / f"trimtab-{os.getuid()}"
+    assert scratch_of("s3://a/b").parent.stat().st_mode & 0o777 == 0o700
+    scratch_of("s3://a/b").parent.rmdir()
+    (tmp_path / f"trimtab-{os.getuid()}").symlink_to(tmp_path)
+    with pytest.raises(TrimtabError, match="is another user's; name a folder with TRIMTAB_SCRATCH"):
+        scratch_of("s3://a/b")
 
 
-def test_a_lease_that_another_one_has_is_not_taken(held: str) -> None:
-    assert lease(open_store(held, "out"), "a/run", wait=False) is None
+@pytest.mark.parametrize("place", ["a-file", "a-file/in", "/proc/nope"])
+def test_a_scratch_folder_that_cannot_be_written_is_named_with_its_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    (tmp_path / "a-file").touch()
+    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / place))
+    with pytest.raises(TrimtabError, match="cannot be written: .*; set TRIMTAB_SCRATCH to a wr"):
+        scratch_of("s3://a/b")
+
+
+def test_an_address_that_is_no_text_is_told() -> None:
+    for scheme in ("s3", "file"):
+        with pytest.raises(TrimtabError, match=f"out={scheme}://b.*write an address as s3://"):
+            store.open_store(f"{scheme}://b\udcff/x", "out")
+
+
+def test_addresses_keep_their_options_at_their_end() -> None:
+    address = "s3://bucket/runs?endpoint_override=host:9000&scheme=http"
+    run = "s3://bucket/runs/a/seed0?endpoint_override=host:9000&scheme=http"
+    assert child_of(address, "a/seed0") == run
+    assert beside(run, "seed${seed}") == run.replace("seed0", "seed${seed}")
+    assert beside("runs/a/seed0", "seed1") == "runs/a/seed1"
 
 
 @pytest.mark.parametrize(
@@ -365,7 +260,7 @@ def test_a_lease_that_another_one_has_is_not_taken(held: str) -> None:
         (["bench", "suite=quickstart", "out=s3://bucket/run"], "takes no address"),
     ],
 )
-def test_wrong_addresses_are_told_in_one_line(
+def test_wrong_addresses_are_one_line(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
