@@ -40,7 +40,6 @@ from trimtab.benchmarks.training.spending import spent
 from trimtab.benchmarks.training.torch_state import start_torch
 from trimtab.benchmarks.training.tracking import start_trackers
 from trimtab.benchmarks.training.trials import TrialJudge
-from trimtab.benchmarks.training.unsaved import SavedWhole
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json
 from trimtab.policies.bundle.bundle import save_bundle
@@ -87,7 +86,6 @@ class Run:
         self.dataset_source = make_dataset_source(
             plan, lambda share: progress(share, "returns of the dataset")
         )
-        self.saved = SavedWhole(plan, self.dataset_source)
         self.experience: Experience | None = None
         self.collector: Collector | None = None
         self.phases = with_generator(learner.phases, self.dataset_source)
@@ -266,9 +264,7 @@ class Run:
 
     def _save(self) -> None:
         self._settle()
-        state = self._state()
-        self.saved.check(state, last=self.position >= self.end)
-        self.checkpoints.save(self.position, state)
+        self.checkpoints.save(self.position, self._state())
         self._saved_at = self.position
         self.listeners.saved(self._now())
 
