@@ -24,7 +24,6 @@ from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.core.numerals import decimals_for, number_text, time_text
 from trimtab.benchmarks.suites import figures
-from trimtab.benchmarks.suites.following import PROGRESS, progress_of
 from trimtab.benchmarks.suites.launch import chosen_launcher
 from trimtab.benchmarks.suites.plan import Plan, plan_of
 from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
@@ -79,10 +78,9 @@ def bench(
         if asked not in FURTHER:
             raise TrimtabError(f"suite={suite}: tables: {nearest(asked, FURTHER)}")
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
-    address = runs if is_address(runs) else ""
-    folder = Path(out) if out else Path("runs" if address else runs) / "suites" / name
+    folder = Path(out) if out else Path("runs" if is_address(runs) else runs) / "suites" / name
     if action == "status":
-        background.print_progress(progress_of(folder, address), format)
+        background.print_status(folder, runs, format)
         return 0
     if action == "plan":
         _print_plan(plan_of(loaded, Path(runs), _done(folder)), runs, workers, format)
@@ -102,9 +100,7 @@ def bench(
         background.detach([*words, *overrides], folder)
         return 0
     with rundir.locked(folder):
-        outcome = run_suite(
-            loaded, folder, workers=workers, console=console, launcher=where, address=address
-        )
+        outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=where)
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
         answer_stream().write(board.to_json())
@@ -121,11 +117,8 @@ def bench(
 
 def _done(folder: Path) -> set[str]:
     """Return the runs of a suite that are finished, as far as an earlier call has noted it."""
-    try:
-        runs = progress_of(folder)["runs"]
-    except TrimtabError:
-        return set()
-    return {label for label, run in runs.items() if run["state"] == "done"}
+    done = (background.note_of(folder) or {}).get("folders")
+    return {run.replace("/", " seed ") for run in done} if isinstance(done, dict) else set()
 
 
 def _print_plan(plan: Plan, runs: str, workers: int, format: str) -> None:
@@ -191,7 +184,6 @@ def _check_place(folder: Path, suite: Suite) -> None:
     if title not in (None, suite.title) and not same:
         known = f"suite={source}" if source else f"the suite '{title}'"
         raise TrimtabError(f"out={folder}: has the tables of {known}; name another folder")
-    check_own(folder / PROGRESS, '"launcher"', "out")
     # A published folder has the tables of its suite, and not the note on where its runs were.
     if not ((folder / SUITE_NOTE).is_file() or (folder / "index.html").is_file()):
         further = [name for table in FURTHER.values() for name in table.FILES]

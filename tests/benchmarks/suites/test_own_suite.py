@@ -12,7 +12,6 @@ import yaml
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.suites import document, grid
-from trimtab.benchmarks.suites.following import following
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.benchmarks.training.settings import outside
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -138,18 +137,6 @@ def test_a_part_is_compared_as_far_as_its_methods_are_there(
     assert set(gains(baselines={"bc (gaussian)": gone}).values()) == {None}
     part = gains(baselines={"bc (gaussian)": "bc (flow)"})
     assert part == {"bc (gaussian)": "bc (flow)", "bc (flow)": None}
-
-
-def test_an_address_that_cannot_be_written_is_told_before_the_first_run(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    begun = tmp_path / "suites" / "mine" / "progress.json"
-    for place in (f"file://{tmp_path}/file/in", "file:///proc/nope"):
-        with (
-            pytest.raises(TrimtabError, match="another place with runs=…") as caught,
-            following(begun, "mine", ["a seed 0"], "local", place),
-        ):
-            raise AssertionError("a run was begun")
-        assert str(caught.value).startswith(f"runs={place}: ") and not begun.exists()
 
 
 @pytest.mark.parametrize(

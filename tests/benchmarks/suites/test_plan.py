@@ -86,10 +86,8 @@ def test_runs_that_are_done_are_no_longer_counted(
     file = write(tmp_path, {"sac": {"overrides": [*SAC, "online_steps=1000"]}})
     noted = tmp_path / "runs" / "suites" / "mine"
     noted.mkdir(parents=True)
-    runs = {f"sac seed {seed}": {"state": state, "share": 0.0, "text": ""}
-            for seed, state in enumerate(("done", "waiting"))}  # fmt: skip
-    note = {"suite": "mine", "launcher": "local", "updated": 1.0, "ended": "stopped", "runs": runs}
-    (noted / "progress.json").write_text(json.dumps(note))
+    note = {"suite": "mine.yaml", "folders": {"sac/0": "a folder"}, "waiting": ["sac/1"]}
+    (noted / "suite.json").write_text(json.dumps(note))
     (one,) = planned(file, capsys)["runs"]
     assert (one["seeds"], one["done"], one["hours"]) == (2, 1, pytest.approx(2 / 3600))
     write(tmp_path, {"sac": {"overrides": [*SAC, "online_step=1000"]}})

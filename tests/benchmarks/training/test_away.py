@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,12 @@ import pytest
 from filelock import SoftFileLease
 
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.suites import unshared
 from trimtab.benchmarks.training import lease as leases
-from trimtab.benchmarks.training.away import RunStore
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
-from trimtab.benchmarks.training.folder import inspect_run
 from trimtab.benchmarks.training.lease import LEASE, lease
-from trimtab.benchmarks.training.mirror import MANIFEST, entries_of
+from trimtab.benchmarks.training.mirror import MANIFEST
 from trimtab.benchmarks.training.result import Result
 from trimtab.benchmarks.training.rows import read_episodes
-from trimtab.benchmarks.training.rundir import locked
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.storage import child_of, open_store
 from trimtab.benchmarks.training.train import train
@@ -52,8 +47,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return carry_out(str(tmp_path_factory.mktemp("here")))
 
 
-def carry_out(out: str, *callbacks: Callback, home: RunStore | None = None) -> Result:
-    return train(compose_run([*WORDS, f"out={out}"]), callbacks=callbacks, home=home)
+def carry_out(out: str, *callbacks: Callback) -> Result:
+    return train(compose_run([*WORDS, f"out={out}"]), callbacks=callbacks)
 
 
 def bits(result: Result) -> tuple[bytes, list[dict[str, Any]]]:
@@ -132,91 +127,6 @@ def table(runs: str, capfd: Any) -> Any:
         main(["leaderboard", f"runs={runs}", "format=json"])
     found = json.loads(capfd.readouterr().out)
     return {key: value for key, value in found.items() if key != "command"}
-
-
-class Machines:
-    """The machine that asks for runs, and others that reach it by calls alone."""
-
-    def __init__(self, folder: Path) -> None:
-        self.keeper = unshared.FolderServer(str(folder), {})
-
-    def call(self, what: str, *said: Any) -> Any:
-        return getattr(self.keeper, what)(*said)
-
-    def home(self, machine: str, holder: str = "the run") -> unshared.ServedRunStore:
-        return unshared.ServedRunStore(self.call, machine, holder)
-
-
-def test_a_run_comes_back_from_machines_that_share_no_files(
-    whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
-    monkeypatch.setattr(unshared, "CHUNK", 999)  # whole multiples of it, and rests
-    machines = Machines(tmp_path)
-    one, two = machines.home("one"), machines.home("two")
-    folder = tmp_path / "runs" / whole.folder.relative_to(whole.folder.parents[4])
-
-    class Power(BaseException):
-        """Ends a process at once."""
-
-    def cut(now: RunProgress) -> None:
-        monkeypatch.setattr(one, "_call", no_more)
-
-    def no_more(*said: Any) -> None:
-        raise Power
-
-    with pytest.raises(Power):
-        carry_out("runs", At(100, cut), home=one)
-    assert (
-        inspect_run(folder).state == "running"
-        and inspect_run(folder, ours=True).counters["env_steps"] == 90
-    )
-    before = entries_of(folder)
-    # It is started again elsewhere; what the first machine still sends is refused.
-    watched = At(0)
-    result = carry_out("runs", watched, home=two)
-    assert watched.first == 91 and result.place == str(folder.relative_to(tmp_path))
-    done = entries_of(folder)
-    assert done != before and inspect_run(folder).state == "done"
-    assert bits(result) == bits(whole) == bits(replace(result, folder=folder))
-    run = result.place
-    assert not machines.keeper.put(run, 1, "0" * 64, 0, b"late")
-    assert not machines.keeper.commit(run, 1, {})
-    assert entries_of(folder) == done and carry_out("runs", home=two).already_done
-    # Somebody on the machine itself is at it.
-    with locked(folder), pytest.raises(TrimtabError, match="is in use by another process"):
-        carry_out("runs", home=two)
-    config = (folder / "config.yaml").read_text()
-    assert "out: runs\n" in config and "scratch" not in config
-    assert [path.name for path in folder.parent.iterdir()] == [folder.name]  # nothing half sent
-
-
-def test_two_runs_of_a_command_at_one_folder_take_turns(tmp_path: Path) -> None:
-    machines = Machines(tmp_path)
-    left = tmp_path / "runs" / ".seed0.12.ab.tmp"
-    left.mkdir(parents=True)  # of a keeper that was killed
-    one, other = machines.home("one", "run a"), machines.home("two", "run b")
-    with one.hold("runs/seed0", wait=True) as is_mine:
-        assert not left.exists()
-        with pytest.raises(TrimtabError, match="in use"), other.hold("runs/seed0", wait=False):
-            pass
-        is_mine()  # raises where it was taken away
-        # The same run, started again elsewhere, takes over.
-        again = machines.home("three", "run a").hold("runs/seed0", wait=False)
-        with again, pytest.raises(TrimtabError, match="carried out elsewhere"):
-            is_mine()
-    with other.hold("runs/seed0", wait=False) as is_mine:
-        is_mine()
-
-
-def test_a_folder_that_cannot_be_made_is_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    home = Machines(tmp_path).home("one")
-    with (
-        pytest.raises(TrimtabError, match="cannot write .*Not a directory"),
-        home.hold("runs/seed0", wait=True),
-    ):
-        pass
 
 
 def test_half_of_an_upload_is_what_was_there_before(
