@@ -7,18 +7,16 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json
-from trimtab.benchmarks.core.signals import interrupt_as_event, sigterm_as_event
 from trimtab.benchmarks.training.rows import SUITE_NOTE
 from trimtab.benchmarks.training.rundir import in_use
-from trimtab.errors import Stopped, TrimtabError
+from trimtab.errors import TrimtabError
 from trimtab.files import atomic_file, check_own, read_json
 
 __all__ = ["LOG", "detach", "note_of", "print_status"]
@@ -26,7 +24,6 @@ __all__ = ["LOG", "detach", "note_of", "print_status"]
 LOG = "bench.log"
 """The file beside a suite's tables with what it says when no terminal is there."""
 _BEGUN = 60.0  # seconds to wait for the process to be at it, or to end with its first error
-_GRACE = 30.0  # seconds for it to save its runs' states when it is stopped
 
 
 def detach(words: Sequence[str], folder: Path) -> None:
@@ -49,45 +46,27 @@ def detach(words: Sequence[str], folder: Path) -> None:
         check_own(log, None, "out")
     # Of two that are started at once, one finds the folder in use: the log is the other one's.
     with atomic_file(log) as own:
-        # Signals are held back before the process is started: one that came between its start and
-        # this line's end would leave it behind.
-        with interrupt_as_event() as interrupted, sigterm_as_event() as stopped:
-            with own.open("wb") as told:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", *words],
-                    stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True,
-                    env={**os.environ, "COLUMNS": "120"},
-                )  # fmt: skip
-            with _ended_if_stopped(process):
-                deadline = time.monotonic() + _BEGUN
-                begun = False
-                while process.poll() is None and time.monotonic() < deadline and not begun:
-                    stopped.wait(0.1)
-                    begun = _is_at_it(process.pid, folder)
-                    if stopped.is_set():
-                        raise Stopped("bench: stopped; nothing goes on, run the same command again")
-                    if interrupted.is_set():
-                        raise KeyboardInterrupt
+        with own.open("wb") as told:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", *words],
+                stdin=subprocess.DEVNULL, stdout=told, stderr=told, start_new_session=True,
+                env={**os.environ, "COLUMNS": "120"},
+            )  # fmt: skip
+        try:
+            deadline = time.monotonic() + _BEGUN
+            while process.poll() is None and time.monotonic() < deadline:
+                if _is_at_it(process.pid, folder):
+                    break
+                time.sleep(0.1)
+        except BaseException:  # its starter is interrupted before it has begun its work
+            process.terminate()
+            raise
         if process.poll():
             lines = own.read_text(errors="replace").strip().splitlines() or ["it says nothing"]
             raise TrimtabError(lines[-1].removeprefix("trimtab: "))
     plain = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     plain.print(f"process {process.pid} goes on without this terminal; it writes to {log}")
     plain.print("the same words with status in place of detach=true show how far it is")
-
-
-@contextmanager
-def _ended_if_stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """End a process if its starter is stopped before the process has begun its work."""
-    try:
-        yield
-    except BaseException:
-        process.terminate()
-        try:
-            process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-        raise
 
 
 def print_status(folder: Path, runs: str, format: str) -> None:
@@ -99,12 +78,12 @@ def print_status(folder: Path, runs: str, format: str) -> None:
     note = note_of(folder)
     if note is None:
         raise TrimtabError(f"bench: nothing was begun in {folder}; leave the word status out")
-    done, waiting = list(note.get("folders") or {}), list(note.get("waiting") or [])
+    done, waiting = list(note["folders"]), note.get("waiting", [])
     state = "running" if in_use(folder) else "stopped" if waiting else "done"
     if format == "json":
         print_json({"state": state, "done": done, "waiting": waiting})
         return
-    hints = {"running": "it goes on", "stopped": "run the same command to go on", "done": "all"}
+    hints = {"running": "it goes on", "stopped": "run the same command to go on", "done": "nothing is left"}
     plain = Console(soft_wrap=True, highlight=False, markup=False)
     plain.print(f"{len(done)} of {len(done) + len(waiting)} runs are done; {hints[state]}")
     plain.print(f"trimtab runs {shlex.quote(runs)} shows how far each is")
@@ -116,7 +95,8 @@ def note_of(folder: Path) -> Mapping[str, Any] | None:
         found = read_json(folder / SUITE_NOTE, "suite")
     except TrimtabError:
         return None
-    return found if isinstance(found, dict) else None
+    whole = isinstance(found, dict) and isinstance(found.get("folders"), dict)
+    return found if whole and isinstance(found.get("waiting", []), list) else None
 
 
 def _is_at_it(process: int, folder: Path) -> bool:

@@ -309,39 +309,3 @@ def test_ray_finds_the_same_although_a_node_is_lost(
             break
         cluster.start_second()
     assert met, "each node was to be in the middle of a run"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_who_is_stopped_before_it_has_detached_leaves_nothing_that_goes_on(
-    number: signal.Signals, tiny_suite: Any, tmp_path: Path
-) -> None:
-    tiny_suite.write(tmp_path, steps=10_000_000)
-    words = ["bench", "suite=tiny.yaml", "workers=1", "detach=true"]
-
-    def stopped() -> tuple[int, str, psutil.Process]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        try:
-            parent = psutil.Process(process.pid)
-            (child,) = in_time(parent.children)
-            process.send_signal(number)
-            _, told = process.communicate(timeout=60)
-        finally:
-            process.kill()
-        return process.returncode, told, child
-
-    # On a busy machine this process may look when the suite has begun already; then once more.
-    for _ in range(3):
-        code, told, child = stopped()
-        if code != 0:
-            break
-        child.terminate()
-        in_time(lambda child=child: not child.is_running(), 60)
-        shutil.rmtree(tmp_path / "runs")
-    assert code == {signal.SIGTERM: 143, signal.SIGINT: 130}[number], told
-    assert "run the same command" in told and told.count("\n") == 1
-    in_time(lambda: not child.is_running(), 60)
-    assert not list((tmp_path / "runs").rglob("*log*"))

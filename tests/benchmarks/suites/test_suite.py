@@ -201,9 +201,10 @@ def test_every_suite_names_settings_that_there_are(name: str) -> None:
 
 def test_a_run_that_fails_ends_the_suite_with_its_name(tmp_path: Path) -> None:
     suite = load_suite("quickstart", str(tmp_path / "runs"), [0])
-    bad = suite.jobs[0].__class__("bad", 0, ("env=gym/Nothing-v5", "algorithm=sac"), None, 1.0)
+    words = ("env=gym/Hopper-v5", "algorithm=dsrl_sac", "base=nowhere", f"out={tmp_path}")
+    bad = suite.jobs[0].__class__("bad", 0, words, None, 1.0)
     broken = suite.__class__(**{**vars(suite), "jobs": (bad,)})
-    with pytest.raises(TrimtabError, match="bad seed 0: .*gym/Nothing-v5"):
+    with pytest.raises(TrimtabError, match="bad seed 0: .*nowhere"):
         run_suite(broken, tmp_path, workers=1, console=Console(file=open("/dev/null", "w")))  # noqa: SIM115
 
 
@@ -218,25 +219,27 @@ def test_paths_with_awkward_letters_survive_as_overrides() -> None:
 @pytest.mark.parametrize(
     ("rest", "told"),
     [
-        ("runs: {a: 3}", "the run a must be a mapping"),
+        ("runs: {a: 3}", "runs.a must be a mapping"),
         ("run: {}", "did you mean runs"),
         ("runs: {a: {with: [nope]}}", "a is with nope"),
-        ("scale: {ci: 3}\nruns: {}", "scale.ci must be a list"),
-        ("grid: {methods: [a], tasks: {}}", "must have methods and tasks"),
+        ("scale: {ci: 3}\nruns: {}", "scale.ci must be a list of words"),
+        ("grid: {methods: [a], tasks: {}}", "grid.methods must be a mapping"),
+        ("grid: {tasks: {}}", "grid must have methods, tasks; it has no methods"),
+        ("grid: {methods: {}, tasks: {}}", "its grid has no run"),
         ("runs: {a: [", "is no YAML"),
         ("runs: {}", "it has neither runs nor a grid"),
         ("common: [3]\nruns: {a: {}}", "common has 3, which is no word; quote it"),
         ("runs: {a: {overrides: abc}}", "a.overrides must be a list of words"),
         ("runs: {a: {overrides: [3]}}", "a.overrides has 3, which is no word"),
-        ("runs: {a: {overridez: []}}", "the run a has no entry 'overridez'; did you mean over"),
+        ("runs: {a: {overridez: []}}", "runs.a has no overridez; did you mean over"),
         ("runs: {a: {with: 3}}", "a.with must be a list of words"),
         ("runs: {a: {seconds: x}}", "a.seconds=x: must be a number above 0"),
         ("runs: {a: {seeds: abc}}", "a.seeds=abc: must be whole numbers"),
-        ("runs: {a: {base: [1]}}", "a.base must be the name of a run above it"),
+        ("runs: {a: {base: [1]}}", "runs.a.base=.1.: must be text"),
         ("runs: {a: {base: b}}", "a starts from b, which no run above it is"),
-        ("runs: {3: {}}", "the name of the run 3 must be text; quote it"),
+        ("runs: {3: {}}", "runs has the name 3, which is no text; quote it"),
         ("export: b\nruns: {a: {}}", "export=b: there are: a"),
-        ("baselines: {a: 3}\nruns: {a: {}}", "baselines.a must name a method"),
+        ("baselines: {a: 3}\nruns: {a: {}}", "baselines.a=3: must be text"),
         ("scale: {ci: {words: 3}}\nruns: {a: {}}", "scale.ci.words must be a list"),
         ("scale: {ci: {seeds: 3}}\nruns: {a: {}}", "scale.ci.seeds=3: must be whole numbers"),
     ],
