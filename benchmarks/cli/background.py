@@ -83,9 +83,13 @@ def print_status(folder: Path, runs: str, format: str) -> None:
     if format == "json":
         print_json({"state": state, "done": done, "waiting": waiting})
         return
-    hints = {"running": "it goes on", "stopped": "run the same command to go on", "done": "nothing is left"}
+    hint = {
+        "running": "it goes on",
+        "stopped": "run the same command to go on",
+        "done": "that is all",
+    }
     plain = Console(soft_wrap=True, highlight=False, markup=False)
-    plain.print(f"{len(done)} of {len(done) + len(waiting)} runs are done; {hints[state]}")
+    plain.print(f"{len(done)} of {len(done) + len(waiting)} runs are done; {hint[state]}")
     plain.print(f"trimtab runs {shlex.quote(runs)} shows how far each is")
 
 

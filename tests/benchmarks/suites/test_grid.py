@@ -163,11 +163,6 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
         TrimtabError, match="only=hop-sax: no run of this scale is called that; there are: walk-s"
     ):
         load_suite(file, "runs", scale="small", only=["hop-sax"])
-    misspelt = {**document, "scale": {"misspelt": {"leaveout": ["hop-*"]}}}
-    with pytest.raises(
-        TrimtabError, match="scale.misspelt has no leaveout; did you mean leave_out"
-    ):
-        suite_of(misspelt, tmp_path)
     with pytest.raises(TrimtabError, match=r"its scale's leave_out names no run by hip-\*"):
         suite_of(document, tmp_path, "none")
     with pytest.raises(TrimtabError, match="has no run that its scale does not leave out"):
@@ -238,12 +233,8 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
         ),
         (("grid", "bodies"), {}, "grid has no bodies; did you mean bases"),
         (("scale", "small", "tasks"), ["hup"], "names hup of tasks; did you mean hop"),
-        (("controls",), "frozen", "controls must be a list"),
         (("grid", "published"), {"sac": {"hop": []}}, "grid has no published"),
         (("grid", "tasks", "hop", "words"), None, "grid.tasks.hop.words must be a list"),
-        (("grid", "bases", "flow"), "policy=flow", "grid.bases.flow must be a list"),
-        (("grid", "variants", "dsrl_sac", "wide"), None, "variants.dsrl_sac.wide must be a list"),
-        (("scale", "small", "tasks"), "hop", "scale.small.tasks must be a list of words"),
         (("scale", "small", "seeds"), 3, "scale.small.seeds=3: must be whole numbers"),
         (
             ("grid", "methods", "frozen"),
@@ -254,29 +245,19 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
         (("grid", "methods", "sac", "base"), "flow", "sac.base must be true, false or a list"),
         (("grid", "methods", "sac", "base"), ["flo"], "sac names flo of bases; did you mean flow"),
         (("grid", "methods", "sac", "seconds"), "long", "sac.seconds=long: must be a number above"),
-        (("grid", "methods", "sac", "seconds"), [1], "sac.seconds=.1.: must be a number above 0"),
-        (("grid", "seconds"), -5, "grid.seconds=-5: must be a number above 0"),
-        (("grid", "seeds"), "x", "grid.seeds=x: must be whole numbers"),
         (("grid", "tasks", "hop", "words"), [1], "hop.words has 1, which is no word; quote it"),
         (
             ("grid", "tasks", "hop", "bugdet"),
             [],
             "grid.tasks.hop has no bugdet; did you mean budget",
         ),
-        (("grid", "bases", "flow"), [None], "grid.bases.flow has None, which is no word"),
         (("grid", "bases", 1), [], "grid.bases has the name 1, which is no text; quote it"),
-        (("grid", "variants"), "foo", "grid.variants must be a mapping"),
         (("grid", "variants", "sack"), {}, "grid.variants names sack of methods; did you mean sac"),
         (
             ("grid", "methods", "sac", "budget"),
             "perhaps",
             "sac.budget=perhaps: must be true or false",
         ),
-        (("grid", "methods", "sac", "data"), [1], "sac.data=.1.: must be true or false"),
-        (("scale", 1), [], "scale has the name 1, which is no text; quote it"),
-        (("scale", "small", "tasks"), [["hop"]], "scale.small.tasks has .'hop'., which is no word"),
-        (("scale", "small", "budget"), [3], "scale.small.budget has 3, which is no word"),
-        (("scale", "whole", "wrds"), [], "scale.whole has no wrds; did you mean words"),
         (("figure",), {}, "figure must have panels"),
         (
             ("figure",),
