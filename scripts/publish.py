@@ -60,7 +60,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 KINDS = (
     ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
      "figure.png"),
-    ("speed.json", "speed.md", "machine.json", "growth.json", "growth.png"),
+    ("speed.json", "speed.md", "machine.json"),
 )  # fmt: skip
 """Files of a suite, and of `trimtab speed`; a folder is of the kind whose first file it has."""
 OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")

@@ -126,7 +126,6 @@ WAITING = {
     "benchmarks/suites/test_launcher_overhead.py",
     "benchmarks/suites/test_launchers.py",
     "benchmarks/suites/test_stopped.py",
-    "benchmarks/suites/test_stopped_anywhere.py",
     "benchmarks/suites/test_suite.py",
     "datasets/io/test_apart.py",
     "datasets/recipes/test_recorded.py",

@@ -123,15 +123,12 @@ def all_pairs() -> list[Pair]:
     return [pair for module in GROUPS.values() for pair in importlib.import_module(module).PAIRS]
 
 
-def select(
-    only: str, pairs: Sequence[Pair], others: Sequence[str] = ()
-) -> tuple[list[Pair], list[str]]:
-    """Return the rows that ``only`` asks for, and which of ``others``.
+def select(only: str, pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the rows that ``only`` asks for.
 
     Args:
         only: names of groups or rows, with commas between them; empty for everything.
         pairs: all rows.
-        others: further names that are known, of things that are no rows.
 
     Raises:
         TrimtabError: on a name that is not known, with the nearest right one.
@@ -139,15 +136,12 @@ def select(
     words = listed(only)
     names = [pair.name for pair in pairs]
     for word in words:
-        if word not in GROUPS and word not in names and word not in others:
+        if word not in GROUPS and word not in names:
             # A far-off word is answered with the groups: all rows would be no hint.
-            close = nearest(word, [*GROUPS, *others, *names])
-            hint = close if close.startswith("did") else nearest(word, [*GROUPS, *others])
+            close = nearest(word, [*GROUPS, *names])
+            hint = close if close.startswith("did") else nearest(word, GROUPS)
             raise TrimtabError(f"speed: only={word}: there is no such group or row; {hint}")
-    if not words:
-        return list(pairs), list(others)
-    chosen = [pair for pair in pairs if pair.name in words or pair.group in words]
-    return chosen, [word for word in others if word in words]
+    return [pair for pair in pairs if not words or pair.name in words or pair.group in words]
 
 
 def check_scale(scale: str, command: str = "speed") -> float:

@@ -26,7 +26,7 @@ from trimtab.errors import Stopped, TrimtabError
 
 __all__ = [
     "JOBS", "STOPPED", "WITHIN", "Chosen", "Done", "Kind", "Launcher", "Option", "Start", "Tell",
-    "Work", "attempt", "carry_out", "chosen_launcher", "launcher_kinds", "settle",
+    "Work", "attempt", "carry_out", "chosen_launcher", "launcher_kinds", "line_of", "settle",
 ]  # fmt: skip
 
 STOPPED = "stopped; the runs' states are saved, run the same command to go on"
@@ -236,3 +236,11 @@ def settle(future: concurrent.futures.Future[Done], outcome: Mapping[str, Any]) 
         future.set_exception(TrimtabError(outcome["error"]))
     else:
         future.set_result(Done(outcome["folder"], outcome["summary"], outcome["already_done"]))
+
+
+def line_of(error: BaseException) -> str:
+    """Return what an error of another package says, as one line; of Ray's, its cause."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        return f"{type(cause).__name__}: {line_of(cause)}"
+    return " ".join(str(error).split())[:300] or type(error).__name__
