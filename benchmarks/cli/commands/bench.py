@@ -16,6 +16,7 @@ from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.report.page import FIGURE
 from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
@@ -38,7 +39,6 @@ from trimtab.plugins import command_line
 
 __all__ = ["bench"]
 
-FIGURE = "figure.png"
 FURTHER = {
     "budgeted": budgeted, "normalised": normalised, "published": published, "switch": switch,
 }  # fmt: skip
