@@ -16,8 +16,6 @@ from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.files import atomic_write_bytes
 
 __all__ = [
-    "DRAWN", "GREY", "MARKS", "MUTED", "Stroke", "draw_strokes", "name_ends", "picture", "set_axes",
-]  # fmt: skip
     "DRAWN",
     "GREY",
     "MARKS",
