@@ -85,7 +85,7 @@ class HNPG(TRPO):
         self.critic: nn.Module = SampledValue(
             spec.obs_dim, spec.horizon * spec.action_dim, hidden, self.drawn, value_samples
         ).to(setup.device)
-        self.optimizer = Adam(self.learned(), learning_rate)
+        self.optimizer = Adam(self.critic.parameters(), learning_rate)
         self.memory = Memory(memory, spec.obs_dim, shape).to(setup.device)
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,7 @@ class RPI(PPO):
         self,
         setup: Setup,
         *,
-        selection: str = "raps",
+        selection: Literal["raps", "mean", "maps", "mamba"] = "raps",
         doubt: NonNegative = 0.5,
         rollin_share: Share = 0.5,
         rollin_decisions: Count = 1_000,
@@ -109,8 +109,6 @@ class RPI(PPO):
         gae_decay: float = 0.9,
         **ppo: Any,
     ) -> None:
-        if selection not in RULES:
-            raise TrimtabError(f"algorithm.selection={selection}: there are {', '.join(RULES)}")
         if not setup.oracles:
             raise TrimtabError("rpi imitates others: add oracles=[<a run or a bundle>,…]")
         self.rule, self.doubt = RULES[selection], doubt
@@ -121,6 +119,11 @@ class RPI(PPO):
         super().__init__(
             setup, hidden=hidden, gae_decay=gae_decay, normalize_rewards=False, **ppo
         )  # fmt: skip
+        # Values have an optimiser of their own.
+        bound = self.optimizer.max_gradient_norm
+        self.optimizer = Adam(
+            self.actor.parameters(), self.learning_rate, epsilon=1e-5, max_gradient_norm=bound
+        )
         self.oracles = [one.to(setup.device).requires_grad_(False).eval() for one in setup.oracles]
         self.value_optimizer = Adam(self.critic.parameters(), value_rate)
         self.seen = Seen(value_rows, setup.spec.obs_dim).to(setup.device)
@@ -129,10 +132,6 @@ class RPI(PPO):
     def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
         """Return the values of the learner and of each oracle."""
         return ValueEnsembles(obs_dim, self.policies, self.members, self.value_hidden)
-
-    def learned(self) -> list[nn.Parameter]:
-        """Return the actor's weights; values have an optimiser of their own."""
-        return [*self.actor.parameters()]
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
