@@ -36,7 +36,7 @@ WITHOUT_CLOCK = 30.0
 
 _BLOCK = 16  # codecs want widths and heights that are multiples of it
 _LEAST_WIDTH = 320  # narrower pictures are enlarged, so that the words below them fit
-_STRIP = 40  # height of the words
+_STRIP = 48  # height of the words
 _PAPER, _INK, _SOLVED = (24, 24, 27), (235, 235, 235), (0, 200, 120)
 
 _MARK = "made by trimtab evaluate"  # a comment in each film, by which its file is known again
