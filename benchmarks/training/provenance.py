@@ -12,7 +12,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-import trimtab
 from trimtab.benchmarks.training.folder import CONFIG, PROVENANCE, read_provenance
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.settings.config import RunConfig
@@ -23,6 +22,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
 from trimtab.plugins import command_line, named_plugins, plugins
 from trimtab.processor import processor_kind
+from trimtab.version import __version__
 
 _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
 
@@ -30,7 +30,7 @@ _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
 def versions() -> dict[str, str]:
     """Return the versions of this package, of those that decide its numbers, and of plug-ins."""
     return {
-        "trimtab": trimtab.__version__,
+        "trimtab": __version__,
         **{package: importlib.metadata.version(package) for package in _PACKAGES},
         **{plugin.package: plugin.version for plugin in plugins()},
     }
