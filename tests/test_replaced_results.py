@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -170,7 +170,7 @@ def test_tables_are_written_anew(place: Place) -> None:
     (hopper,) = [table for table in board["tables"] if table["env"] == HOPPER]
     (ppo,) = [entry for entry in hopper["entries"] if entry["label"] == "ppo"]
     assert ppo["mean"]["value"] == pytest.approx(900.0 + 10.0 + 1.0 / 6.0 + 1.0)
-    names = {"leaderboard.md", "leaderboard.csv", "index.html", "figure.png"}
+    names = {"leaderboard.md", "leaderboard.csv", "figure.png"}
     assert names <= {path.name for path in place.result.iterdir()}
     before, table, after = place.page.read_text().partition("| `gym/Hopper-v5` | ppo | 911 [")
     assert table and before.startswith("before\n") and after.endswith("\nafter\n")
@@ -299,18 +299,3 @@ def test_a_refusal_is_one_line_and_exit_code_2(
     assert place.publish.main(["replace", str(place.part), "ppo"]) == 2  # nothing was run there
     (line,) = capfd.readouterr().err.splitlines()
     assert "does not exist" in line
-
-
-def test_a_base_that_is_gone_is_told(place: Place) -> None:
-    """An arena keeps what its methods started from; a part that lost it is not published."""
-    bases = importlib.import_module("published_bases")
-    folders = {"x-flow/seed0": str(place.part / "gone"), "x-flow-ppo/seed0": "nowhere"}
-    (place.part / "suite.json").write_text(json.dumps({"digest": "x", "folders": folders}))
-    jobs = [SimpleNamespace(base=None), SimpleNamespace(base="x-flow")]
-    with pytest.raises(
-        TrimtabError, match="gone, from which others started, is gone; run the same"
-    ):
-        bases.check_bases(place.part, SimpleNamespace(controls=["frozen"], jobs=jobs))
-    bases.check_bases(place.part, SimpleNamespace(controls=[], jobs=jobs))  # keeps none
-    (place.part / "gone").mkdir()
-    bases.check_bases(place.part, SimpleNamespace(controls=["frozen"], jobs=jobs))
