@@ -3,7 +3,6 @@
 python scripts/publish.py runs/suites/quickstart
 python scripts/publish.py speed                    # what `trimtab speed out=speed` wrote
 python scripts/publish.py recompute                # every committed table, from its committed rows
-python scripts/publish.py replace runs/suites/online_parity ppo sb3_ppo    # these methods alone
 python scripts/publish.py add runs/suites/arena-part    # further runs, of bench with only=
 python scripts/publish.py claims                   # judge claims.yaml by committed rows
 """
@@ -31,12 +30,6 @@ from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.replacement import (
-    recorded_rows,
-    replaced_rows,
-    with_processor,
-    with_runs,
-)
 from trimtab.benchmarks.cli.commands.bench import FURTHER
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
 from trimtab.benchmarks.suites.document import read_document
@@ -45,6 +38,7 @@ from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.benchmarks.training.rows import (
     FILE_NAME,
     collect_episodes,
+    in_order,
     read_episodes,
     write_episodes,
 )
@@ -166,43 +160,12 @@ def recompute(results: Path = RESULTS, project: Path = ROOT) -> None:
             write_pages(place, project)
 
 
-def replace(
-    folder: Path, methods: Sequence[str], results: Path = RESULTS, project: Path = ROOT
-) -> None:
-    """Put a suite's rows of some methods in the place of their committed ones; write the tables.
-
-    All other committed rows stay, those of a renamed method under its name of now. ``machine.json``
-    stays too, so replace rows only on the kind of processor that it names. Nothing is written where
-    anything is refused.
-
-    Args:
-        folder: of the suite, or of the part of it that was run; it has ``episodes.parquet`` and
-            ``suite.json``.
-        methods: what the column ``algorithm`` has of the methods to replace.
-        results: folder of the committed results.
-        project: folder whose README.md and docs/ have tables of them.
-
-    Raises:
-        TrimtabError: if a method has no new rows, the new rows lack what the committed ones have,
-            or it is not known what a hash was computed from.
-    """
-    place = published(folder, results)
-    rows = replaced_rows(
-        read_episodes(place / FILE_NAME), collect_episodes(folder / FILE_NAME), methods
-    )
-    known = read_json(place / "configurations.json", "configurations") | documents_of(folder)
-    documents, board = documents_for(rows, known), board_of(place, rows)
-    write_episodes(place / FILE_NAME, rows)
-    write_configurations(place, documents)
-    write_tables(place, board, project)
-
-
 def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     """Add the runs of a part of a suite to its committed ones; write the tables.
 
     So a long suite is published in several sittings, whose processors ``machine.json`` names. A
-    run that is committed already gets its new rows, also where its settings have changed; a run
-    that the suite no longer has goes.
+    run that is committed already gets its new rows. In a suite with records of its runs, so does a
+    run whose settings have changed, and a run that the suite no longer has goes.
 
     Args:
         folder: what ``trimtab bench suite=… only=…`` wrote.
@@ -249,6 +212,50 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
         write_records(place / RECORDS, records)
     atomic_write_text(place / "machine.json", json.dumps(machine, indent=1) + "\n")
     write_tables(place, board, project)
+
+
+def recorded_rows(rows: pa.Table, records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the rows of the runs that have a record.
+
+    Args:
+        rows: of any runs.
+        records: one a run, with its ``config_hash`` and ``seed``.
+    """
+    runs = {(record["config_hash"], record["seed"]) for record in records}
+    kept = [run in runs for run in zip(*_columns(rows), strict=True)]
+    return rows.filter(pa.array(kept, pa.bool_()))
+
+
+def with_runs(committed: pa.Table, made: pa.Table) -> pa.Table:
+    """Return committed rows and those of further runs; a run that was made again has its new rows.
+
+    Args:
+        committed: rows in order.
+        made: rows of further runs.
+    """
+    runs = [
+        [f"{digest}/{seed}" for digest, seed in zip(*_columns(table), strict=True)]
+        for table in (committed, made)
+    ]
+    again = {*runs[1]}
+    kept = pa.array([run not in again for run in runs[0]], pa.bool_())
+    return in_order(pa.concat_tables([committed.filter(kept), made]))
+
+
+def with_processor(file: Path) -> dict[str, Any]:
+    """Return what ``machine.json`` says, or would say first, with the kind of this processor.
+
+    Raises:
+        TrimtabError: if the file is there and damaged.
+    """
+    kind = processor_kind()
+    machine: dict[str, Any] = read_json(file, "machine") if file.is_file() else {"processor": kind}
+    others = sorted({*machine.get("others", []), kind} - {machine.get("processor")})
+    return {**machine, **({"others": others} if others else {})}
+
+
+def _columns(table: pa.Table) -> tuple[list[Any], list[Any]]:
+    return table["config_hash"].to_pylist(), table["seed"].to_pylist()
 
 
 def board_of(place: Path, rows: pa.Table) -> Leaderboard:
@@ -348,8 +355,6 @@ def main(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) ->
                 claims(results)
             case ["add", folder]:
                 add(Path(folder), results, project)
-            case ["replace", folder, *methods]:
-                replace(Path(folder), methods, results, project)
             case [folder]:
                 publish(Path(folder), results, project)
             case _:

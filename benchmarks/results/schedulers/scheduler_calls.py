@@ -104,7 +104,7 @@ def study(bundle: Bundle, task: str, kind: str, seed: int, file: Path, done: set
                     bundle.policy, {"sampling_steps": steps, **(other if scheduler else {})}
                 )
             except TrimtabError as error:
-                print(f"{name}, {steps} steps: {error}")
+                sys.stdout.write(f"{name}, {steps} steps: {error}\n")
                 continue
             sampler = policy.sampler
             calls = len(sampler.table.times) if isinstance(sampler, TableSampler) else steps

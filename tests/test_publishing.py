@@ -1,4 +1,4 @@
-"""Committed rows of some methods are replaced, on a small made-up folder of results."""
+"""Rows are added to committed ones, and tables written, on a small made-up folder of results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from trimtab.benchmarks.board.replacement import recorded_rows
 from trimtab.benchmarks.training.rows import (
     EpisodeRow,
     collect_episodes,
@@ -72,10 +70,10 @@ class Place:
     def result(self) -> Path:
         return self.results / "online-parity"
 
-    def replace(self, *methods: str) -> None:
-        self.publish.replace(self.part, methods, self.results, self.project)
+    def add(self) -> None:
+        self.publish.add(self.part, self.results, self.project)
 
-    def made_by(self, command: str) -> None:
+    def made_by(self, command: str = "trimtab bench suite=online_parity only=sac*") -> None:
         board = {"command": command, "versions": {"numpy": "3"}}
         (self.part / "leaderboard.json").write_text(json.dumps(board))
 
@@ -126,60 +124,26 @@ def place(root: Path, tmp_path: Path) -> Iterator[Place]:
         yield found
 
 
-def ppo_again(digest: str = "new-ppo", envs: Sequence[str] = (HOPPER, CHEETAH),
-              seeds: Sequence[int] = (0, 1, 2)) -> list[EpisodeRow]:  # fmt: skip
-    return [row for env in envs for row in rows_of("ppo", env, digest, seeds, 900.0)]
+def of_sac() -> list[EpisodeRow]:
+    """Return rows of two seeds of SAC: one that is committed, and a further one."""
+    return rows_of("sac", HOPPER, "old-sac", (1, 2), 900.0)
 
 
-def of(table: pa.Table, method: str, *, others: bool = False) -> pa.Table:
-    mine = pc.equal(table["algorithm"], method)
-    return table.filter(pc.invert(mine) if others else mine)
-
-
-def test_named_rows_are_replaced_and_all_others_stay(place: Place) -> None:
-    before = read_episodes(place.result / "episodes.parquet")
-    place.run_again([*ppo_again(), *rows_of("sac", HOPPER, "new-sac", (0,), 1.0)])
-    place.replace("ppo")
-    after = read_episodes(place.result / "episodes.parquet")
-    assert of(after, "ppo", others=True).equals(of(before, "ppo", others=True))
-    made = collect_episodes(place.part / "episodes.parquet")
-    assert of(after, "ppo").equals(of(made, "ppo"))
-    assert after.equals(collect_episodes(place.result / "episodes.parquet"))  # they are in order
-
-
-def test_documents_are_those_of_the_rows(place: Place) -> None:
-    place.run_again([*ppo_again(), *rows_of("sac", HOPPER, "new-sac", (0,), 1.0)])
-    place.replace("ppo")
-    kept = {f"old-{method}": {"document": method} for method in METHODS if method != "ppo"}
-    assert place.documents() == kept | {"new-ppo": {"document": "new-ppo"}}
-
-
-def test_a_hash_that_another_method_still_has_keeps_its_document(place: Place) -> None:
-    rows = [row for env in (HOPPER, CHEETAH) for row in rows_of("ppo", env, "old-sac", (0, 1), 1.0)]
-    place.run_again(rows)
-    place.replace("ppo")
-    assert "old-sac" in place.documents() and "old-ppo" not in place.documents()
-
-
-def test_tables_are_written_anew(place: Place) -> None:
-    place.run_again(ppo_again())
-    place.replace("ppo")
+def test_tables_are_written_anew_and_recomputed_to_the_same(place: Place) -> None:
+    place.run_again(of_sac())
+    place.made_by()
+    place.add()
     board = json.loads((place.result / "leaderboard.json").read_text())
-    assert (board["title"], board["versions"]) == ("Online parity", {"numpy": "2"})
+    assert board["versions"] == {"numpy": "3"}
     assert board["command"] == "trimtab bench suite=online_parity"
     (hopper,) = [table for table in board["tables"] if table["env"] == HOPPER]
-    (ppo,) = [entry for entry in hopper["entries"] if entry["label"] == "ppo"]
-    assert ppo["mean"]["value"] == pytest.approx(900.0 + 10.0 + 1.0 / 6.0 + 1.0)
-    names = {"leaderboard.md", "leaderboard.csv", "figure.png"}
-    assert names <= {path.name for path in place.result.iterdir()}
-    before, table, after = place.page.read_text().partition("| `gym/Hopper-v5` | ppo | 911 [")
-    assert table and before.startswith("before\n") and after.endswith("\nafter\n")
-
-
-def test_what_replace_wrote_recomputes_to_the_same(place: Place) -> None:
-    place.run_again(ppo_again())
-    place.replace("ppo")
+    (sac,) = [entry for entry in hopper["entries"] if entry["label"] == "sac"]
+    level = 1.0 + 1.0 / 6.0  # steps and episodes
+    assert sac["mean"]["value"] == pytest.approx((50.0 + 910.0 + 920.0) / 3 + level)
     written = place.files()
+    assert written.keys() >= {"leaderboard.md", "leaderboard.csv", "figure.png"}
+    before, table, after = place.page.read_text().partition("| `gym/Hopper-v5` | sac | 628 [")
+    assert table and before.startswith("before\n") and after.endswith("\nafter\n")
     place.publish.recompute(place.results, place.project)
     assert place.files() == written
 
@@ -202,34 +166,6 @@ def test_tables_of_results_without_a_leaderboard_are_recomputed_too(
         assert (place.project / table.page).read_text() == (root / table.page).read_text()
 
 
-@pytest.mark.parametrize(
-    ("methods", "rows", "message"),
-    [
-        ((), ppo_again(), "no method is named"),
-        (("ppo", "sb3_ppo"), ppo_again(), "no new rows of sb3_ppo, only of ppo"),
-        (("ppo",), ppo_again(envs=[HOPPER]), "2 committed runs have no .* in gym/HalfCheetah-v5"),
-        (("ppo",), ppo_again(seeds=[0, 2]), "2 committed runs have no new rows.* with seed 1"),
-    ],
-)
-def test_what_would_lose_rows_is_refused_and_nothing_is_written(
-    place: Place, methods: Sequence[str], rows: Sequence[EpisodeRow], message: str
-) -> None:
-    place.run_again(rows)
-    before = place.files()
-    with pytest.raises(TrimtabError, match=message):
-        place.replace(*methods)
-    assert place.files() == before
-
-
-def test_a_hash_without_a_document_is_refused(place: Place) -> None:
-    place.run_again(ppo_again())
-    (place.part.parent / "runs" / "new-ppo" / "provenance.json").unlink()
-    before = place.files()
-    with pytest.raises(TrimtabError, match="what new-ppo was computed from"):
-        place.replace("ppo")
-    assert place.files() == before
-
-
 def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
     place: Place,
 ) -> None:
@@ -239,9 +175,9 @@ def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
         *rows_of("td3", HOPPER, "x", (0,), 3.0),
     ]
     place.run_again(rows)
-    place.made_by("trimtab bench suite=online_parity only=sac*")
+    place.made_by()
     for _ in range(2):  # the second time changes nothing
-        place.publish.add(place.part, place.results, place.project)
+        place.add()
         after = read_episodes(place.result / "episodes.parquet")
         assert after.equals(collect_episodes(place.result / "episodes.parquet"))
         seed_1 = pc.and_(pc.equal(before["config_hash"], "old-sac"), pc.equal(before["seed"], 1))
@@ -250,52 +186,69 @@ def test_further_runs_are_added_and_a_run_that_was_made_again_has_its_new_rows(
         assert {row["return"] < 60 for row in sac if row["seed"] == 1} == {True}
         assert {row["seed"] for row in sac} == {0, 1, 2}
         assert {"x", "old-sac", "old-ppo"} <= place.documents().keys()
-    board = json.loads((place.result / "leaderboard.json").read_text())
-    assert board["versions"] == {"numpy": "3"}
     machine = json.loads((place.result / "machine.json").read_text())
     assert machine == {"processor": processor_kind()}
     (place.result / "machine.json").write_text(json.dumps({"processor": "another"}))
-    place.publish.add(place.part, place.results, place.project)
+    place.add()
     machine = json.loads((place.result / "machine.json").read_text())
     assert machine == {"processor": "another", "others": [processor_kind()]}
 
 
-def test_a_run_whose_settings_changed_leaves_no_rows_of_the_old_ones() -> None:
+def test_a_run_whose_settings_changed_leaves_no_rows_of_the_old_ones(place: Place) -> None:
     rows = episodes_table(
         [*rows_of("dppo", HOPPER, "old", (0, 1), 1.0), *rows_of("dppo", HOPPER, "new", (0,), 2.0)]
     )
-    kept = recorded_rows(
+    kept = place.publish.recorded_rows(
         rows, [{"config_hash": "new", "seed": 0}, {"config_hash": "old", "seed": 1}]
     )
     found = zip(kept["config_hash"].to_pylist(), kept["seed"].to_pylist(), strict=True)
     assert {*found} == {("new", 0), ("old", 1)} and kept.num_rows == rows.num_rows * 2 // 3
 
 
-def test_a_part_of_no_suite_is_not_added(place: Place, tmp_path: Path) -> None:
+def test_a_part_that_does_not_belong_there_is_refused_and_nothing_is_written(place: Place) -> None:
     before = place.files()
-    with pytest.raises(TrimtabError, match="is no folder of a suite"):
-        place.publish.add(tmp_path, place.results, place.project)
-    place.run_again([replace(row, suite="mine") for row in ppo_again()])
-    with pytest.raises(TrimtabError, match=r"leaderboard\.json"):
-        place.publish.add(place.part, place.results, place.project)
+
+    def refused(what: str) -> None:
+        with pytest.raises(TrimtabError, match=what):
+            place.add()
+        assert place.files() == before
+
+    refused("is no folder of a suite")
+    place.run_again([replace(row, suite="mine") for row in of_sac()])
+    refused(r"leaderboard\.json")
     place.made_by("trimtab bench suite=mine")
-    with pytest.raises(TrimtabError, match="its rows are of mine, not of a suite"):
-        place.publish.add(place.part, place.results, place.project)
-    assert place.files() == before
-
-
-def test_a_part_at_another_scale_is_not_added(place: Place) -> None:
-    before = place.files()
-    place.run_again(ppo_again())
+    refused("its rows are of mine, not of a suite")
+    shutil.rmtree(place.part.parent / "runs")
+    place.run_again(rows_of("sac", HOPPER, "unknown", (0,), 1.0))
     place.made_by("trimtab bench suite=online_parity scale=ci")
-    with pytest.raises(TrimtabError, match="scale=ci; run it without scale="):
-        place.publish.add(place.part, place.results, place.project)
-    assert place.files() == before
+    refused("scale=ci; run it without scale=")
+    place.made_by()
+    (place.part.parent / "runs" / "unknown" / "provenance.json").unlink()
+    refused("what unknown was computed from")
 
 
-def test_a_refusal_is_one_line_and_exit_code_2(
-    place: Place, capfd: pytest.CaptureFixture[str]
+def test_what_cannot_be_published_is_one_line_and_changes_nothing(
+    place: Place, root: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert place.publish.main(["replace", str(place.part), "ppo"]) == 2  # nothing was run there
-    (line,) = capfd.readouterr().err.splitlines()
-    assert "does not exist" in line
+    publish = place.publish
+    (tmp_path / "project").mkdir()
+    for name in ("quikstart", "families", "quickstart"):
+        shutil.copytree(root / "benchmarks" / "results" / "families", tmp_path / name)
+    (tmp_path / "families" / "figure.png").unlink()
+    gone = {"folders": {"a run": str(tmp_path / "no run")}}
+    (tmp_path / "quickstart" / "suite.json").write_text(json.dumps(gone))
+    for words, told in (
+        ([], "name one folder"),
+        (["one", "two"], "name one folder"),
+        ([str(tmp_path / "nowhere")], "is no folder"),
+        ([str(tmp_path / "project")], "has none of episodes.parquet, speed.json"),
+        ([str(tmp_path / "quikstart")], "did you mean quickstart?"),
+        ([str(tmp_path / "families")], "figure.png is missing"),
+        ([str(tmp_path / "quickstart")], "no run's provenance.json says what"),
+    ):
+        assert publish.main(words, tmp_path / "project", tmp_path) == 2
+        shown = capfd.readouterr()
+        assert told in shown.err and len(shown.err.splitlines()) == 1 and not shown.out
+        assert not list((tmp_path / "project").iterdir())
+    assert publish.main(["--help"]) == 0
+    assert "python scripts/publish.py" in capfd.readouterr().out
