@@ -15,7 +15,9 @@ from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 from trimtab.processor import processor_kind
 
-RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "quickstart"
+pytestmark = pytest.mark.slow
+
+RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "arena"
 
 
 def rows_of(folder: Path, **chosen: object) -> list[dict[str, Any]]:
@@ -27,17 +29,17 @@ def rows_of(folder: Path, **chosen: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.bits
-def test_a_run_of_the_quickstart_is_made_again(tmp_path: Path) -> None:
+def test_a_clone_of_the_arena_is_made_again(tmp_path: Path) -> None:
     (job,) = (
         job
-        for job in load_suite("quickstart", str(tmp_path)).jobs
-        if (job.name, job.seed) == ("maze-gaussian", 0)
+        for job in load_suite("arena", str(tmp_path)).jobs
+        if (job.name, job.seed) == ("doors-flow", 0)
     )
     result = train(compose_run(job.overrides))
     made = rows_of(result.folder)
     published = rows_of(RESULTS, config_hash=made[0]["config_hash"], seed=0)
-    assert len(made) == len(published) == 50
+    assert len(published) >= 50
     if json.loads((RESULTS / "machine.json").read_text())["processor"] == processor_kind():
         assert made == published
-    successes = [np.mean([row["success"] for row in rows]) for rows in (made, published)]
-    assert abs(successes[0] - successes[1]) <= 0.2
+    last = [[row["success"] for row in rows[-50:]] for rows in (made, published)]
+    assert abs(np.mean(last[0]) - np.mean(last[1])) <= 0.2
