@@ -23,6 +23,8 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.types import BatchSpec, Source
 
+pytestmark = pytest.mark.slow
+
 exact = load_module(Path(__file__).with_name("exact.py"))
 chain = exact.chain
 NAMES, EXACT, TOLERANCE = exact.NAMES, exact.EXACT, exact.TOLERANCE

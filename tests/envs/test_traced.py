@@ -16,6 +16,8 @@ from loading import load_module
 from trimtab.envs.engines.mjx_programs import load_suite, programs
 from trimtab.envs.registry import get_spec
 
+pytestmark = pytest.mark.slow
+
 TASKS = load_module(Path(__file__).with_name("tasks.py"))
 TRACED: list[str] = TASKS.TRACED
 STEPPED_AS: dict[str, str] = TASKS.STEPPED_AS

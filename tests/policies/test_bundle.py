@@ -30,6 +30,8 @@ from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.runtime import load_policy
 from trimtab.types import PolicySpec, TrimtabError
 
+pytestmark = pytest.mark.slow
+
 PolicyOf = Callable[[str], Policy]
 BundleOf = Callable[[str], Path]
 FILES: tuple[str, ...] = load_module(Path(__file__).with_name("cases.py")).FILES

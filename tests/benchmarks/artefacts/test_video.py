@@ -22,6 +22,8 @@ from trimtab.envs.registry import list_tasks, make
 from trimtab.errors import TrimtabError
 from trimtab.policies.agent import Reading
 
+pytestmark = pytest.mark.slow
+
 MAZE = "robotics/PointMaze-TwoRoutes-v0"
 CHEETAH = "gym/HalfCheetah-v5"  # has a vector environment of its own
 HORIZON = 10

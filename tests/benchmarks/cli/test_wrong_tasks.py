@@ -25,6 +25,8 @@ from trimtab.envs.core import spec as specs
 from trimtab.envs.registry import get_spec, make
 from trimtab.errors import TrimtabError
 
+pytestmark = pytest.mark.slow
+
 checking = load_module(Path(__file__).with_name("checking.py"))
 SAC: list[str] = checking.SAC
 SUCCESS: str = checking.SUCCESS

@@ -12,7 +12,7 @@ from loading import load_module
 
 @pytest.fixture(scope="module")
 def script(root: Path) -> Any:
-    return load_module(root / "scripts" / "launcher_overhead.py")
+    return load_module(root / "benchmarks" / "results" / "launchers" / "launcher_overhead.py")
 
 
 def test_the_table_has_medians_and_ends(script: Any) -> None:

@@ -25,6 +25,8 @@ from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.suites.launchers import slurm as slurm_jobs
 from trimtab.benchmarks.training.rundir import in_use
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def here(tiny_suite: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:

@@ -22,6 +22,8 @@ from trimtab.benchmarks.training.settings.groups import group_options
 from trimtab.benchmarks.training.settings.words import quoted
 from trimtab.types import TrimtabError
 
+pytestmark = pytest.mark.slow
+
 SUITE = {
     "title": "Tiny",
     "seeds": [0, 1],
