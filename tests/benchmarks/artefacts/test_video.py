@@ -93,9 +93,10 @@ def test_a_film_shows_the_judged_episodes(maze_film: video.Film, tmp_path: Path)
     env.close()
     assert len(by_hand) == 1 + HORIZON
     height, width = by_hand[0].shape[:2]
-    shown = pictures[per_episode : per_episode + 1 + HORIZON, :height, :width].astype(float)
-    apart = [[np.abs(a - b).mean() for b in shown] for a in by_hand]
-    assert np.argmin(apart, axis=1).tolist() == list(range(1 + HORIZON))
+    played = [frame[:height, :width] for frame in maze_film._play(scores.episodes[1])]
+    assert np.array_equal(played[: 1 + HORIZON], by_hand)
+    shown = pictures[per_episode : 2 * per_episode, :height, :width].astype(float)
+    assert np.abs(shown - played).mean() < 8  # as it is compressed
 
 
 def test_a_film_of_a_task_with_a_vector_of_its_own(drawing: str, tmp_path: Path) -> None:
