@@ -15,7 +15,6 @@ import platform
 import signal
 import socket
 import threading
-import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -182,18 +181,28 @@ def _carry_out(
         Stopped: if the process is told to end by its machine: the run is started again elsewhere.
     """
     import ray
+    from ray.exceptions import RayError
 
-    told, said_at = False, 0.0
+    now: tuple[float, str] = 0.0, "begins"
+    told, over = threading.Event(), threading.Event()
+    usual = signal.getsignal(signal.SIGTERM)
 
     def tell(label: str, share: float, text: str) -> None:
+        nonlocal now
+        now = share, text
+
+    def talk() -> None:
         """Say how far the run is every so often; where it is to stop, tell it as a machine does."""
-        nonlocal told, said_at
-        if told or time.monotonic() - said_at < _EVERY:
-            return
-        said = mailbox.say.remote(label, share, f"{text} on {platform.node()}")
-        told, said_at = bool(ray.get(said, timeout=_PATIENCE)), time.monotonic()
-        if told:
-            os.kill(os.getpid(), signal.SIGTERM)
+        while not over.wait(_EVERY):
+            share, text = now
+            with contextlib.suppress(RayError):  # Ray ends this process where nobody is left
+                said = mailbox.say.remote(work.label, share, f"{text} on {platform.node()}")
+                if ray.get(said, timeout=_PATIENCE):
+                    told.set()
+            # A run listens while it is carried out; before, there is no state to save.
+            if told.is_set() and signal.getsignal(signal.SIGTERM) != usual:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
 
     if ray.get(mailbox.say.remote(work.label, 0.0, f"begins on {platform.node()}")):
         return {"error": STOPPED}
@@ -204,12 +213,17 @@ def _carry_out(
             "folder that all nodes see"
         }
     os.chdir(folder)
+    talker = threading.Thread(target=talk, daemon=True)
+    talker.start()
     try:
         return attempt(work, tell)
     except Stopped as stopped:
-        if not told:
+        if not told.is_set():
             raise
         return {"error": str(stopped)}
+    finally:
+        over.set()
+        talker.join(timeout=2)
 
 
 def _check(settings: Mapping[str, Any]) -> None:

@@ -48,7 +48,9 @@ def read(path: Path) -> tuple[dict[str, Any], Pictures]:
 
 def judge(env: str, film: video.Film | None) -> Scores:
     """Judge a policy that acts at random, by its noise alone."""
-    evaluator = Evaluator(env, episodes=4, seed=5, options={"horizon": HORIZON})
+    evaluator = Evaluator(
+        env, episodes=4, seed=5, act_steps=ACT_STEPS, options={"horizon": HORIZON}
+    )
     shape = (ACT_STEPS, *evaluator.envs.single_action_space.shape[1:])
     watch = None if film is None else film.watch
     try:

@@ -231,7 +231,7 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
             1,
             "methods.frozen has no basis; did you mean base",
         ),
-        (("grid", "bodies"), {}, "grid has no bodies; did you mean bases"),
+        (("grid", "bodies"), {}, "grid has no bodies; there are: methods"),
         (("scale", "small", "tasks"), ["hup"], "names hup of tasks; did you mean hop"),
         (("grid", "published"), {"sac": {"hop": []}}, "grid has no published"),
         (("grid", "tasks", "hop", "words"), None, "grid.tasks.hop.words must be a list"),
