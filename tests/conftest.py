@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -71,6 +72,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-task", action="store_true", help="hold every task to the whole contract"
     )
+
+
+def pytest_collection_finish() -> None:
+    # pytest listens to every logger that does not propagate, and torch.export writes down all that
+    # it does where this one has a listener.
+    logging.getLogger("torch.__trace").propagate = True
 
 
 @pytest.fixture(autouse=True)
