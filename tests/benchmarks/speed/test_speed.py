@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 from pathlib import Path
@@ -237,15 +236,6 @@ def test_rows_so_far_are_kept_after_each() -> None:
         done=lambda rows: seen.append([row.name for row in rows]),
     )
     assert seen == [["row"], ["row", "row"]]
-
-
-def test_a_measurement_neither_freezes_objects_nor_thaws_them() -> None:
-    gc.freeze()
-    frozen = gc.get_freeze_count()
-    new = [[number] for number in range(1000)]
-    speed.measure_all([pair(nothing)], rounds=1)
-    assert 0 < gc.get_freeze_count() <= frozen  # what has been freed since then is not among them
-    del new
 
 
 def test_a_number_has_three_digits() -> None:
