@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import compress, repeat
@@ -159,7 +159,9 @@ class MujocoVectorEnv(EpisodeVectorEnv):
         self._seconds = float(self._env.dt)
         step, models, frames = mujoco.mj_step, repeat(model), repeat(int(self._env.frame_skip))
         # A map drained by a deque: no bytecode, so hardly any time with Python's lock held.
-        self._simulate = lambda work: deque(map(step, models, work, frames), maxlen=0)
+        self._simulate: Callable[[Iterator[Any]], object] = lambda work: deque(
+            map(step, models, work, frames), maxlen=0
+        )
         self._contacts = mujoco.mj_rnePostConstraint if "cfrc_ext" in task.fields else None
 
     def _read(self) -> None:

@@ -91,7 +91,7 @@ def _build(task: str, *, render: bool) -> RawEnv:
         from dm_control.rl.control import PhysicsError
 
         domain, name = task.split("-")
-        settings = {"random": _MODEL_SEED, "time_limit": math.inf}
+        settings: dict[str, Any] = {"random": _MODEL_SEED, "time_limit": math.inf}
         if task in _UNSEEN and not render:
             env = _UNSEEN[task](**settings)
         else:
