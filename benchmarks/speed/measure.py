@@ -11,7 +11,6 @@ that of two neighbouring turns, and above 1 means that ours is faster.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import math
 import os
@@ -230,7 +229,6 @@ def measure(
                     turn.take()
     finally:
         torch.set_num_threads(threads_before)
-        gc.collect()
     mine = _fastest(ours)
     theirs = _fastest(peers) if peers else None
     ratios = [a / b for a, b in zip(mine.rates, theirs.rates, strict=True)] if theirs else []
@@ -260,7 +258,6 @@ class _Turn:
     def take(self) -> None:
         """Do the work once and note its rate."""
         torch.set_num_threads(self.threads)
-        gc.collect(1)  # nobody pays for what the other side has left behind
         started = self.clock()
         count = self.work()
         self.rates.append(count / max(self.clock() - started, 1e-9))
