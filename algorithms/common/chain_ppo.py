@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import estimate_advantages
@@ -99,7 +99,8 @@ class ChainPPO(Algorithm):
         clip: Positive = 0.01,
         max_gradient_norm: Positive | None = None,
     ) -> None:
-        self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
+        self.pace = Pace(batch_size, rollout_steps=rollout_steps)
+        self.epochs = epochs
         self.critic_warmup, self.gae_decay, self.clip = critic_warmup, gae_decay, clip
         self.act_steps = setup.spec.horizon
         self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon
@@ -167,7 +168,7 @@ class ChainPPO(Algorithm):
         Advantages are normalised in each.
         """
         total = len(samples) * self.items
-        size = min(self.batch_size, total)
+        size = min(self.pace.batch_size, total)
         for _ in range(self.epochs):
             order = torch.randperm(total, device=samples.obs.device)
             for first in range(0, total - size + 1, size):

@@ -213,7 +213,7 @@ class RL100(ModelledPPO):
         taught: Metrics = {}
         for _ in range(self.epochs):
             order = torch.randperm(len(obs), device=obs.device)
-            for rows in order.split(self.batch_size):
+            for rows in order.split(self.pace.batch_size):
                 taught = self.teach(obs[rows])
         return {**metrics, **taught}
 
@@ -228,7 +228,7 @@ class RL100(ModelledPPO):
 
         Advantages are normalised in the whole rollout.
         """
-        size = min(self.batch_size, len(samples))
+        size = min(self.pace.batch_size, len(samples))
         samples = replace(samples, advantage=normalized(samples.advantage))
         for _ in range(self.epochs):
             order = torch.randperm(len(samples), device=samples.obs.device)

@@ -84,12 +84,12 @@ class ReplayedExperience:
 
     def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
         """Yield ``updates_per_decision`` batches for each decision once the warm-up is over."""
-        if env_steps < self.algorithm.warmup_steps:
+        if env_steps < self.algorithm.pace.warmup_steps:
             return
-        self.credit += self.algorithm.updates_per_decision * self.buffer.num_envs
+        self.credit += self.algorithm.pace.updates_per_decision * self.buffer.num_envs
         while self.credit >= 1.0 and self.buffer.ready:
             self.credit -= 1.0
-            yield (source or self.source).sample(self.algorithm.batch_size)
+            yield (source or self.source).sample(self.algorithm.pace.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ring and the updates that are owed."""
@@ -228,10 +228,10 @@ def make_experience(
         )
     action_shape = (parts.act_steps, parts.env.action_dim)
     observed = spec_of(parts.env, parts.act_steps, parts.observations)
-    if algorithm.rollout_steps:
+    if algorithm.pace.rollout_steps:
         return RolloutExperience(
             RolloutBuffer(
-                algorithm.rollout_steps,
+                algorithm.pace.rollout_steps,
                 config["num_envs"],
                 _rows_of(observed, wants_of(algorithm).history),
                 action_shape,

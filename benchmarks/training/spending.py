@@ -30,7 +30,7 @@ def planned(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> list
     """
     phases = algorithm.phases(budget_of(config))
     searches = [line for phase in phases for line in _search(phase, trials)]
-    return _eaten(phases, algorithm.warmup_steps) + searches
+    return _eaten(phases, algorithm.pace.warmup_steps) + searches
 
 
 def spent(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def spent(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> dict[s
     """
     phases = algorithm.phases(budget_of(config))
     feeds = [phase.feed for phase in phases if isinstance(phase.feed, Trials)]
-    lines, found = _eaten(phases, algorithm.warmup_steps), dict[str, Any]()
+    lines, found = _eaten(phases, algorithm.pace.warmup_steps), dict[str, Any]()
     if feeds:
         found["all_tried"] = all(feed.propose() is None for feed in feeds)
         sizes = [one for feed in feeds for one in feed.episodes]

@@ -155,7 +155,7 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
             raise TrimtabError("stop_at_success: nothing is evaluated on the way; set eval_every")
         if parts.env.success_key is None:
             raise TrimtabError(f"stop_at_success: {parts.env.id} has no success; leave it out")
-    own = ["rollouts"] if algorithm.rollout_steps else list(algorithm.aux_shapes)
+    own = ["rollouts"] if algorithm.pace.rollout_steps else list(algorithm.aux_shapes)
     # A phase with an update of its own may learn from data that lack what the method gathers.
     phases = algorithm.phases(budget_of(config))
     same = any(one.feed is Feed.DATASET and one.update == algorithm.update for one in phases)
@@ -166,16 +166,17 @@ def _check_method(config: RunConfig, parts: build.Components) -> None:
                 f"{', '.join(own)}, which no dataset holds; set {name}=0"
             )
     online = config["online_steps"]
-    rollout = algorithm.rollout_steps * config["num_envs"] * parts.act_steps
+    rollout = algorithm.pace.rollout_steps * config["num_envs"] * parts.act_steps
     if 0 < online < rollout:
         raise TrimtabError(
             f"online_steps={online}: {config.algorithm} learns after every {rollout} steps "
             "(rollout_steps x num_envs x act_steps) only; give it more of them"
         )
-    if 0 < online < algorithm.warmup_steps:
+    if 0 < online < algorithm.pace.warmup_steps:
         raise TrimtabError(
             f"online_steps={online}: {config.algorithm} only begins to learn after its warm-up of "
-            f"{algorithm.warmup_steps} steps; give it more of them, or set algorithm.warmup_steps"
+            f"{algorithm.pace.warmup_steps} steps; give it more of them, or set "
+            "algorithm.warmup_steps"
         )
 
 
@@ -244,7 +245,11 @@ def _check_phases(config: RunConfig, parts: build.Components, algorithm: Algorit
         gathered |= phase.unit == "steps"
         if phase.unit == "updates" and phase.update is None:
             raise TrimtabError(f"{config.algorithm}: its phase {phase.name} updates nothing")
-        if phase.unit == "updates" and phase.feed is Feed.EXPERIENCE and algorithm.rollout_steps:
+        if (
+            phase.unit == "updates"
+            and phase.feed is Feed.EXPERIENCE
+            and algorithm.pace.rollout_steps
+        ):
             raise TrimtabError(
                 f"{config.algorithm}: its phase {phase.name} counts updates, but rollouts are "
                 "learned from once, as they are gathered; let it count steps"

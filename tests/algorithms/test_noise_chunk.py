@@ -68,7 +68,7 @@ def test_each_is_what_it_was(
         algorithm.update(batch_of(algorithm))
         states.append(algorithm.actor.state_dict())
         assert algorithm.neutral["noise_chunk"] == "each"
-        assert not isinstance(algorithm.steered.base, RepeatedNoisePolicy)
+        assert not isinstance(algorithm.policy.base, RepeatedNoisePolicy)
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 

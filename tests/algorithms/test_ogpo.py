@@ -250,5 +250,5 @@ def test_it_learns_which_actions_are_good() -> None:
 def test_settings_that_do_not_fit_are_said() -> None:
     with pytest.raises(TrimtabError, match="group=1: must be at least 2"):
         made(group=1)
-    with pytest.raises(TrimtabError, match="noise=pink: there are"):
+    with pytest.raises(TrimtabError, match="noise=pink: must be tapered or"):
         made(noise="pink")

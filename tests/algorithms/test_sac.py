@@ -232,7 +232,7 @@ def test_solves_a_point_mass() -> None:
             continue
         obs, action, reward, next_obs = (torch.cat(column) for column in zip(*rows, strict=True))
         for _ in range(30):
-            drawn = torch.randint(len(obs), (algorithm.batch_size,))
+            drawn = torch.randint(len(obs), (algorithm.pace.batch_size,))
             algorithm.update(
                 Batch(
                     obs=obs[drawn],
