@@ -14,7 +14,7 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.ring import Ring
 from trimtab.algorithms.offline_to_online.hnpg import HNPG, SampledValue, Snapshot
 from trimtab.algorithms.on_policy.ppo import Samples
-from trimtab.types import Batch, PolicySpec, Rollout, Statistics, TrimtabError
+from trimtab.types import Batch, PolicySpec, Rollout, Statistics
 
 DataOf = Callable[..., Rollout]
 BatchOf = Callable[..., Batch]
@@ -208,11 +208,3 @@ def test_data_shows_what_rollouts_rarely_see(side: int) -> None:
         )
     # Without data it drifts to one side, the same whichever earns.
     assert side * method.policy.act(torch.zeros(1, 1), deterministic=True).item() > 0.5
-
-
-def test_bad_settings_are_one_line(make: Make) -> None:
-    with pytest.raises(TrimtabError, match=r"algorithm\.memory=8: must be at least 16"):
-        make(memory=8)
-    for name in ("value_samples", "critic_updates"):
-        with pytest.raises(TrimtabError, match=f"algorithm\\.{name}=0: must be at least 1"):
-            make(**{name: 0})

@@ -16,7 +16,7 @@ from trimtab.algorithms.on_policy.ppo import Samples
 from trimtab.algorithms.steering.noise_ppo import NoisePPO
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.latent import LatentPolicy
-from trimtab.types import PolicySpec, Rollout, TrimtabError
+from trimtab.types import PolicySpec, Rollout
 
 SetupOf = Callable[..., Setup]
 SMALL: dict[str, Any] = {"hidden": (16,), "rollout_steps": 8, "batch_size": 8, "epochs": 2}
@@ -150,13 +150,3 @@ def test_the_divergence_holds_it_at_the_bases_noise() -> None:
     with torch.no_grad():
         assert float(free.prior_kl(free.actor.mean(torch.ones(1, 1)))) > 0.3
     assert float(metrics["prior_kl"]) < 0.05
-
-
-def test_what_cannot_be_is_refused(setup_of: SetupOf) -> None:
-    for keywords, told in (
-        ({"magnitude": 0.0}, "algorithm.magnitude=0.0: must be at least 0.001"),
-        ({"prior_weight": -1.0}, "algorithm.prior_weight=-1.0: must be at least 0"),
-        ({"noise_chunk": "all"}, "algorithm.noise_chunk=all: must be each or repeated"),
-    ):
-        with pytest.raises(TrimtabError, match=told):
-            NoisePPO(setup_of({"base"}), **keywords)

@@ -142,21 +142,6 @@ def test_an_oracles_answers_move_the_actor_towards_it(
     assert distance(1.0) < 0.7 * distance(0.0)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"queries": 7}, "queries=7"),
-        ({"queries": 0}, "queries=0"),
-        ({"asked_share": 1.5}, "asked_share=1.5"),
-    ],
-)
-def test_settings_that_do_not_fit(
-    make: Callable[..., OAP], settings: dict[str, float], message: str
-) -> None:
-    with pytest.raises(TrimtabError, match=message):
-        make(**settings)
-
-
 def test_a_base_that_plans_too_little(setup_of: SetupOf) -> None:
     with pytest.raises(TrimtabError, match=r"plans 1 action\(s\), a decision here has 2"):
         OAP(setup_of(OAP.needs.parts, plan=1))
