@@ -41,9 +41,9 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.common.chain_ppo import clipped_surrogate
 from trimtab.algorithms.common.group_actor_critic import GroupActorCritic
 from trimtab.algorithms.common.plans import as_plans
+from trimtab.algorithms.common.rollouts import clipped_surrogate
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.networks.chains import NOISE_LIMIT, guarded_log_ratio, log_density

@@ -69,12 +69,11 @@ class HNPG(TRPO):
         memory: Annotated[int, Bounds(least_of="batch_size")] = 50_000,
         value_samples: Count = 10,
         critic_updates: Count = 30,
-        hidden: Sequence[int] = (64, 64),
         **trpo: Any,
     ) -> None:
         # Data and rollouts share a critic: rewards and observations keep one scale.
         super().__init__(
-            setup, hidden=hidden, normalize_observations=False,
+            setup, normalize_observations=False,
             normalize_rewards=False, **trpo,
         )  # fmt: skip
         assert setup.statistics is not None
@@ -83,9 +82,9 @@ class HNPG(TRPO):
         spec = setup.spec
         shape = (spec.horizon, spec.action_dim)
         self.critic: nn.Module = SampledValue(
-            spec.obs_dim, spec.horizon * spec.action_dim, hidden, self.drawn, value_samples
+            spec.obs_dim, spec.horizon * spec.action_dim, self.hidden, self.drawn, value_samples
         ).to(setup.device)
-        self.optimizer = Adam(self.learned(), self.learning_rate)
+        self.optimizer = Adam(self.critic.parameters(), self.learning_rate)
         reads = (spec.obs_dim,)
         self.memory = Ring(
             memory, obs=reads, action=shape, reward=(), next_obs=reads, discount=()

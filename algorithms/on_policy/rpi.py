@@ -51,6 +51,7 @@ from trimtab.algorithms.common.oracles import (
     stretches,
 )
 from trimtab.algorithms.common.returns import generalized_advantage, next_values
+from trimtab.algorithms.common.rollouts import clipped_surrogate, estimate_kl
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
@@ -119,6 +120,11 @@ class RPI(PPO):
         super().__init__(
             setup, hidden=hidden, gae_decay=gae_decay, normalize_rewards=False, **ppo
         )  # fmt: skip
+        # Values have an optimiser of their own.
+        bound = self.optimizer.max_gradient_norm
+        self.optimizer = Adam(
+            self.actor.parameters(), self.learning_rate, epsilon=1e-5, max_gradient_norm=bound
+        )
         self.oracles = [one.to(setup.device).requires_grad_(False).eval() for one in setup.oracles]
         self.value_optimizer = Adam(self.critic.parameters(), value_rate)
         self.seen = Seen(value_rows, setup.spec.obs_dim).to(setup.device)
@@ -150,8 +156,7 @@ class RPI(PPO):
             policy_loss = self.policy_loss(part, mean, log_prob)
             self.optimizer.step(policy_loss - self.entropy_weight * self.actor.entropy())
             losses.append(policy_loss.detach())
-            log_ratio = (log_prob - part.log_prob).detach()
-            divergences.append((log_ratio.exp() - 1 - log_ratio).mean())
+            divergences.append(estimate_kl(log_prob - part.log_prob))
         return {
             "policy_loss": torch.stack(losses).mean(),
             "kl": torch.stack(divergences).mean(),
@@ -161,9 +166,7 @@ class RPI(PPO):
 
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
         """Return the clipped surrogate's loss, of decisions by their weights."""
-        ratio = (log_prob - part.log_prob).exp()
-        clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
-        return -torch.minimum(ratio * part.target, clipped * part.target).mean()
+        return clipped_surrogate(log_prob - part.log_prob, part.target, self.clip).mean()
 
     def learn_values(self) -> Tensor:
         """Take some steps of all values; return their mean loss."""
@@ -280,7 +283,3 @@ class RPI(PPO):
     def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
         """Return the values of the learner and of each oracle."""
         return ValueEnsembles(obs_dim, self.policies, self.members, self.value_hidden)
-
-    def learned(self) -> list[nn.Parameter]:
-        """Return the actor's weights; values have an optimiser of their own."""
-        return [*self.actor.parameters()]

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.algorithms.common.chain_ppo import ChainPPO
+from trimtab.algorithms.common.rollouts import RolloutActorCritic
 from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.sac import SAC
@@ -200,7 +200,7 @@ WITH_CRITICS = (
     AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FQL, ReplayingPeer, SAC, TD3,
 )  # fmt: skip
 """The classes whose state-action values :func:`critics_of` reads; of ``SERL`` it reads none."""
-WITH_VALUES = (ChainPPO, PPO, SB3PPO)
+WITH_VALUES = (RolloutActorCritic, PPO, SB3PPO)
 """The classes whose state values :func:`value_of` reads."""
 
 
@@ -236,7 +236,7 @@ def critics_of(algorithm: Algorithm) -> Values | None:
 
 def value_of(algorithm: Algorithm) -> Callable[[Tensor], Tensor] | None:
     """Return what reads the state values of a method, or None where it has none."""
-    if isinstance(algorithm, PPO | ChainPPO):
+    if isinstance(algorithm, PPO | RolloutActorCritic):
         normalizer = algorithm.policy.normalizer
         return lambda obs: algorithm.critic(normalizer.obs(obs)).squeeze(-1)
     if isinstance(algorithm, SB3PPO):
