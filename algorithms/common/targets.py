@@ -17,5 +17,5 @@ def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
     """
     for mine, ahead in zip(target.parameters(), online.parameters(), strict=True):
         mine.lerp_(ahead, rate)
-    for mine, ahead in zip(target.buffers(), online.buffers(), strict=True):
-        mine.copy_(ahead)
+    for behind, now in zip(target.buffers(), online.buffers(), strict=True):
+        behind.copy_(now)

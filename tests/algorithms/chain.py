@@ -44,7 +44,7 @@ FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob
 WITHOUT_CRITIC = {"bc", "consistency_distillation", "decision_transformer", "frozen", "zero_noise"}
 WITHOUT_CRITIC |= {"golden_ticket", "oppo", "repeated_noise"}
 # What is valued here is a plan and its correction; their own tests go through the equations by row.
-WITHOUT_CRITIC |= {"expo", "pa_rl", "residual", "rfs"}
+WITHOUT_CRITIC |= {"expo", "pa_rl", "residual"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.
 WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
 # Distances and no values; critics of the data's own actions, whose losses are worked out by row in
