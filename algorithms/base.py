@@ -11,12 +11,11 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
@@ -24,6 +23,7 @@ from trimtab.settings import CheckedSettings
 from trimtab.types import Batch, BatchSpec, Metrics, Obs, PolicySpec, Statistics
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """A module or an optimiser, as checkpoints see it."""
 
@@ -255,8 +255,8 @@ class Algorithm(metaclass=CheckedSettings):
         found: dict[str, Stateful] = {}
         for name, value in vars(self).items():
             held = any(value is other for other in found.values())
-            learned = isinstance(value, nn.Module | Adam | torch.optim.Optimizer)
-            if learned and name not in unsaved and not held:
+            part = isinstance(value, Stateful) and not isinstance(value, Algorithm | type)
+            if part and name not in unsaved and not held:
                 found[name] = value
         return found
 
