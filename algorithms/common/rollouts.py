@@ -9,7 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, generalized_advantage, next_values
 from trimtab.observations import tree_map
@@ -126,7 +126,7 @@ class RolloutActorCritic(Algorithm):
         clip: Positive = 0.01,
         max_gradient_norm: Positive | None = None,
     ) -> None:
-        self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
+        self.pace, self.epochs = Pace(batch_size, rollout_steps=rollout_steps), epochs
         self.critic_warmup, self.gae_decay, self.clip = critic_warmup, gae_decay, clip
         self.critic_learning_rate, self.max_gradient_norm = critic_learning_rate, max_gradient_norm
         self.act_steps, self.points, self.hidden = setup.spec.horizon, points, hidden
@@ -161,16 +161,6 @@ class RolloutActorCritic(Algorithm):
         target = (seen.advantage + seen.value).flatten()
         said = torch.cat([old(*piece) for piece in pieces])
         return Decisions(obs, chain, said, seen.advantage.flatten(), target)
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return policy, critic, optimisers and reward scale."""
-        parts: dict[str, Stateful] = {
-            "policy": self.policy,
-            "critic": self.critic,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-        }
-        return parts if self.reward_scale is None else {**parts, "reward_scale": self.reward_scale}
 
 
 def minibatch_rows(total: int, size: int, epochs: int, device: torch.device) -> Iterator[Tensor]:

@@ -87,6 +87,7 @@ class DPPO(RolloutActorCritic):
     """
 
     needs = Needs({"start"}, base_kind="diffusion")
+    unsaved = frozenset({"acting", "chain"})  # they never change
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class DPPO(RolloutActorCritic):
         samples = self.decisions(data, self.old_means)
         pairs, device = len(samples) * self.tuned_steps, samples.obs.device
         steps = []
-        for rows in minibatch_rows(pairs, self.batch_size, self.epochs, device):
+        for rows in minibatch_rows(pairs, self.pace.batch_size, self.epochs, device):
             decision = torch.div(rows, self.tuned_steps, rounding_mode="floor")
             part, item = samples[decision], rows % self.tuned_steps
             # V knows the environment's state alone, so one value counts for a whole chain.

@@ -39,7 +39,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.common.rollouts import (
     RolloutActorCritic,
@@ -76,6 +76,7 @@ class ReinFlow(RolloutActorCritic):
     """
 
     needs = Needs({"start"}, base_kind="flow")
+    unsaved = frozenset({"chain"})  # it never changes
     revision = 2  # 1 took the mean of the K steps' entropies
 
     def __init__(
@@ -105,7 +106,9 @@ class ReinFlow(RolloutActorCritic):
         """Improve flow, noise and V on one rollout, in minibatches of paths."""
         samples = self.decisions(data, lambda obs, chain: self.density(obs, chain)[0])
         steps = []
-        for rows in minibatch_rows(len(samples), self.batch_size, self.epochs, samples.obs.device):
+        for rows in minibatch_rows(
+            len(samples), self.pace.batch_size, self.epochs, samples.obs.device
+        ):
             part = samples[rows]
             value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
             self.critic_optimizer.step(value_loss)
@@ -181,7 +184,3 @@ class ReinFlow(RolloutActorCritic):
             points.append(mean + std * noise[:, index + 1])
         action = normalizer.raw_action(points[-1])[:, : self.act_steps]
         return action, {"chain": torch.stack(points, dim=1)}
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what PPO over chains holds, and the noise network."""
-        return {**super().state(), "noise": self.noise}

@@ -43,7 +43,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.gate import Gate
@@ -208,7 +208,9 @@ class RL100(RolloutActorCritic):
         samples = self.decisions(data, self.old_densities)
         samples = replace(samples, advantage=normalized(samples.advantage))
         steps = []
-        for rows in minibatch_rows(len(samples), self.batch_size, self.epochs, samples.obs.device):
+        for rows in minibatch_rows(
+            len(samples), self.pace.batch_size, self.epochs, samples.obs.device
+        ):
             part = samples[rows]
             for step, before in zip(self.denoising.steps, part.old.unbind(1), strict=True):
                 value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
@@ -224,7 +226,7 @@ class RL100(RolloutActorCritic):
         self.updates += 1
         obs, taught = self.actor.normalizer.obs(data.obs).flatten(0, 1), {}
         for _ in range(self.epochs):
-            for rows in torch.randperm(len(obs), device=obs.device).split(self.batch_size):
+            for rows in torch.randperm(len(obs), device=obs.device).split(self.pace.batch_size):
                 taught = self.teach(obs[rows])
         return {**mean_metrics(steps), **taught}
 
@@ -266,15 +268,6 @@ class RL100(RolloutActorCritic):
         chain, _ = self.denoising.chains(self.actor.network, self.actor.normalizer.obs(obs))
         action = self.actor.normalizer.raw_action(chain[:, -1])[:, : self.act_steps]
         return action, {"chain": chain}
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, models and optimisers."""
-        parts: dict[str, Stateful] = {**super().state(), "policy": self.actor}
-        names = ["values", "target", "gate", "candidate"]
-        names += [f"{name}_optimizer" for name in ("values", "dynamics", "clone", "candidate")]
-        if self.student is not None:
-            names += ["student", "student_optimizer"]
-        return parts | {name: getattr(self, name) for name in names}
 
 
 class Denoising:

@@ -47,7 +47,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.gate import Gate
@@ -286,12 +286,6 @@ class UniO4(RolloutActorCritic):
         """Return sampled actions of what is judged, and what they were before they were clipped."""
         unclipped = self.policy.unclipped(obs, self.policy.sample_noise(count(obs)))
         return self.policy.normalizer.raw_action(unclipped), {"chain": unclipped[:, None]}
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, models and optimisers."""
-        names = ["values", "target", "gate", "accepted", "candidates"]
-        names += [f"{name}_optimizer" for name in ("values", "dynamics", "clone", "candidates")]
-        return {**super().state(), **{name: getattr(self, name) for name in names}}
 
 
 def apartness(drawn: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

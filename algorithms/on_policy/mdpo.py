@@ -15,13 +15,12 @@ Deviations: the last t_k is held above 0; Tsallis entropies, which the paper als
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
@@ -98,7 +97,3 @@ class MDPO(PPO):
         gain = ((log_prob - samples.log_prob).exp() * advantage).mean()
         divergence = gaussian_kl(mean, self.policy.log_std, samples.mean, self.old_log_std)
         return gain, divergence.mean()
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what PPO holds, and the policy's optimiser."""
-        return {**super().state(), "policy_optimizer": self.policy_optimizer}

@@ -27,7 +27,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import estimate_advantages, estimate_kl
@@ -115,21 +115,21 @@ class PPO(Algorithm):
         entropy_weight: NonNegative = 0.0,
         max_gradient_norm: Positive = 0.5,
     ) -> None:
-        self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
+        self.pace, self.epochs = Pace(batch_size, rollout_steps=rollout_steps), epochs
         self.learning_rate, self.decay_steps = learning_rate, decay_steps
         self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon
         self.gae_decay, self.clip, self.value_clip = gae_decay, clip, value_clip
         self.value_weight, self.entropy_weight = value_weight, entropy_weight
         self.hidden = hidden
 
-        self.actor = DiagonalGaussianPolicy(
+        self.policy: DiagonalGaussianPolicy = DiagonalGaussianPolicy(
             setup.spec,
             hidden=hidden,
             activation=activation,
             initial_log_std=initial_log_std,
             normalize_observations=normalize_observations,
         ).to(setup.device)
-        self.policy: DiagonalGaussianPolicy = self.actor
+        self.actor = self.policy
         critic = self.make_critic(setup.spec.obs_dim, hidden, activation)
         self.critic: nn.Module = critic.to(setup.device)
         scale = ReturnScale(setup.num_envs, setup.discount).to(setup.device)
@@ -220,7 +220,7 @@ class PPO(Algorithm):
 
         Advantages are normalised in each.
         """
-        size = min(self.batch_size, len(samples))
+        size = min(self.pace.batch_size, len(samples))
         count = len(samples) // size
         for _ in range(self.epochs):
             order = torch.randperm(len(samples), device=samples.obs.device)
@@ -254,12 +254,3 @@ class PPO(Algorithm):
         rate = self.learning_rate * (1.0 - self.progress())
         self.optimizer.learning_rate = rate
         return rate
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return actor with its normaliser, critic, reward scale and optimiser."""
-        parts: dict[str, Stateful] = {
-            "policy": self.policy,
-            "critic": self.critic,
-            "optimizer": self.optimizer,
-        }
-        return parts if self.reward_scale is None else {**parts, "reward_scale": self.reward_scale}

@@ -93,14 +93,16 @@ def check_metrics(subject: Subject) -> str:
         f"state() is {'empty' if names else 'not empty'}, and update() has "
         f"{'metrics' if names else 'none'}; what learns has both",
     )
-    require(algorithm.batch_size >= 1 and algorithm.warmup_steps >= 0, "batch_size is below 1")
-    online = algorithm.updates_per_decision > 0 or algorithm.rollout_steps > 0
+    require(
+        algorithm.pace.batch_size >= 1 and algorithm.pace.warmup_steps >= 0, "batch_size is below 1"
+    )
+    online = algorithm.pace.updates_per_decision > 0 or algorithm.pace.rollout_steps > 0
     require(
         explores(algorithm) == online,
         "explore() is there"
         + ("" if explores(algorithm) else " not")
         + ", and updates_per_decision "
-        f"is {algorithm.updates_per_decision}; a method that learns online has both",
+        f"is {algorithm.pace.updates_per_decision}; a method that learns online has both",
     )
     return ", ".join(names or ["none"])
 

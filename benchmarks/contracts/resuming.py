@@ -93,7 +93,7 @@ def _online(config: RunConfig, made: Algorithm) -> int:
         horizon = get_spec(config["env"], **(config["env_options"] or {})).horizon
         return 3 * horizon * max(trial.episodes for trial in trials if trial is not None)
     decision: int = config["num_envs"] * (config["act_steps"] or 1)
-    return 3 * made.rollout_steps * decision or made.warmup_steps + _ONLINE * decision
+    return 3 * made.pace.rollout_steps * decision or made.pace.warmup_steps + _ONLINE * decision
 
 
 def _random_data(config: RunConfig) -> list[str]:

@@ -76,7 +76,7 @@ def record_replay(
     """
     config = run_of(recipe, runs)
     plan = fitting_plan(config)
-    if not config["online_steps"] or plan.algorithm.rollout_steps or plan.act_steps != 1:
+    if not config["online_steps"] or plan.algorithm.pace.rollout_steps or plan.act_steps != 1:
         raise TrimtabError(
             f"recipe {recipe['id']}: a run of {config.algorithm} with these settings keeps no "
             "replay buffer of single steps; take an off-policy method, online_steps and act_steps=1"

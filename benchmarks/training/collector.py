@@ -88,7 +88,7 @@ class Collector:
             deterministic=True,  # an algorithm draws its own noise
         )
         # A replay buffer forms histories when it is sampled; a rollout is learned from as it is.
-        self._whole = bool(algorithm.rollout_steps) and history > 1
+        self._whole = bool(algorithm.pace.rollout_steps) and history > 1
         self._seen: Any = self.obs
         self._warmup = False
         self._aux: dict[str, Tensor] = {}

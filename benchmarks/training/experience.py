@@ -83,12 +83,12 @@ class ReplayedExperience:
 
     def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
         """Yield ``updates_per_decision`` batches for each decision once the warm-up is over."""
-        if env_steps < self.algorithm.warmup_steps:
+        if env_steps < self.algorithm.pace.warmup_steps:
             return
-        self.credit += self.algorithm.updates_per_decision * self.buffer.num_envs
+        self.credit += self.algorithm.pace.updates_per_decision * self.buffer.num_envs
         while self.credit >= 1.0 and self.buffer.ready:
             self.credit -= 1.0
-            yield (source or self.source).sample(self.algorithm.batch_size)
+            yield (source or self.source).sample(self.algorithm.pace.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ring and the updates that are owed."""
@@ -201,10 +201,10 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
     config, algorithm = plan.config, plan.algorithm
     action_shape = (plan.act_steps, plan.env.action_dim)
     observed = spec_of(plan.env, plan.act_steps, plan.observations)
-    if algorithm.rollout_steps:
+    if algorithm.pace.rollout_steps:
         return RolloutExperience(
             RolloutBuffer(
-                algorithm.rollout_steps,
+                algorithm.pace.rollout_steps,
                 config["num_envs"],
                 _rows_of(observed, wants_of(algorithm).history),
                 action_shape,

@@ -425,7 +425,7 @@ def _phases_are_fed(plan: Plan) -> None:
         if phase.unit == "updates" and phase.update is None:
             raise TrimtabError(f"{where} updates nothing")
         from_experience = phase.feed is Feed.EXPERIENCE
-        if phase.unit == "updates" and from_experience and plan.algorithm.rollout_steps:
+        if phase.unit == "updates" and from_experience and plan.algorithm.pace.rollout_steps:
             raise TrimtabError(
                 f"{where} counts updates, but rollouts are learned from once, as they are "
                 "gathered; let it count steps"
@@ -524,7 +524,7 @@ def _success_can_be_told(plan: Plan) -> None:
 def _data_hold_what_is_learned_from(plan: Plan) -> None:
     """Check that no method is given a dataset in the place of what only its own acting gathers."""
     config, algorithm = plan.config, plan.algorithm
-    own = ["rollouts"] if algorithm.rollout_steps else list(algorithm.aux_shapes)
+    own = ["rollouts"] if algorithm.pace.rollout_steps else list(algorithm.aux_shapes)
     # A phase with an update of its own may learn from data that lack what the method gathers.
     phases = plan.learner.phases
     same = any(one.feed is Feed.DATASET and one.update == algorithm.update for one in phases)
@@ -539,16 +539,16 @@ def _data_hold_what_is_learned_from(plan: Plan) -> None:
 def _steps_suffice_to_learn(plan: Plan) -> None:
     config, algorithm = plan.config, plan.algorithm
     online = config["online_steps"]
-    rollout = algorithm.rollout_steps * config["num_envs"] * plan.act_steps
+    rollout = algorithm.pace.rollout_steps * config["num_envs"] * plan.act_steps
     if 0 < online < rollout:
         raise TrimtabError(
             f"online_steps={online}: {config.algorithm} learns after every {rollout} steps "
             "(rollout_steps x num_envs x act_steps) only; give it more of them"
         )
-    if 0 < online < algorithm.warmup_steps:
+    if 0 < online < algorithm.pace.warmup_steps:
         raise TrimtabError(
             f"online_steps={online}: {config.algorithm} only begins to learn after its warm-up of "
-            f"{algorithm.warmup_steps} steps; give it more of them, or set algorithm.warmup_steps"
+            f"{algorithm.pace.warmup_steps} steps; give it more of them, or set algorithm.warmup_steps"
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.generator import Generator
 from trimtab.algorithms.phases import Phase
 from trimtab.benchmarks.core.memory import want_of_memory
@@ -341,6 +341,10 @@ def make_method(config: RunConfig, method: type[Algorithm], setup: Setup) -> Alg
         raise TrimtabError(
             f"{config.algorithm}: its policy is of type {type(acts).__name__}; a method sets "
             "self.policy to the Policy that acts"
+        )
+    if not isinstance(getattr(made, "pace", None), Pace):
+        raise TrimtabError(
+            f"{config.algorithm}: it has no pace; a method sets self.pace = Pace(batch_size=…)"
         )
     parts = state if isinstance(state, Mapping) else {"": state}
     for name, part in parts.items():

@@ -153,7 +153,7 @@ class Run:
         if isinstance(phase.feed, Trials):
             self._after(index, self._try(phase, phase.feed))
         elif phase.unit == "updates":
-            rows = phase.batch_size or self.algorithm.batch_size
+            rows = phase.batch_size or self.algorithm.pace.batch_size
             self._update(phase, self._source(phase).sample(rows))
             self._after(index, 1)
         else:
@@ -187,8 +187,8 @@ class Run:
     def _gather(self, phase: Phase) -> int:
         """Take one decision in every environment and learn what is due; return the steps taken."""
         assert self.collector is not None and self.experience is not None
-        taught = self.algorithm.acts_once_taught and self.updates > 0
-        warmup = self.env_steps < self.algorithm.warmup_steps and not taught
+        taught = self.algorithm.pace.acts_once_taught and self.updates > 0
+        warmup = self.env_steps < self.algorithm.pace.warmup_steps and not taught
         try:
             steps = self.collector.step(warmup=warmup)
         except TrimtabError as error:

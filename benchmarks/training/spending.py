@@ -27,7 +27,7 @@ def planned(phases: Sequence[Phase], algorithm: Algorithm, trials: TrialJudge) -
         trials: judges what the method proposes to try.
     """
     searches = [line for phase in phases for line in _search(phase, trials)]
-    return _eaten(phases, algorithm.warmup_steps) + searches
+    return _eaten(phases, algorithm.pace.warmup_steps) + searches
 
 
 def spent(phases: Sequence[Phase], algorithm: Algorithm, trials: TrialJudge) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def spent(phases: Sequence[Phase], algorithm: Algorithm, trials: TrialJudge) -> 
         trials: as :func:`planned`.
     """
     feeds = [phase.feed for phase in phases if isinstance(phase.feed, Trials)]
-    lines, found = _eaten(phases, algorithm.warmup_steps), dict[str, Any]()
+    lines, found = _eaten(phases, algorithm.pace.warmup_steps), dict[str, Any]()
     if feeds:
         found["all_tried"] = all(feed.propose() is None for feed in feeds)
         sizes = [one for feed in feeds for one in feed.episodes]

@@ -266,7 +266,7 @@ def test_value_functions_solve_the_chain(name: str) -> None:
     generator = np.random.default_rng(0)
     algorithm = chain.built(name, num_envs=16, **ON_POLICY)
     buffer = RolloutBuffer(
-        algorithm.rollout_steps,
+        algorithm.pace.rollout_steps,
         16,
         chain.STATES,
         (1, 1),

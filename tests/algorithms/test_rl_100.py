@@ -204,7 +204,7 @@ def test_gate_opens_in_time(
 
 def rollout(algorithm: RL100, reward_of: Any, seed: int = 0) -> Rollout:
     torch.manual_seed(seed)
-    obs = torch.randn(algorithm.rollout_steps, 3, algorithm.actor.spec.obs_dim)
+    obs = torch.randn(algorithm.pace.rollout_steps, 3, algorithm.actor.spec.obs_dim)
     rows = [algorithm.explore(part, warmup=False) for part in obs]
     action = torch.stack([row[0] for row in rows])
     return Rollout(

@@ -1,8 +1,8 @@
 """What every registered environment must keep; being registered is being tested.
 
 Tasks that differ in a number, a reward or the things of their scene share one full contract: one
-of them keeps it, and of the others their spec, their seeds and their first steps are tested, but for
-OGBench's numbered tasks, which differ from a played one in the goal alone. A task
+of them keeps it, and of the others their spec, their seeds and their first steps are tested, but
+for OGBench's numbered tasks, which differ from a played one in the goal alone. A task
 of Playground takes half a minute to compile, so one is compiled here; ``test_traced.py`` has the
 others.
 ``pytest tests/envs/test_contract.py --every-task`` holds every task to the whole contract.

@@ -138,7 +138,9 @@ def test_what_is_usual_is_no_other_run(tmp_path: Path) -> None:
         ("wants = BatchSpec(history=2)", [], "wants a history of 2, its policy reads 1"),
         ("wants = BatchSpec(history=2)", ["history=3"], "wants a history of 2, its policy reads 3"),
         (
-            "def actor_spec(self, setup): return setup.spec.with_history(2)",
+            "def __init__(self, setup, **sac):\n"
+            "        spec = setup.spec.with_history(2)\n"
+            "        super().__init__(replace(setup, spec=spec), **sac)",
             ["history=3"],
             "history=3: the policy of sac reads 2",
         ),
@@ -150,6 +152,7 @@ def test_a_history_that_a_method_does_not_read_is_refused(
 ) -> None:
     name = f"remembering_{abs(hash((own, *more)))}"
     (tmp_path / f"{name}.py").write_text(
+        "from dataclasses import replace\n\n"
         "from trimtab.algorithms.off_policy.sac import SAC\nfrom trimtab.types import BatchSpec\n\n"
         'class Own(SAC):\n    """Of a test.\n\n    Args:\n        setup: any.\n    """\n\n'
         f"    {own}\n"
