@@ -548,7 +548,8 @@ def _steps_suffice_to_learn(plan: Plan) -> None:
     if 0 < online < algorithm.pace.warmup_steps:
         raise TrimtabError(
             f"online_steps={online}: {config.algorithm} only begins to learn after its warm-up of "
-            f"{algorithm.pace.warmup_steps} steps; give it more of them, or set algorithm.warmup_steps"
+            f"{algorithm.pace.warmup_steps} steps; give it more of them, or set "
+            "algorithm.warmup_steps"
         )
 
 
