@@ -30,6 +30,13 @@ def test_no_import_circle(edges: dict[str, set[str]]) -> None:
     assert ROOMS.circles(edges) == []
 
 
+def test_no_two_rooms_import_each_other(edges: dict[str, set[str]]) -> None:
+    found = ROOMS.rooms(edges)
+    inside = {room: others & found.keys() for room, others in found.items() if "." in room}
+    assert len(inside) > 30
+    assert ROOMS.circles(inside) == []
+
+
 def test_a_circle_is_found_wherever_an_import_stands(tmp_path: Path) -> None:
     package = tmp_path / "src" / "trimtab"
     package.mkdir(parents=True)

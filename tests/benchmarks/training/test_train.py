@@ -14,6 +14,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from trimtab.benchmarks.training import base, plan
 from trimtab.benchmarks.training import run as loop
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
 from trimtab.benchmarks.training.fits import fitting_plan
@@ -80,6 +81,27 @@ def test_a_run_leaves_what_the_design_says(cloned: Result, steered: tuple[Result
         assert (method, digest) == (result.summary["algorithm"], result.summary["config_hash"])
         assert seed == "seed0"
         assert str(result.folder.parents[2]).endswith(MAZE)
+
+
+@pytest.mark.parametrize("steers", [False, True])
+def test_a_run_makes_its_method_and_opens_its_base_once(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, steers: bool
+) -> None:
+    made: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def call(*given: Any, **more: Any) -> Any:
+            made.append(name)
+            return original(*given, **more)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(plan, "make_method")
+    counted(base, "open_bundle")
+    train(compose_run(tiny.online(tmp_path, "dsrl_sac") if steers else tiny.cloning(tmp_path)))
+    assert sorted(made) == (["make_method", "open_bundle"] if steers else ["make_method"])
 
 
 def test_the_rows_of_a_cloning_run(cloned: Result) -> None:
