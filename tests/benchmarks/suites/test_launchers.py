@@ -20,7 +20,6 @@ from typing import Any
 import psutil
 import pytest
 
-from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.suites.launchers import slurm as slurm_jobs
 from trimtab.benchmarks.training.rundir import in_use
@@ -119,26 +118,20 @@ def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
     """Its runs go to an address."""
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "scratch"))
     words = ["workers=2", f"runs=file://{tmp_path}/there"]
-    tiny_suite.bench(tmp_path, *words, "detach=true")
+    tiny_suite.write(tmp_path)
+    command = [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", "suite=tiny.yaml"]
+    process = subprocess.Popen(
+        [*command, *words], cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    out = tmp_path / "runs" / "suites" / "tiny"
+    in_time((out / "progress.json").is_file)
     states: list[str] = []
     shares: dict[str, list[float]] = {}
-
-    def start_again() -> None:
-        """Start it a second time, as if it had not been seen that it goes on."""
-        with (
-            pytest.MonkeyPatch.context() as moment,
-            contextlib.chdir(tmp_path),
-            pytest.raises(SystemExit) as ended,
-        ):
-            moment.setattr(background, "in_use", lambda folder: False)
-            main(["bench", "suite=tiny.yaml", *words, "detach=true"])
-        assert ended.value.code == 2 and "is in use by another process" in capfd.readouterr().err
 
     def done() -> bool:
         time.sleep(0.5)
         now = json.loads(tiny_suite.bench(tmp_path, "status", "format=json"))
-        if not states:
-            start_again()
         states.append(now["state"])
         for label, run in now["runs"].items():
             shares.setdefault(label, []).append(run["share"])
@@ -148,11 +141,8 @@ def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
     assert states[0] == "running" and states[-1] == "done"
     assert all(told[-1] == 1.0 for told in shares.values())
     assert any(0.0 < share < 1.0 for share in shares["clone seed 0"])
-    out = tmp_path / "runs" / "suites" / "tiny"
-    in_time((out / "leaderboard.csv").is_file)
-    in_time(lambda: not in_use(out))
+    assert process.wait() == 0
     assert tiny_suite.found(tmp_path, "there") == here
-    assert "3/3 frozen seed 0 done" in (out / "bench.log").read_text()
     assert "3 of 3 runs, done" in tiny_suite.bench(tmp_path, "status")
     # A process that is gone without a word is told from one that goes on.
     note = json.loads((out / "progress.json").read_text())
@@ -339,39 +329,3 @@ def test_ray_finds_the_same_although_nodes_share_no_files_and_one_is_lost(
     # Each of the two nodes had a folder of its own.
     own = [path.parents[5] for path in (place / "scratch").rglob("bc/*/*/provenance.json")]
     assert len(set(own)) == 2 and not any(path.is_relative_to(place / "asked") for path in own)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_who_is_stopped_before_it_has_detached_leaves_nothing_that_goes_on(
-    number: signal.Signals, tiny_suite: Any, tmp_path: Path
-) -> None:
-    tiny_suite.write(tmp_path, steps=10_000_000)
-    words = ["bench", "suite=tiny.yaml", "workers=1", "detach=true"]
-
-    def stopped() -> tuple[int, str, psutil.Process]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "trimtab.benchmarks.cli.main", *words],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        try:
-            parent = psutil.Process(process.pid)
-            (child,) = in_time(parent.children)
-            process.send_signal(number)
-            _, told = process.communicate(timeout=60)
-        finally:
-            process.kill()
-        return process.returncode, told, child
-
-    # On a busy machine this process may look when the suite has begun already; then once more.
-    for _ in range(3):
-        code, told, child = stopped()
-        if code != 0:
-            break
-        child.terminate()
-        in_time(lambda child=child: not child.is_running(), 60)
-        shutil.rmtree(tmp_path / "runs")
-    assert code == {signal.SIGTERM: 143, signal.SIGINT: 130}[number], told
-    assert "run the same command" in told and told.count("\n") == 1
-    in_time(lambda: not child.is_running(), 60)
-    assert not list((tmp_path / "runs").rglob("*log*"))
