@@ -20,8 +20,8 @@ from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import estimate_advantages
-from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Count, Natural, Positive, Share
+from trimtab.policies.networks.mlp import Activation, mlp
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Metrics, Rollout
 
 _PIECE = 8192
@@ -87,14 +87,14 @@ class ChainPPO(Algorithm):
         items: int,
         *,
         hidden: Sequence[int] = (256, 256, 256),
-        activation: str = "silu",
+        activation: Activation = "silu",
         normalize_rewards: bool = True,
-        learning_rate: float = 1e-4,
-        critic_learning_rate: float = 1e-3,
+        learning_rate: NonNegative = 1e-4,
+        critic_learning_rate: NonNegative = 1e-3,
         critic_warmup: Natural = 0,
         rollout_steps: Count = 64,
         batch_size: Annotated[int, Bounds(least=2)] = 512,
-        epochs: Count = 5,
+        epochs: Size = 5,
         gae_decay: Share = 0.95,
         clip: Positive = 0.01,
         max_gradient_norm: Positive | None = None,

@@ -81,7 +81,7 @@ class APRL(SAC):
         surprise_window: Count = 256,
         dropout: Annotated[float, Bounds(least=0, below=1)] = 0.01,
         hidden: Sequence[int] = (256, 256),
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         updates_per_decision: Annotated[float, Bounds(least=1e-3)] = 20.0,
         max_gradient_norm: Positive = 100.0,
         **sac: Any,

@@ -34,7 +34,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.observations import tree_map
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Positive, Share
+from trimtab.settings import NonNegative, Positive, Share
 from trimtab.types import Batch, BatchSpec
 
 
@@ -63,7 +63,7 @@ class GuidedTD3BC(TD3BC):
         virtual_rate: Positive = 0.1,
         most_weight: Positive = 2.0,
         hidden: Sequence[int] = (256, 256),
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         **td3_bc: Any,
     ) -> None:
         super().__init__(setup, hidden=hidden, learning_rate=learning_rate, **td3_bc)

@@ -68,7 +68,7 @@ class FamO2O(IQL):
         most_balance: Annotated[float, Bounds(least_of="least_balance")] = 5.0,
         initial_temperature: Annotated[float, Bounds(least=1e-9)] = 1.0,
         target_entropy: float = -0.5,
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         **iql: Any,
     ) -> None:
         self.balances = (least_balance, most_balance)

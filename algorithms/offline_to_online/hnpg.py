@@ -39,7 +39,7 @@ from trimtab.algorithms.on_policy.ppo import Samples
 from trimtab.algorithms.on_policy.trpo import TRPO
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Count, NonNegative
+from trimtab.settings import Bounds, NonNegative, Size
 from trimtab.types import Batch, Metrics, Rollout
 
 
@@ -66,9 +66,9 @@ class HNPG(TRPO):
         *,
         data_weight: NonNegative = 1.0,
         memory: Annotated[int, Bounds(least_of="batch_size")] = 50_000,
-        value_samples: Count = 10,
-        critic_updates: Count = 30,
-        learning_rate: float = 3e-4,
+        value_samples: Size = 10,
+        critic_updates: Size = 30,
+        learning_rate: NonNegative = 3e-4,
         hidden: Sequence[int] = (64, 64),
         **trpo: Any,
     ) -> None:

@@ -56,7 +56,7 @@ from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.bounded_gaussian import BoundedGaussianPolicy, MemberGaussians, density
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
@@ -96,14 +96,14 @@ class UniO4(ModelledPPO):
         self,
         setup: Setup,
         *,
-        members: Count = 4,
+        members: Size = 4,
         disagreement: NonNegative = 0.1,
         clone_share: Share = 0.2,
         value_share: Share = 0.75,
         expectile: Share = 0.7,
         tau: Share = 0.005,
-        clone_learning_rate: float = 1e-4,
-        offline_learning_rate: float = 1e-4,
+        clone_learning_rate: NonNegative = 1e-4,
+        offline_learning_rate: NonNegative = 1e-4,
         offline_clip: Positive = 0.25,
         gate_every: Count = 100,
         gate_decisions: Count = 1000,
@@ -111,7 +111,7 @@ class UniO4(ModelledPPO):
         minibatch_size: Annotated[int, Bounds(least=2)] = 128,
         decay_steps: Natural | None = None,
         hidden: Sequence[int] = (256, 256, 256),
-        batch_size: int = 512,
+        batch_size: Size = 512,
         **ppo: Any,
     ) -> None:
         assert setup.statistics is not None

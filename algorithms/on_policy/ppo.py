@@ -33,9 +33,9 @@ from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import estimate_advantages
 from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
-from trimtab.policies.networks.mlp import mlp, orthogonal_
+from trimtab.policies.networks.mlp import Activation, mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.settings import Bounds, Count, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, NonNegative, Positive, Share, Size
 from trimtab.types import Metrics, Obs, Rollout
 
 
@@ -99,15 +99,15 @@ class PPO(Algorithm):
         setup: Setup,
         *,
         hidden: Sequence[int] = (64, 64),
-        activation: str = "tanh",
+        activation: Activation = "tanh",
         initial_log_std: float = 0.0,
         normalize_observations: bool = True,
         normalize_rewards: bool = True,
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         decay_steps: Count | None = None,
         rollout_steps: Count = 256,
         batch_size: Annotated[int, Bounds(least=2)] = 64,
-        epochs: Count = 10,
+        epochs: Size = 10,
         gae_decay: Share = 0.95,
         clip: Positive = 0.2,
         value_clip: Positive | None = None,
@@ -142,7 +142,7 @@ class PPO(Algorithm):
             self.learned(), learning_rate, epsilon=1e-5, max_gradient_norm=max_gradient_norm
         )
 
-    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
+    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: Activation) -> nn.Module:
         """Return V with fresh weights."""
         return orthogonal_(mlp(obs_dim, hidden, 1, activation=activation), last_gain=1.0)
 

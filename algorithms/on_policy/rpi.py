@@ -55,6 +55,7 @@ from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
 from trimtab.policies.features import features, observations
+from trimtab.policies.networks.mlp import Activation
 from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
 from trimtab.types import Metrics, Obs, Rollout
@@ -126,7 +127,7 @@ class RPI(PPO):
         self.seen = Seen(value_rows, setup.spec.obs_dim).to(setup.device)
         self.turns = Turns(setup.num_envs).to(setup.device)
 
-    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
+    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: Activation) -> nn.Module:
         """Return the values of the learner and of each oracle."""
         return ValueEnsembles(obs_dim, self.policies, self.members, self.value_hidden)
 

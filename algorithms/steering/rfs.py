@@ -32,7 +32,8 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
-from trimtab.settings import Bounds
+from trimtab.policies.networks.mlp import Activation
+from trimtab.settings import Bounds, NonNegative, Size
 from trimtab.types import Metrics, Obs, Rollout
 
 
@@ -72,13 +73,13 @@ class RFS(Algorithm):
         scale: Annotated[float, Bounds(least=1e-6)] = 0.1,
         edit_log_std: Annotated[float, Bounds(least=-20, most=2)] = -1.0,
         hidden: Sequence[int] = (256, 256),
-        activation: str = "tanh",
+        activation: Activation = "tanh",
         normalize_observations: bool = True,
         normalize_rewards: bool = True,
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         rollout_steps: int = 64,
-        batch_size: int = 64,
-        epochs: int = 10,
+        batch_size: Size = 64,
+        epochs: Size = 10,
         gae_decay: float = 0.95,
         clip: float = 0.2,
         value_weight: float = 0.5,

@@ -146,7 +146,7 @@ def test_the_search_finds_what_is_rewarded() -> None:
 @pytest.mark.parametrize(
     ("keywords", "told"),
     [
-        ({"count": 0}, "algorithm.tickets=0: must be at least 1"),
+        ({"count": 0}, "algorithm.tickets=0: must be from 1"),
         ({"episodes": 0}, "algorithm.episodes=0: must be at least 1"),
         ({"finalists": 5}, "algorithm.finalists=5: must be from 0 to 4"),
         ({"final_episodes": 0}, "algorithm.final_episodes=0: must be at least 1"),

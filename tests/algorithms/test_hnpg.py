@@ -210,5 +210,5 @@ def test_bad_settings_are_one_line(make: Make) -> None:
     with pytest.raises(TrimtabError, match=r"algorithm\.memory=8: must be at least 16"):
         make(memory=8)
     for name in ("value_samples", "critic_updates"):
-        with pytest.raises(TrimtabError, match=f"algorithm\\.{name}=0: must be at least 1"):
+        with pytest.raises(TrimtabError, match=f"algorithm\\.{name}=0: must be"):
             make(**{name: 0})
