@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-
 from trimtab.benchmarks.artefacts.changes import Change, measure_change, policy_settings
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
+from trimtab.benchmarks.cli.screen import print_line
 from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.training.base import load_base
 from trimtab.errors import TrimtabError
@@ -37,13 +36,12 @@ def export(
     if settings:
         change = measure_change(load_base(run), settings, episodes=episodes)
     errors = export_policy(run, out, env=env, weights=weights == "true", settings=settings)
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(
+    print_line(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )
     for line in () if change is None else _lines(change):
-        console.print(line)
+        print_line(line)
     return 0
 
 
