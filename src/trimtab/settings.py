@@ -194,10 +194,12 @@ def fits(value: Any, kind: Any) -> bool:
         return value in arguments
     if origin in (Sequence, list, tuple):
         return isinstance(value, list | tuple) and all(fits(one, arguments[0]) for one in value)
+    if kind in (int, float) and isinstance(value, bool):
+        return False
     if kind is int:  # of 64 bits, as torch and NumPy have it
-        return isinstance(value, Integral) and type(value) is not bool and abs(int(value)) < 2**63
+        return isinstance(value, Integral) and abs(int(value)) < 2**63
     if kind is float:
-        return isinstance(value, Real) and type(value) is not bool and not math.isnan(value)
+        return isinstance(value, Real) and not math.isnan(value)
     return not isinstance(origin or kind, type) or isinstance(value, origin or kind)
 
 
