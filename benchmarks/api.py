@@ -335,7 +335,8 @@ def _words(name: str, value: Any) -> Iterator[str]:
         for key, inner in value.items():
             yield from _words(f"{name}.{key}", inner)
     elif name in _NAMES and isinstance(value, str | os.PathLike):
-        yield f"{name}={os.fspath(value)}"  # a name, or a path as people write it
+        text = os.fspath(value)  # a name, or a path as people write it
+        yield f"{name}={quoted(text) if ',' in text and text[0] != '[' else text}"
     else:
         yield f"{name}={_written(name, value)}"
 

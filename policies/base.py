@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
@@ -15,6 +15,7 @@ from trimtab.observations import count
 from trimtab.policies.agent import Reading
 from trimtab.policies.defaults import float32
 from trimtab.policies.normalizer import Normalizer
+from trimtab.settings import CheckedSettings
 from trimtab.types import Batch, Obs, PolicySpec, Statistics
 
 
@@ -34,7 +35,7 @@ class InputCheck(Protocol):
         ...
 
 
-class Policy(nn.Module, ABC):
+class Policy(nn.Module, metaclass=CheckedSettings):
     """``action = policy(obs, noise)``, from ``[B, O]`` and ``[B, *noise_shape]`` to ``[B, H, A]``.
 
     An observation is a flat tensor or a mapping of named parts, as ``spec`` says; what the policy's
@@ -44,6 +45,7 @@ class Policy(nn.Module, ABC):
     policy is deterministic, which is what makes it steerable, exportable and reproducible.
 
     Attributes:
+        section: what errors call its settings.
         spec: shapes and limits.
         noise_shape: shape of the noise of one row, all of it standard normal.
         normalizer: the only place where units change.
@@ -60,6 +62,7 @@ class Policy(nn.Module, ABC):
         evaluate_deterministic: whether this kind is judged with zero noise unless asked otherwise.
     """
 
+    section: ClassVar[str] = "policy"
     revision: ClassVar[int] = 1
     built_by_method: ClassVar[bool] = False
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})

@@ -84,5 +84,5 @@ def pytest_collection_finish() -> None:
 def adopted_settings_forgotten() -> Iterator[None]:
     """Forget files of settings that a test has adopted; later tests would see them."""
     yield
-    if outside := sys.modules.get("trimtab.benchmarks.training.settings.outside"):
-        outside._made.clear()
+    if groups := sys.modules.get("trimtab.benchmarks.training.settings.groups"):
+        groups.adopted.clear()

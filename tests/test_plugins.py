@@ -14,7 +14,7 @@ import pytest
 from trimtab import plugins
 from trimtab.benchmarks.cli.main import run as command
 from trimtab.benchmarks.training.rows import read_episodes
-from trimtab.benchmarks.training.settings import outside
+from trimtab.benchmarks.training.settings import groups
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.discovery import modules_outside
 from trimtab.errors import TrimtabError
@@ -50,7 +50,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     sys.path[:] = path
     plugins._plugins.cache_clear()
-    outside._made.clear()
+    groups.adopted.clear()
 
 
 def test_the_example_is_installed_and_its_suite_runs(root: Path, tmp_path: Path) -> None:
@@ -115,18 +115,14 @@ def test_a_folder_brings_a_kind_of_policy_and_files_of_settings(root: Path, tmp_
     )
 
 
-def test_a_file_that_forgets_where_its_settings_belong_is_told_so(
+def test_a_file_with_its_group_inside_is_one_of_the_run_s_settings_whatever_its_head(
     fresh: None, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.yaml"
     section = "algorithm:\n  _target_: trimtab.algorithms.off_policy.sac.SAC\n  tau: 0.1\n"
-    words = ["env=gym/Hopper-v5", f"algorithm={file}"]
-    for head in ("", "# Mine, for tests.\n# @package _global_\n"):
+    for head in ("", "# @package _global_\n# Mine, for tests.\n"):
         file.write_text(head + section)
-        with pytest.raises(TrimtabError, match="its first line must be '# @package _global_'"):
-            compose_run(words)
-    file.write_text(f"# @package _global_\n# Mine, for tests.\n{section}")
-    assert compose_run(words)["algorithm"]["tau"] == 0.1
+        assert compose_run(["env=gym/Hopper-v5", f"algorithm={file}"])["algorithm"]["tau"] == 0.1
 
 
 @pytest.mark.parametrize(
@@ -194,10 +190,9 @@ def test_a_fault_of_a_module_names_the_plug_in(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"\xff\xfe\x00", r"is no YAML \('utf-8' codec"),
+        (b"\xff\xfe\x00", r"is no YAML \('utf-16-le' codec"),
         (b"# @package _global_\nalgorithm:\n  a: 1\n  a: 2\n", r"is no YAML \(line 4: found dup"),
         (b"algorithm:\n\t_target_: a.B\n", "is no YAML .line 2: found character"),
-        (b"algorithm:\n  _target_: a.B\n", ".*its first line must be '# @package _global_'"),
     ],
 )
 def test_a_wrong_file_of_a_plug_in_is_named(

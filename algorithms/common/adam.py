@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trimtab.settings import NonNegative
+
 __all__ = ["Adam", "Group", "clip_gradients"]
 
 
@@ -59,7 +61,7 @@ class Adam:
     def __init__(
         self,
         parameters: Iterable[nn.Parameter | Group],
-        learning_rate: float = 0.0,
+        learning_rate: NonNegative = 0.0,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.common.imagination import model_rollout
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
+from trimtab.settings import Size
 
 __all__ = ["Gate"]
 
@@ -46,8 +47,8 @@ class Gate(nn.Module):
         *,
         decisions: int,
         hidden: Sequence[int] = (200, 200),
-        members: int = 5,
-        candidates: int | None = None,
+        members: Size = 5,
+        candidates: Size | None = None,
     ) -> None:
         super().__init__()
         self.decisions, self.updates = decisions, 0

@@ -31,7 +31,7 @@ from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -63,16 +63,16 @@ class GroupActorCritic(Algorithm):
         self,
         setup: Setup,
         *,
-        states: Count = 32,
+        states: Size = 32,
         group: Annotated[int, Bounds(least=2)] = 8,
-        candidates: Count = 8,
+        candidates: Size = 8,
         conservative: bool = False,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: Count = 10,
-        learning_rate: float = 4.5e-5,
-        critic_learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        critics: Size = 10,
+        learning_rate: NonNegative = 4.5e-5,
+        critic_learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.05,
         actor_tau: Share = 0.005,
         warmup_steps: Natural = 4_000,

@@ -33,7 +33,7 @@ from trimtab.algorithms.common.imagination import model_rollout
 from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
-from trimtab.settings import Bounds, CheckedSettings, Share
+from trimtab.settings import Bounds, CheckedSettings, NonNegative, Share, Size
 
 __all__ = ["Act", "FittedQ", "ModelValue", "per_decision_weighted", "step_log_ratios"]
 
@@ -66,7 +66,7 @@ class FittedQ(metaclass=CheckedSettings):
         rewards: tuple[float, float],
         discount: Annotated[float, Bounds(least=0, most=1 - 1e-6)],
         hidden: Sequence[int] = (256, 256),
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         tau: Share = 0.005,
     ) -> None:
         # An episode may end, and is worth 0 from then on.
@@ -128,8 +128,8 @@ class ModelValue:
         action_size: int,
         *,
         hidden: Sequence[int] = (200, 200),
-        members: int = 3,
-        learning_rate: float = 3e-4,
+        members: Size = 3,
+        learning_rate: NonNegative = 3e-4,
         limit: float = 10.0,
         unit: float = 1.0,
     ) -> None:

@@ -14,7 +14,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, generalized_advantage, next_values
 from trimtab.observations import tree_map
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Count, Natural, Positive, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Metrics, Obs, Rollout
 
 __all__ = [
@@ -116,12 +116,12 @@ class RolloutActorCritic(Algorithm):
         hidden: Sequence[int] = (256, 256, 256),
         activation: str = "silu",
         normalize_rewards: bool = True,
-        learning_rate: float = 1e-4,
-        critic_learning_rate: float = 1e-3,
+        learning_rate: NonNegative = 1e-4,
+        critic_learning_rate: NonNegative = 1e-3,
         critic_warmup: Natural = 0,
         rollout_steps: Count = 64,
         batch_size: Annotated[int, Bounds(least=2)] = 512,
-        epochs: Count = 5,
+        epochs: Size = 5,
         gae_decay: Share = 0.95,
         clip: Positive = 0.01,
         max_gradient_norm: Positive | None = None,

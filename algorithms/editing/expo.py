@@ -56,7 +56,7 @@ from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.edited import editor_of, seen
 from trimtab.policies.kinds.edited_best_of import EditedBestOfPolicy, picked
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -92,17 +92,17 @@ class EXPO(Algorithm):
         setup: Setup,
         *,
         scale: Annotated[float, Bounds(least=1e-6)] = 0.1,
-        candidates: Count = 8,
-        backup_candidates: Count = 4,
+        candidates: Size = 8,
+        backup_candidates: Size = 4,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: Count = 10,
+        critics: Size = 10,
         target_critics: Annotated[int, Bounds(least=1, most_of="critics")] = 2,
         actor_every: Count = 2,
-        learning_rate: float = 3e-4,
-        base_learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
+        base_learning_rate: NonNegative = 3e-4,
         base_rate: Share = 0.001,
-        batch_size: Count = 256,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         initial_temperature: Positive = 1.0,
         target_entropy: float | None = None,

@@ -51,7 +51,7 @@ from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.edited_ascent import EditedAscentPolicy
 from trimtab.policies.kinds.edited_best_of import picked
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -89,22 +89,22 @@ class PARL(Algorithm):
         self,
         setup: Setup,
         *,
-        candidates: Count = 32,
-        backup_candidates: Count = 4,
+        candidates: Size = 32,
+        backup_candidates: Size = 4,
         kept: Annotated[int, Bounds(least=1, most_of="candidates")] = 10,
         ascent_steps: Natural = 2,
         step_size: NonNegative = 1.5e-3,
         temperature: Annotated[float, Bounds(least=1e-6)] = 0.1,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: Count = 5,
+        critics: Size = 5,
         target_critics: Annotated[int, Bounds(least=1, most_of="critics")] = 2,
         base_every: Count = 2,
         proposal_tau: Share = 0.005,
-        learning_rate: float = 3e-4,
-        base_learning_rate: float = 5e-5,
-        clone_learning_rate: float = 3e-4,
-        batch_size: Count = 128,
+        learning_rate: NonNegative = 3e-4,
+        base_learning_rate: NonNegative = 5e-5,
+        clone_learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 128,
         tau: Share = 0.005,
         warmup_steps: Natural = 4_000,
         updates_per_decision: NonNegative = 1.0,

@@ -60,7 +60,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
 from trimtab.policies.kinds.edited import EditedPolicy, editor_of
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, BatchSpec, Metrics, Obs
 
 
@@ -106,13 +106,13 @@ class Residual(Algorithm):
         store_base: bool = True,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = False,
-        critics: Count = 2,
+        critics: Size = 2,
         target_critics: Annotated[int, Bounds(least=1, most_of="critics")] | None = None,
         pessimistic_actor: bool = True,
         actor_every: Count = 1,
-        n_step: int = 1,
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        n_step: Size = 1,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.01,
         initial_temperature: Positive = 0.01,
         target_entropy: float | None = None,

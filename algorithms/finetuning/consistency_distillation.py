@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ from trimtab.algorithms.common.one_step import KarrasDenoiser, same_noise_loss, 
 from trimtab.algorithms.common.targets import polyak
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
-from trimtab.settings import Count, NonNegative, Share
+from trimtab.settings import Bounds, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 _HUBER = 0.00054
@@ -72,12 +72,12 @@ class ConsistencyDistillation(Algorithm):
         setup: Setup,
         *,
         target: Literal["same_noise", "consistency"] = "same_noise",
-        sampling_steps: int = 1,
+        sampling_steps: Size = 1,
         hidden: Sequence[int] = (256, 256, 256),
-        time_dim: int = 16,
-        levels: int = 40,
+        time_dim: Annotated[int, Bounds(least=0, most=1 << 16)] = 16,
+        levels: Size = 40,
         learning_rate: NonNegative = 3e-4,
-        batch_size: Count = 256,
+        batch_size: Size = 256,
         ema_decay: Share = 0.995,
     ) -> None:
         assert setup.base is not None

@@ -45,7 +45,7 @@ from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count
 from trimtab.policies.kinds.best_of import BestOfPolicy
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -78,14 +78,14 @@ class DiffusionQL(Algorithm):
         setup: Setup,
         *,
         eta: NonNegative = 1.0,
-        candidates: Count = 50,
+        candidates: Size = 50,
         temperature: Annotated[float, Bounds(least=1e-9)] = 1.0,
-        backup_samples: Count = 1,
+        backup_samples: Size = 1,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = False,
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         max_gradient_norm: Positive | None = 1.0,
-        batch_size: Count = 256,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         ema_decay: Share = 0.995,
         ema_start: Natural = 1_000,

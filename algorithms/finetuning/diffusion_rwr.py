@@ -33,7 +33,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.starts import any_start_of
 from trimtab.algorithms.common.weighting import NoisyPlans, weighted_bc_loss
 from trimtab.observations import tree_map
-from trimtab.settings import Bounds, Count, NonNegative
+from trimtab.settings import Bounds, Count, NonNegative, Size
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
@@ -61,10 +61,10 @@ class DiffusionRWR(Algorithm):
         beta: NonNegative = 10.0,
         most_weight: Annotated[float, Bounds(least=1)] = 100.0,
         sampling_floor: NonNegative = 0.1,
-        learning_rate: float = 1e-4,
+        learning_rate: NonNegative = 1e-4,
         rollout_steps: Count = 64,
-        batch_size: Count = 128,
-        epochs: Count = 16,
+        batch_size: Size = 128,
+        epochs: Size = 16,
     ) -> None:
         self.beta, self.most_weight = beta, most_weight
         self.pace = Pace(batch_size, rollout_steps=rollout_steps)

@@ -43,7 +43,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import count
 from trimtab.policies.kinds.one_step import OneStepPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.settings import Count, Natural, NonNegative, Share
+from trimtab.settings import Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -80,10 +80,10 @@ class FQL(Algorithm):
         normalize_q: bool = False,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = True,
-        critics: Count = 2,
+        critics: Size = 2,
         pessimistic: bool = False,
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         distill_updates: Natural = 2_000,
         warmup_steps: Natural = 5_000,

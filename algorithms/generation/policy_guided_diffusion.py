@@ -42,7 +42,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.generator import Generator
 from trimtab.errors import TrimtabError
 from trimtab.policies.networks.trajectory_unet import TrajectoryUNet
-from trimtab.settings import Bounds, Count, NonNegative, Share
+from trimtab.settings import Bounds, Count, NonNegative, Share, Size
 from trimtab.types import Batch, BatchSpec, Metrics, Source
 
 LOOKED_AT = 4096
@@ -93,16 +93,16 @@ class PolicyGuidedDiffusion(Generator):
         normalized: bool = True,
         guide_denoised: bool = False,
         length: Annotated[int, Bounds(least=2)] = 32,
-        rollouts: Count = 1024,
+        rollouts: Size = 1024,
         refresh_every: Count = 10_000,
         real_share: Share = 0.0625,
         fit_updates: Count = 100_000,
         hidden: Sequence[int] = (64, 128, 256),
         learning_rate: NonNegative = 2e-3,
-        batch_size: Count = 32,
+        batch_size: Size = 32,
         ema_rate: Share = 0.005,
         ema_every: Count = 10,
-        sampling_steps: Count = 32,
+        sampling_steps: Size = 32,
         churn: NonNegative = 0.0,
     ) -> None:
         check_served(learner)

@@ -35,7 +35,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -71,12 +71,12 @@ class SAC(Algorithm):
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
         actor_layer_norm: bool | None = None,
-        critics: Count = 2,
+        critics: Size = 2,
         target_critics: Annotated[int, Bounds(least=1, most_of="critics")] | None = None,
         pessimistic_actor: bool = True,
         actor_every: Count = 1,
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         initial_temperature: Positive = 1.0,
         target_entropy: float | None = None,

@@ -27,7 +27,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.settings import Count, Natural, NonNegative, Share
+from trimtab.settings import Count, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -53,8 +53,8 @@ class TD3(Algorithm):
         setup: Setup,
         *,
         hidden: Sequence[int] = (256, 256),
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         exploration_noise: NonNegative = 0.1,
         target_noise: NonNegative = 0.2,

@@ -58,7 +58,7 @@ class A2PR(TD3BC):
         mask: NonNegative = 0.5,
         vae_weight: NonNegative = 1.0,
         vae_hidden: Sequence[int] = (750, 750),
-        vae_learning_rate: float = 1e-3,
+        vae_learning_rate: NonNegative = 1e-3,
         hidden: Sequence[int] = (256, 256, 256),
         **td3_bc: Any,
     ) -> None:

@@ -35,7 +35,7 @@ from trimtab.algorithms.common.weighting import advantage_weight, weighted_bc_lo
 from trimtab.observations import count
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -63,8 +63,8 @@ class AWAC(Algorithm):
         advantage_scale: Annotated[float, Bounds(least=1e-9)] = 1 / 3,
         most_weight: Annotated[float, Bounds(least=1)] = 100.0,
         hidden: Sequence[int] = (256, 256, 256),
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         warmup_steps: Natural = 0,
         updates_per_decision: NonNegative = 1.0,

@@ -19,7 +19,7 @@ from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
-from trimtab.settings import Count, Share
+from trimtab.settings import NonNegative, Share, Size
 from trimtab.types import Batch, Metrics
 
 
@@ -42,10 +42,10 @@ class BehaviorCloning(Algorithm):
         self,
         setup: Setup,
         *,
-        learning_rate: float = 1e-3,
-        final_learning_rate: float = 1e-4,
+        learning_rate: NonNegative = 1e-3,
+        final_learning_rate: NonNegative = 1e-4,
         decay_updates: int = 10_000,
-        batch_size: Count = 256,
+        batch_size: Size = 256,
         ema_decay: Share = 0.995,
     ) -> None:
         assert setup.policy is not None and setup.statistics is not None

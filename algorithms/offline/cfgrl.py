@@ -42,7 +42,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.kinds.guided_flow import GUIDANCE, NEGATIVE, NONE, POSITIVE, GuidedFlowPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Count, Share
+from trimtab.settings import Bounds, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics
 
 
@@ -76,10 +76,10 @@ class CFGRL(Algorithm):
         unlabelled: Share = 0.1,
         hidden: Sequence[int] = (512, 512, 512, 512),
         layer_norm: bool = True,
-        critics: Count = 2,
-        sampling_steps: int = 16,
-        learning_rate: float = 3e-4,
-        batch_size: Count = 1024,
+        critics: Size = 2,
+        sampling_steps: Size = 16,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 1024,
         tau: Share = 0.005,
     ) -> None:
         assert setup.statistics is not None

@@ -40,7 +40,7 @@ from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.kinds.closed_form import ClosedFormPolicy
-from trimtab.settings import Count, Share
+from trimtab.settings import NonNegative, Share, Size
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -68,15 +68,15 @@ class CFPI(Algorithm):
         self,
         setup: Setup,
         *,
-        components: int = 4,
+        components: Size = 4,
         deltas: Sequence[float] = (0.5,),
         pessimism: float = 1.0,
         trivial: float = 0.05,
         hidden: Sequence[int] = (256, 256, 256),
-        critics: int = 2,
-        learning_rate: float = 3e-4,
-        policy_learning_rate: float = 1e-4,
-        batch_size: Count = 256,
+        critics: Size = 2,
+        learning_rate: NonNegative = 3e-4,
+        policy_learning_rate: NonNegative = 1e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
     ) -> None:
         assert setup.statistics is not None

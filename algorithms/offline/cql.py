@@ -37,7 +37,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import SAC, Temperature
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
 from trimtab.policies.networks.initial import orthogonal_members_
-from trimtab.settings import Count, NonNegative
+from trimtab.settings import NonNegative, Size
 from trimtab.types import Batch, Metrics
 
 Moments = tuple[Tensor, Tensor]
@@ -70,12 +70,12 @@ class CQL(SAC):
         setup: Setup,
         *,
         conservative_weight: NonNegative = 10.0,
-        candidates: Count = 10,
+        candidates: Size = 10,
         lagrange_gap: NonNegative | None = None,
         least_gap: float | None = None,
         max_backup: bool = False,
         hidden: Sequence[int] = (256, 256, 256),
-        actor_learning_rate: float = 3e-5,
+        actor_learning_rate: NonNegative = 3e-5,
         backup_entropy: bool = False,
         log_std_min: float = -20.0,
         warmup_steps: int = 0,

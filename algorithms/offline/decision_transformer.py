@@ -33,7 +33,7 @@ from trimtab.algorithms.phases import Budget, Phase
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.decision_transformer import DecisionTransformerPolicy, with_context
 from trimtab.policies.networks.sequences import Context
-from trimtab.settings import Bounds, Count, Natural, Share
+from trimtab.settings import Bounds, Natural, Share, Size
 from trimtab.types import Batch, BatchSpec, Metrics, Sequences
 
 
@@ -68,16 +68,16 @@ class DecisionTransformer(Algorithm):
         target_return: Annotated[float, Bounds(least=-1e9, most=1e9)] | None = None,
         return_scale: Annotated[float, Bounds(least=1e-9)] | None = 1000.0,
         context: Annotated[int, Bounds(least=2, most=10_000)] = 20,
-        embedding: int = 128,
-        layers: int = 3,
-        heads: int = 1,
-        most_steps: int = 1000,
+        embedding: Size = 128,
+        layers: Size = 3,
+        heads: Size = 1,
+        most_steps: Size = 1000,
         dropout: Annotated[float, Bounds(least=0, most=0.99)] = 0.1,
         learning_rate: Share = 1e-4,
         rise_updates: Natural = 10_000,
         weight_decay: Share = 1e-4,
         max_gradient_norm: float = 0.25,
-        batch_size: Count = 64,
+        batch_size: Size = 64,
     ) -> None:
         assert setup.statistics is not None
         best = setup.statistics.best_return

@@ -35,7 +35,7 @@ from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Count, NonNegative, Positive
+from trimtab.settings import Bounds, NonNegative, Positive, Size
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -65,8 +65,8 @@ class DWSL(Algorithm):
         bins: Annotated[int, Bounds(least=2)] = 140,
         alpha: Positive | None = None,
         hidden: Sequence[int] = (512, 512),
-        learning_rate: float = 5e-4,
-        batch_size: Count = 512,
+        learning_rate: NonNegative = 5e-4,
+        batch_size: Size = 512,
     ) -> None:
         assert setup.statistics is not None
         self.beta, self.clip, self.bins, self.alpha = beta, clip, bins, alpha

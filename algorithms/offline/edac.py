@@ -35,7 +35,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.errors import TrimtabError
 from trimtab.policies.networks.initial import near_zero_outputs_
-from trimtab.settings import Count, NonNegative
+from trimtab.settings import NonNegative, Size
 from trimtab.types import Batch, Metrics
 
 
@@ -62,7 +62,7 @@ class EDAC(SAC):
         setup: Setup,
         *,
         diversity: NonNegative = 1.0,
-        critics: Count = 10,
+        critics: Size = 10,
         hidden: Sequence[int] = (256, 256, 256),
         warmup_steps: int = 0,
         **sac: Any,

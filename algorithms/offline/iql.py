@@ -42,7 +42,7 @@ from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs, PolicySpec
 
 
@@ -74,9 +74,9 @@ class IQL(Algorithm):
         beta: NonNegative = 3.0,
         most_weight: Annotated[float, Bounds(least=1)] = 100.0,
         hidden: Sequence[int] = (256, 256),
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         decay_updates: Natural | None = 1_000_000,
-        batch_size: Count = 256,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         warmup_steps: Natural = 0,
         updates_per_decision: NonNegative = 1.0,

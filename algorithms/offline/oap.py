@@ -34,7 +34,7 @@ from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.ring import Ring
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.errors import TrimtabError
-from trimtab.settings import Bounds, Count, Natural, Share
+from trimtab.settings import Bounds, Count, Natural, Share, Size
 from trimtab.types import Batch, Metrics
 
 
@@ -65,7 +65,7 @@ class OAP(TD3BC):
         queries: Annotated[int, Bounds(least=1, most_of="kept")] = 32,
         query_every: Count = 100,
         most_queries: Natural = 100_000,
-        kept: Count = 10_000,
+        kept: Size = 10_000,
         asked_share: Share = 0.5,
         **td3_bc: Any,
     ) -> None:

@@ -42,7 +42,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.preferred_sequence import PreferredSequencePolicy
 from trimtab.policies.networks.sequences import Context, with_memory
 from trimtab.policies.networks.transformer import Transformer
-from trimtab.settings import Bounds, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -79,14 +79,14 @@ class OPPO(Algorithm):
         self,
         setup: Setup,
         *,
-        latent: int = 8,
+        latent: Size = 8,
         context: Annotated[int, Bounds(least=2, most=10_000)] = 20,
         foresee: Annotated[int, Bounds(least=1, most=10_000)] = 200,
-        embedding: int = 128,
-        layers: int = 3,
-        heads: int = 1,
+        embedding: Size = 128,
+        layers: Size = 3,
+        heads: Size = 1,
         encoder_heads: int = 2,
-        most_steps: int = 1000,
+        most_steps: Size = 1000,
         dropout: Annotated[float, Bounds(least=0, most=0.99)] = 0.1,
         learning_rate: Share = 1e-4,
         encoder_learning_rate: Share = 1e-4,

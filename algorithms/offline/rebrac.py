@@ -68,8 +68,8 @@ class ReBRAC(TD3):
         least_decay: Share = 0.0,
         hidden: Sequence[int] = (256, 256, 256),
         layer_norm: bool = True,
-        learning_rate: float = 1e-3,
-        critic_learning_rate: float = 1e-3,
+        learning_rate: NonNegative = 1e-3,
+        critic_learning_rate: NonNegative = 1e-3,
         warmup_steps: int = 0,
         **td3: Any,
     ) -> None:

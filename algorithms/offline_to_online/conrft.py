@@ -49,7 +49,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -90,10 +90,10 @@ class ConRFT(Algorithm):
         *,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: Count = 2,
+        critics: Size = 2,
         student_hidden: Sequence[int] = (256, 256, 256),
         distillation_share: Share = 0.25,
-        candidates: Count = 10,
+        candidates: Size = 10,
         conservative_share: Annotated[float, Bounds(above=0, most=1)] = 0.125,
         conservative_weight: NonNegative = 0.1,
         offline_imitation: NonNegative = 1.0,
@@ -101,8 +101,8 @@ class ConRFT(Algorithm):
         online_imitation: NonNegative = 0.1,
         online_value: NonNegative = 1.0,
         actor_every: Count = 2,
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         warmup_steps: Natural = 1_000,
         updates_per_decision: NonNegative = 1.0,

@@ -40,7 +40,7 @@ from trimtab.algorithms.on_policy.ppo import Samples
 from trimtab.algorithms.on_policy.trpo import TRPO
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Count, NonNegative
+from trimtab.settings import Bounds, NonNegative, Size
 from trimtab.types import Batch, Metrics, Rollout
 
 
@@ -67,8 +67,8 @@ class HNPG(TRPO):
         *,
         data_weight: NonNegative = 1.0,
         memory: Annotated[int, Bounds(least_of="batch_size")] = 50_000,
-        value_samples: Count = 10,
-        critic_updates: Count = 30,
+        value_samples: Size = 10,
+        critic_updates: Size = 30,
         **trpo: Any,
     ) -> None:
         # Data and rollouts share a critic: rewards and observations keep one scale.

@@ -66,7 +66,7 @@ from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.networks.chains import DiffusionChain, chain_noise, log_density, walk
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.settings import Bounds, Count, Positive, Share
+from trimtab.settings import Bounds, Count, NonNegative, Positive, Share
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
@@ -109,7 +109,7 @@ class RL100(RolloutActorCritic):
         expectile: Share = 0.7,
         tau: Share = 0.005,
         floor: Annotated[float, Bounds(least=1e-6)] = 0.05,
-        offline_learning_rate: float = 1e-5,
+        offline_learning_rate: NonNegative = 1e-5,
         offline_clip: Positive = 0.25,
         clip_decay_updates: Count = 8_000,
         gate_every: Count = 50,

@@ -35,7 +35,7 @@ from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.offline.edac import EDAC
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
-from trimtab.settings import Bounds, Count, NonNegative
+from trimtab.settings import Bounds, Count, NonNegative, Size
 from trimtab.types import Batch, Metrics, Obs
 
 _LOWER = 0.2
@@ -75,7 +75,7 @@ class RO2O(EDAC):
         policy_radius: NonNegative = 0.01,
         value_radius: NonNegative = 0.01,
         caution_radius: NonNegative = 0.01,
-        samples: Count = 20,
+        samples: Size = 20,
         uncertainty: NonNegative = 1.0,
         least_uncertainty: Annotated[float, Bounds(least=0, most_of="uncertainty")] = 0.1,
         decay_updates: Count = 1_800_000,

@@ -64,7 +64,7 @@ from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.bounded_gaussian import BoundedGaussianPolicy, MemberGaussians, density
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
@@ -104,14 +104,14 @@ class UniO4(RolloutActorCritic):
         self,
         setup: Setup,
         *,
-        members: Count = 4,
+        members: Size = 4,
         disagreement: NonNegative = 0.1,
         clone_share: Share = 0.2,
         value_share: Share = 0.75,
         expectile: Share = 0.7,
         tau: Share = 0.005,
-        clone_learning_rate: float = 1e-4,
-        offline_learning_rate: float = 1e-4,
+        clone_learning_rate: NonNegative = 1e-4,
+        offline_learning_rate: NonNegative = 1e-4,
         offline_clip: Positive = 0.25,
         gate_every: Count = 100,
         gate_decisions: Count = 1000,

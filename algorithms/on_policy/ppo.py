@@ -35,7 +35,7 @@ from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.settings import Bounds, Count, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, NonNegative, Positive, Share, Size
 from trimtab.types import Metrics, Obs, Rollout
 
 
@@ -103,11 +103,11 @@ class PPO(Algorithm):
         initial_log_std: float = 0.0,
         normalize_observations: bool = True,
         normalize_rewards: bool = True,
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         decay_steps: Count | None = None,
         rollout_steps: Count = 256,
         batch_size: Annotated[int, Bounds(least=2)] = 64,
-        epochs: Count = 10,
+        epochs: Size = 10,
         gae_decay: Share = 0.95,
         clip: Positive = 0.2,
         value_clip: Positive | None = None,

@@ -23,7 +23,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
-from trimtab.settings import Bounds, Count, NonNegative, Positive
+from trimtab.settings import Bounds, NonNegative, Positive, Size
 from trimtab.types import Metrics
 
 
@@ -49,8 +49,8 @@ class TRPO(PPO):
         *,
         delta: Positive = 0.01,
         damping: NonNegative = 0.1,
-        conjugate_steps: Count = 15,
-        line_search_steps: Count = 10,
+        conjugate_steps: Size = 15,
+        line_search_steps: Size = 10,
         line_search_decay: Annotated[float, Bounds(least=1e-3, most=1)] = 0.8,
         **ppo: Any,
     ) -> None:

@@ -24,8 +24,8 @@ from trimtab.algorithms.base import Pace, Setup, Stateful
 from trimtab.algorithms.peers.sb3 import Peer, copy_layers, library, linear_layers, prepared
 from trimtab.policies.features import features
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
-from trimtab.policies.networks.mlp import activation_named
-from trimtab.settings import Bounds, Count, Positive, Share
+from trimtab.policies.networks.mlp import ACTIVATIONS, Activation
+from trimtab.settings import Bounds, Count, NonNegative, Positive, Share, Size
 from trimtab.types import Metrics, Obs, Rollout
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ class SB3PPO(Peer):
         setup: Setup,
         *,
         hidden: Sequence[int] = (64, 64),
-        activation: str = "tanh",
+        activation: Activation = "tanh",
         initial_log_std: float = 0.0,
-        learning_rate: float = 3e-4,
+        learning_rate: NonNegative = 3e-4,
         rollout_steps: Count = 2048,
         batch_size: Annotated[int, Bounds(least=2)] = 64,
-        epochs: Count = 10,
+        epochs: Size = 10,
         gae_decay: Share = 0.95,
         clip: Positive = 0.2,
         value_clip: Positive | None = None,
@@ -90,7 +90,7 @@ class SB3PPO(Peer):
             max_grad_norm=max_gradient_norm,
             policy_kwargs={
                 "net_arch": list(hidden),
-                "activation_fn": activation_named(activation),
+                "activation_fn": ACTIVATIONS[activation],
                 "log_std_init": initial_log_std,
             },
             device=setup.device,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from trimtab.algorithms.base import Pace, Setup, Stateful
 from trimtab.algorithms.peers.sb3 import ReplayingPeer, copy_layers, library, linear_layers
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
-from trimtab.settings import Count, Natural, NonNegative, Positive, Share
+from trimtab.settings import Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Metrics
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ class SB3SAC(ReplayingPeer):
         setup: Setup,
         *,
         hidden: Sequence[int] = (256, 256),
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         initial_temperature: Positive = 1.0,
         target_entropy: float | None = None,

@@ -21,7 +21,7 @@ from torch import Tensor
 from trimtab.algorithms.base import Pace, Setup, Stateful
 from trimtab.algorithms.peers.sb3 import ReplayingPeer, copy_layers, library, linear_layers
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
-from trimtab.settings import Count, Natural, NonNegative, Share
+from trimtab.settings import Count, Natural, NonNegative, Share, Size
 from trimtab.types import Metrics
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class SB3TD3(ReplayingPeer):
         setup: Setup,
         *,
         hidden: Sequence[int] = (400, 300),
-        learning_rate: float = 1e-3,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 1e-3,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         exploration_noise: NonNegative = 0.1,
         target_noise: NonNegative = 0.2,

@@ -39,7 +39,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.best_of import BestOfPolicy
-from trimtab.settings import Count, Natural, NonNegative, Share
+from trimtab.settings import Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -68,14 +68,14 @@ class BestOfN(Algorithm):
         self,
         setup: Setup,
         *,
-        candidates: Count = 32,
-        target_candidates: Count = 4,
+        candidates: Size = 32,
+        target_candidates: Size = 4,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        critics: Count = 2,
+        critics: Size = 2,
         pessimistic: bool = False,
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         warmup_steps: Natural = 4_000,
         updates_per_decision: NonNegative = 1.0,

@@ -41,7 +41,7 @@ from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count
 from trimtab.policies.kinds.best_of import BestOfPolicy
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -73,13 +73,13 @@ class IDQL(Algorithm):
         *,
         expectile: Share = 0.7,
         exploration_expectile: Annotated[float, Bounds(least=0.5, most=1)] = 0.7,
-        candidates: Count = 32,
+        candidates: Size = 32,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = False,
-        critics: Count = 2,
-        learning_rate: float = 3e-4,
-        policy_learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        critics: Size = 2,
+        learning_rate: NonNegative = 3e-4,
+        policy_learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         ema_decay: Share = 0.999,
         warmup_steps: Natural = 5_000,

@@ -39,6 +39,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.selection.best_of_n import BestOfN
 from trimtab.policies.base import Policy
+from trimtab.settings import Size
 from trimtab.types import Batch, Metrics
 
 
@@ -61,7 +62,7 @@ class QChunking(BestOfN):
         self,
         setup: Setup,
         *,
-        target_candidates: int = 8,
+        target_candidates: Size = 8,
         warmup_steps: int = 5_000,
         **best_of_n: Any,
     ) -> None:

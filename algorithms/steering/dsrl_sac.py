@@ -54,7 +54,7 @@ from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
 from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs
 
 
@@ -94,8 +94,8 @@ class DSRLSAC(Algorithm):
         magnitude: Annotated[float, Bounds(least=1e-3)] = 1.5,
         hidden: Sequence[int] = (256, 256),
         layer_norm: bool = True,
-        learning_rate: float = 3e-4,
-        batch_size: Count = 256,
+        learning_rate: NonNegative = 3e-4,
+        batch_size: Size = 256,
         tau: Share = 0.005,
         initial_temperature: Positive = 0.1,
         target_entropy: float | None = 0.0,

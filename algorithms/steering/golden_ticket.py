@@ -35,7 +35,7 @@ from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.phases import Budget, Outcome, Phase, Trial, Trials
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
-from trimtab.settings import Bounds, Count
+from trimtab.settings import Bounds, Count, Size
 from trimtab.types import Metrics
 
 
@@ -58,7 +58,7 @@ class GoldenTicket(Algorithm):
         self,
         setup: Setup,
         *,
-        tickets: Count = 25,
+        tickets: Size = 25,
         episodes: Count = 10,
         finalists: Annotated[int, Bounds(least=0, most_of="tickets")] = 0,
         final_episodes: Count = 50,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trimtab.benchmarks.artefacts.headless import REMEDY, VARIABLE, Trial, candidates, try_renderers
-from trimtab.benchmarks.cli.finding import Finding
-from trimtab.envs.core.needs import LIBRARIES, unmet
+from trimtab.benchmarks.cli.robot import Finding
+from trimtab.envs.core.needs import unmet
 from trimtab.envs.registry import list_families
 from trimtab.files import existing, unwritable
 from trimtab.processor import processor_kind
@@ -28,7 +28,6 @@ def examine(out: Path) -> list[Finding]:
         *_core(),
         mujoco_whole(),
         *_families(),
-        *opencv(),
         drawing(try_renderers(candidates(), timeout=8.0)),
         video_writer(),
         writable(out),
@@ -57,34 +56,17 @@ def _core() -> list[Finding]:
     return findings
 
 
-def mujoco_whole(
-    version_of: Callable[[str], str] = importlib.metadata.version,
-) -> Finding:
-    """Return whether MuJoCo is one whole version.
-
-    From 4.0 on MuJoCo is split over several distributions that share a folder; an upgrade or a
-    downgrade in place leaves parts of both, which then fail in odd places.
-    """
+def mujoco_whole(version_of: Callable[[str], str] = importlib.metadata.version) -> Finding:
+    """Return whether MuJoCo is one whole version that runs."""
     remedy = "make a fresh environment (rm -r .venv; make install)"
-    try:
-        installed = version_of("mujoco")
-    except importlib.metadata.PackageNotFoundError:
-        return Finding("error", "mujoco", f"not installed; {remedy}")
-    for part in ("mujoco-core", "mujoco-studio"):
-        try:
-            other = version_of(part)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        if other != installed:
-            return Finding("error", "mujoco", f"{installed} is mixed with {part} {other}; {remedy}")
     try:
         import mujoco
 
-        loaded = mujoco.__version__
+        installed, loaded = version_of("mujoco"), mujoco.__version__
         model = mujoco.MjModel.from_xml_string("<mujoco><worldbody/></mujoco>")
         mujoco.mj_step(model, mujoco.MjData(model))
     except Exception as error:  # a broken binding may raise anything
-        return Finding("error", "mujoco", f"{installed} does not run ({error}); {remedy}")
+        return Finding("error", "mujoco", f"does not run ({error}); {remedy}")
     if loaded != installed:
         return Finding(
             "error", "mujoco", f"the files are {loaded}, the package says {installed}; {remedy}"
@@ -110,18 +92,6 @@ def _families() -> list[Finding]:
         else:
             findings.append(Finding("ok", what, f"{len(family.tasks)} tasks"))
     return findings
-
-
-def opencv() -> list[Finding]:
-    """Return whether OpenCV, where it is installed, finds the libraries of the system."""
-    try:
-        import cv2
-    except ModuleNotFoundError:  # the families that import it are missing, which is told already
-        return []
-    except ImportError as error:
-        text = f"envs pusht/ and robosuite/ cannot be made ({error}); {LIBRARIES}"
-        return [Finding("warning", "opencv", text)]
-    return [Finding("ok", "opencv", cv2.__version__)]
 
 
 def drawing(trials: Sequence[Trial]) -> Finding:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import gc
-import io
 import logging
 import os
 import sys
@@ -19,8 +17,6 @@ from collections.abc import Callable, Sequence
 
 from trimtab.benchmarks.cli.surroundings import (
     answer_alone,
-    check_folder,
-    check_memory,
     check_renderer,
     check_streams,
     limits_told,
@@ -32,8 +28,7 @@ from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
-from trimtab.benchmarks.training.settings.words import nearest
-from trimtab.errors import Stopped, TrimtabError
+from trimtab.errors import Stopped, TrimtabError, nearest
 from trimtab.plugins import add_plugin
 from trimtab.version import __version__
 
@@ -64,50 +59,38 @@ def console() -> None:
     """Carry out the command line of this process, and end it.
 
     After an error, C++ libraries that have threads of their own may abort the process while Python
-    takes it apart: it then ends with code 134, and not with ours. So after an error, what Python
-    does at its end is done here, and the operating system does the rest.
+    takes it apart: it would then end with code 134, and not with ours. So it ends after what was
+    registered to be done at the end of Python.
     """
     collect_rarely()
+    codes: list[int] = []
+    atexit.register(_end, codes)  # the first one that is registered is the last one to be called
     try:
-        try:
-            main()
-        finally:
-            if wants_only_text(sys.argv):  # such as what a simulator prints as it is taken apart
-                os.dup2(2, 1)
+        main()
     except SystemExit as ended:
-        if not ended.code:
-            raise
-        code = ended.code if isinstance(ended.code, int) else 1
+        codes.append(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+        raise
     except KeyboardInterrupt:  # while the first one was told of
-        code = 130
-    except Exception:
-        sys.excepthook(*sys.exc_info())
-        code = 1
-    with contextlib.suppress(BaseException):  # such as a second Ctrl+C
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
-    with contextlib.suppress(BaseException):
-        atexit._run_exitfuncs()
-    with contextlib.suppress(BaseException):
-        _flush_files()
-    os._exit(code)
+        codes.append(130)
+        sys.exit(130)
+    finally:
+        if wants_only_text(sys.argv):  # such as what a simulator prints as it is taken apart
+            os.dup2(2, 1)
 
 
-def _flush_files() -> None:
-    """Write what is in the buffers of open files, such as a log that an environment keeps."""
-    gc.unfreeze()  # what is frozen is not among the objects
-    objects = gc.get_objects()  # hundreds of thousands, of some thousand types
-    files = {kind for kind in set(map(type, objects)) if issubclass(kind, io.IOBase)}
-    for file in objects:
-        if type(file) in files:  # isinstance would ask objects for their class
-            with contextlib.suppress(Exception):  # it may be of anybody's making
-                file.flush()
+def _end(codes: Sequence[int]) -> None:
+    """End the process with the code of an error, if it ends with one."""
+    if codes and codes[0]:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(codes[0])
 
 
 def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
     """Carry out the command line; return its exit code. What is wrong is told in one line."""
     try:
         check_streams()
-        check_folder()
         check_renderer()
         logging.basicConfig(level=log_level(), format="%(message)s")
         alone = answer_alone() if wants_only_text(words) else contextlib.nullcontext()
@@ -193,16 +176,12 @@ def run(words: Sequence[str]) -> int:
         return 0
     module, _, attribute = command.function.partition(":")
     if command.settings is None:
-        check_memory()
         function: Callable[..., int] = getattr(imported(module), attribute)
         return function(rest)
-    kept = [word for word in rest if command.within and word.startswith(command.within)]
-    own = [word for word in rest if word not in kept]
-    settings = parse(name, command.settings, own, command.bare, command.bare_of)
+    kept = [word for word in rest if word.startswith(command.within)]
+    settings = parse(name, command, [word for word in rest if word not in kept])
     if command.within:
         settings["overrides"] = kept
-    if command.light is None or not command.light(settings):
-        check_memory()
     function = getattr(imported(module), attribute)
     return function(**settings)
 
@@ -255,7 +234,8 @@ def explain(name: str, command: Command, words: Sequence[str] = ()) -> str:
         for key, setting in command.settings.items():
             default = "required" if setting.default is ... else f"default {setting.default!r}"
             choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
-            lines.append(f"  {key:<14} {setting.help}{choices}; {default}")
+            of = f"{command.by}={' or '.join(setting.of)}: " if setting.of else ""
+            lines.append(f"  {key:<14} {of}{setting.help}{choices}; {default}")
     else:
         lines += imported("trimtab.benchmarks.cli.commands.train").explain_run(words)
     return "\n".join(lines) + "\n"

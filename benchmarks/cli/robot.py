@@ -11,15 +11,24 @@ import os
 import re
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.benchmarks.cli.finding import Finding
 from trimtab.errors import TrimtabError
 
-__all__ = ["examine_robot"]
+__all__ = ["Finding", "examine_robot"]
 
 _PACKAGES = ("numpy", "onnxruntime")
 _CALLS, _WARMUP = 200, 20  # decisions that are timed, and before that
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at; ``level`` is ok, note, warning or error."""
+
+    level: str
+    what: str
+    message: str
 
 
 def examine_robot(bundle: Path | None) -> list[Finding]:

@@ -117,6 +117,12 @@ def _held_out(found: Mapping[str, Any]) -> str:
     )
 
 
+def print_line(text: str, *, error: bool = False) -> None:
+    """Write a text as it is, to standard output or to standard error."""
+    console = Console(stderr=error, soft_wrap=True, highlight=False, markup=False)
+    console.print(text, markup=False)
+
+
 def print_json(value: Any) -> None:
     """Write a value as JSON to standard output."""
     out = answer_stream()

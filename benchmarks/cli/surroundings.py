@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import io
 import os
-import resource
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from importlib.util import find_spec
 from typing import TextIO
 
 from trimtab.errors import TrimtabError
 from trimtab.files import limit_reached
 
 __all__ = [
-    "LOG", "check_folder", "check_memory", "check_renderer", "check_streams", "answer_alone",
-    "answer_stream", "limits_told", "log_level",
+    "LOG", "answer_alone", "answer_stream", "check_renderer", "check_streams", "limits_told",
+    "log_level",
 ]  # fmt: skip
 
 
 LOG = "TRIMTAB_LOG"
-_LEAST_MEMORY = 3 << 29  # bytes of addresses
 _RENDERERS = {
     *("", "egl", "glx", "osmesa", "glfw", "cgl", "wgl"),
     *("on", "enable", "enabled", "true", "1", "off", "disable", "disabled", "false", "0"),
@@ -51,35 +48,6 @@ def check_streams() -> None:
         raise TrimtabError("standard output is closed; send it to a file, or to /dev/null")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-
-
-def check_folder() -> None:
-    """Check that the current folder is there: libraries end the process where it is not.
-
-    Raises:
-        TrimtabError: if it was removed.
-    """
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise TrimtabError("the current folder was removed; change to another one") from error
-
-
-def check_memory() -> None:
-    """Check that the shell allows as much memory as torch and a simulator take to be imported.
-
-    With less, libraries abort the process, or fail for a reason that is none. Where torch is not
-    installed, as on a robot, little is imported.
-
-    Raises:
-        TrimtabError: if it does not.
-    """
-    most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if most != resource.RLIM_INFINITY and most < _LEAST_MEMORY and find_spec("torch"):
-        raise TrimtabError(
-            f"the shell allows {most / 2**30:.1f} GiB of memory, and what is imported takes "
-            f"{_LEAST_MEMORY / 2**30:.1f}; raise that with ulimit -v, or say ulimit -v unlimited"
-        )
 
 
 @contextmanager

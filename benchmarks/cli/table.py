@@ -9,7 +9,7 @@ from trimtab.benchmarks.cli.words import Command, Setting
 
 __all__ = ["BACKEND", "COMMANDS", "DISCOUNT", "EPISODES", "FILMED", "UPDATES"]
 
-DISCOUNT = "0.99"
+DISCOUNT = 0.99
 """Gamma of a decision in an evaluation by data alone."""
 UPDATES = 20_000
 """Gradient steps of everything that such an evaluation learns."""
@@ -20,7 +20,11 @@ EPISODES = 50
 FILMED = 3
 """Number of episodes that a video shows by default."""
 
+METRIC = Setting("", "default: success where a task has it", ("success", "return"))
 FORMAT = Setting("table", "a table, or only JSON on standard output", ("table", "json"))
+
+_FILES = ("check", "info", "convert")
+_PLAYED, _OFFLINE = ("false",), ("true",)
 
 COMMANDS: dict[str, Command] = {
     "train": Command(
@@ -41,7 +45,7 @@ COMMANDS: dict[str, Command] = {
         (
             "trimtab bench suite=quickstart",
             "trimtab bench suite=quickstart workers=1",
-            "trimtab bench suite=arena launcher=slurm launcher.partition=cpu detach=true",
+            "trimtab bench suite=arena launcher=slurm launcher.partition=cpu",
             "trimtab bench suite=arena status",
             "trimtab bench suite=./mine.yaml plan",
         ),
@@ -62,9 +66,6 @@ COMMANDS: dict[str, Command] = {
                 "where the runs go: local, slurm, ray; launcher.<name>=<value> are its settings, "
                 "which trimtab list launcher shows",
             ),
-            "detach": Setting(
-                "false", "true: go on when the terminal is closed", ("true", "false")
-            ),
             "action": Setting(
                 "run",
                 "status: show how far it is; plan: say what it will take, and run nothing",
@@ -77,7 +78,7 @@ COMMANDS: dict[str, Command] = {
             ),
             "format": FORMAT,
         },
-        within="launcher.",
+        within=("launcher.",),
         bare=("action", "suite"),
     ),
     "evaluate": Command(
@@ -94,27 +95,35 @@ COMMANDS: dict[str, Command] = {
         ),
         {
             "policy": Setting("", "folder of a run or a bundle"),
-            "env": Setting("", "task; default: the task that the policy was trained for"),
-            "episodes": Setting(EPISODES, "number of evaluation episodes"),
+            "env": Setting(
+                "", "task; default: the task that the policy was trained for", of=_PLAYED
+            ),
+            "episodes": Setting(EPISODES, "number of evaluation episodes", of=_PLAYED),
             "seed": Setting(0, "seed of the first episode; episode i has seed + i"),
-            "backend": Setting(BACKEND, "what runs the policy", ("torch", "onnx")),
+            "backend": Setting(BACKEND, "what runs the policy", ("torch", "onnx"), of=_PLAYED),
             "deterministic": Setting(
-                "", "true: zero noise, false: sampled noise; default: what the policy's bundle says"
+                "",
+                "true: zero noise, false: sampled noise; default: what the policy's bundle says",
+                ("true", "false"),
+                of=_PLAYED,
             ),
             "env_options": Setting(
                 "",
                 "options of the task, such as {reward: sparse}; env_options.<name>=<value> sets "
                 "one; default: the policy's own",
+                of=_PLAYED,
             ),
             "inputs": Setting(
                 "",
                 "inputs of the policy that differ from their defaults, such as {guidance: 3} of "
                 "cfgrl, or {return_to_go: 3600} of a decision transformer",
+                of=_PLAYED,
             ),
             "video": Setting(
                 "",
                 "file.mp4 to write a video to; it replaces no file but an earlier video; "
                 "true: <policy's folder>-<env>.mp4 in the current folder",
+                of=_PLAYED,
             ),
             "out": Setting(
                 "",
@@ -122,33 +131,39 @@ COMMANDS: dict[str, Command] = {
                 "folder for the rank correlation of estimates and true returns",
             ),
             "shard": Setting(
-                "", "such as 2/4: the second of four parts of the episodes; needs out=…"
+                "", "such as 2/4: the second of four parts of the episodes; needs out=…", of=_PLAYED
             ),
-            "video_episodes": Setting(FILMED, "how many of the first episodes the video shows"),
+            "video_episodes": Setting(
+                FILMED, "how many of the first episodes the video shows", of=_PLAYED
+            ),
             "offline": Setting(
                 "false",
                 "true: no episode is played; dataset= says what the return would be, discounted",
                 ("true", "false"),
             ),
             "run": Setting(
-                "", "offline: what policy= names, or a folder of several runs, which are ranked"
+                "", "what policy= names, or a folder of several runs, which are ranked", of=_OFFLINE
             ),
             "dataset": Setting(
-                "", "offline: a dataset of the task; dataset.<name>=<value> are its settings"
+                "", "a dataset of the task; dataset.<name>=<value> are its settings", of=_OFFLINE
             ),
             "other_task": Setting(
                 "false",
-                "offline: true: data of another task of these shapes, too",
+                "true: data of another task of these shapes, too",
                 ("true", "false"),
+                of=_OFFLINE,
             ),
             "estimator": Setting(
-                "", "offline: fitted_q, importance, model, separated by commas; default: all"
+                "", "fitted_q, importance, model, separated by commas; default: all", of=_OFFLINE
             ),
-            "updates": Setting(UPDATES, "offline: gradient steps of everything that is learned"),
-            "discount": Setting(DISCOUNT, "offline: gamma of a decision, below 1"),
+            "updates": Setting(
+                UPDATES, "gradient steps of everything that is learned", of=_OFFLINE
+            ),
+            "discount": Setting(DISCOUNT, "gamma of a decision, below 1", of=_OFFLINE),
             "format": FORMAT,
         },
         within=("dataset.", "env_options."),
+        by="offline",
     ),
     "runs": Command(
         "trimtab.benchmarks.cli.commands.runs:runs",
@@ -189,7 +204,7 @@ COMMANDS: dict[str, Command] = {
                 "", "fingerprints, separated by commas: of a task with several, the one that counts"
             ),
             "baseline": Setting("", "method that the others are compared with"),
-            "metric": Setting("", "default: success where a task has it", ("success", "return")),
+            "metric": METRIC,
             "intervals": Setting(
                 "student_t",
                 "student_t: made for few seeds; bootstrap: common, but too narrow with few seeds",
@@ -216,7 +231,7 @@ COMMANDS: dict[str, Command] = {
             ),
             "b": Setting(..., "what it is compared with, named in the same way"),
             "runs": Setting("runs", "folder of the runs among which methods are looked for"),
-            "metric": Setting("", "default: success where a task has it", ("success", "return")),
+            "metric": METRIC,
             "intervals": Setting(
                 "student_t", "as of trimtab leaderboard", ("student_t", "bootstrap")
             ),
@@ -241,7 +256,7 @@ COMMANDS: dict[str, Command] = {
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")
             ),
         },
-        within="policy.",
+        within=("policy.",),
     ),
     "dataset": Command(
         "trimtab.benchmarks.cli.commands.dataset:dataset",
@@ -260,37 +275,52 @@ COMMANDS: dict[str, Command] = {
                 "",
                 "name of a recipe or of an external dataset, as action=list shows them, or a "
                 "recipe's YAML file of your own",
+                of=("make", "check", "info"),
             ),
-            "path": Setting("", "file or folder of a dataset, in any format"),
-            "from": Setting("", "convert: file or folder to read; its format is recognised"),
-            "to": Setting("", "convert: file or folder to write"),
-            "as": Setting("", "convert: format to write, if to= fits several formats"),
-            "env": Setting("", "environment of the data, if its file does not name it"),
-            "id": Setting("", "id of the data, such as my/lift-v0, if its file has none"),
-            "mask": Setting("", "only the episodes under this mask, such as train"),
-            "horizon": Setting(0, "steps of a whole episode, for D4RL files without timeouts"),
+            "path": Setting("", "file or folder of a dataset, in any format", of=("check", "info")),
+            "from": Setting(
+                "", "file or folder to read; its format is recognised", of=("convert",)
+            ),
+            "to": Setting("", "file or folder to write", of=("convert",)),
+            "as": Setting("", "format to write, if to= fits several formats", of=("convert",)),
+            "env": Setting("", "environment of the data, if its file does not name it", of=_FILES),
+            "id": Setting(
+                "", "id of the data, such as my/lift-v0, if its file has none", of=_FILES
+            ),
+            "mask": Setting("", "only the episodes under this mask, such as train", of=_FILES),
+            "horizon": Setting(
+                0, "steps of a whole episode, for D4RL files without timeouts", of=_FILES
+            ),
             "control_rate": Setting(
-                0.0, "LeRobot: actions a second, if its times and frame rate contradict each other"
+                0.0,
+                "LeRobot: actions a second, if its times and frame rate contradict each other",
+                of=_FILES,
             ),
-            "keys": Setting("", "observation keys to take, in this order, separated by commas"),
+            "keys": Setting(
+                "", "observation keys to take, in this order, separated by commas", of=_FILES
+            ),
             "frames": Setting(
-                "", "LeRobot: cameras whose frames are decoded, separated by commas; or all"
+                "",
+                "LeRobot: cameras whose frames are decoded, separated by commas; or all",
+                of=_FILES,
             ),
             "figure": Setting(
-                "", "info: file.png to draw to; it replaces no file but an earlier figure"
+                "", "file.png to draw to; it replaces no file but an earlier figure", of=("info",)
             ),
-            "out": Setting("runs", "datasets are made below <out>/datasets"),
+            "out": Setting(
+                "runs", "datasets are made below it", of=("list", "make", "check", "info")
+            ),
             "format": FORMAT,
         },
-        within="dataset.",
+        within=("dataset.",),
         bare=("action",),
+        by="action",
         bare_of={
             "make": ("dataset",),
             "check": ("path",),
             "info": ("path",),
             "convert": ("from", "to"),
         },
-        light=lambda given: given["action"] == "list",
     ),
     "list": Command(
         "trimtab.benchmarks.cli.commands.listing:list_things",
@@ -308,11 +338,11 @@ COMMANDS: dict[str, Command] = {
                 ("env", "family", "algorithm", "policy", "dataset", "source", "suite", "launcher"),
             ),
             "tag": Setting(
-                "", "only tasks with all of these tags, such as goal,sparse or metaworld"
+                "", "tasks with all of these tags, such as goal,sparse or metaworld", of=("env",)
             ),
             "format": FORMAT,
         },
-        light=lambda given: True,
+        by="what",
     ),
     "speed": Command(
         "trimtab.benchmarks.cli.commands.speed:speed",
@@ -388,6 +418,5 @@ COMMANDS: dict[str, Command] = {
             "bundle": Setting("", "bundle to prove and to time on this machine, as on a robot"),
             "format": FORMAT,
         },
-        light=lambda given: bool(given["bundle"]),
     ),
 }

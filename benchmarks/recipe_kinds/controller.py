@@ -16,17 +16,20 @@ from typing import Any
 
 from trimtab.benchmarks.training.data.recipes import RecipeKind
 from trimtab.benchmarks.training.data.recording import RECORDER_REVISION, record_episodes, wanted_of
-from trimtab.benchmarks.training.settings.classes import is_ours, is_outside, source_of
-from trimtab.benchmarks.training.settings.constructors import check_keywords, class_of, keywords
+from trimtab.benchmarks.training.settings.constructors import (
+    check_keywords,
+    class_of,
+    is_ours,
+    is_outside,
+    keywords,
+    source_of,
+)
 from trimtab.datasets.episodes import Episode
 from trimtab.errors import TrimtabError
 
 __all__ = ["KIND", "controller_identity"]
 
 logger = logging.getLogger(__name__)
-
-_SPREADS = {"noise", "noise_levels"}
-"""Keywords that are standard deviations, in every controller."""
 
 
 def controller_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,20 +93,12 @@ def _check(recipe: Mapping[str, Any]) -> None:
     for key, value in settings.items():
         if not _finite(value):
             raise TrimtabError(f"dataset.controller.{key}={value}: must be finite")
-        if key in _SPREADS and _negative(value):
-            raise TrimtabError(f"dataset.controller.{key}={value}: must be at least 0")
 
 
 def _finite(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_finite, value))
     return not isinstance(value, float) or math.isfinite(value)
-
-
-def _negative(value: Any) -> bool:
-    if isinstance(value, list):
-        return any(map(_negative, value))
-    return isinstance(value, int | float) and value < 0
 
 
 def _definition(recipe: Mapping[str, Any], out: Path) -> dict[str, Any]:

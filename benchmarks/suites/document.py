@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.training.settings.groups import load_group
-from trimtab.benchmarks.training.settings.values import MOST_SEED
+from omegaconf import OmegaConf
+
+from trimtab.benchmarks.training.settings.groups import load_group, load_yaml
+from trimtab.benchmarks.training.settings.run_settings import MOST_SEED
 from trimtab.benchmarks.training.settings.words import nearest
-from trimtab.benchmarks.training.settings.yaml_text import plain_yaml
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 
@@ -45,7 +46,7 @@ def read_document(name: str) -> tuple[str, dict[str, Any]]:
         raise TrimtabError(f"suite={error}") from error
     except OSError as error:
         raise TrimtabError(f"suite={name}: cannot be read ({error.strerror})") from error
-    document = plain_yaml(text, f"suite={name}")
+    document: Any = OmegaConf.to_container(load_yaml(text, f"suite={name}"))
     check_document(name, document)
     return path.stem, document
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from trimtab.benchmarks.training.settings.outside import is_file_of_settings
+from trimtab.benchmarks.training.settings.groups import is_file_of_settings
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 

@@ -28,8 +28,7 @@ from trimtab.benchmarks.training.fits import check_uses
 from trimtab.benchmarks.training.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.training.provenance import versions
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.training.settings.groups import GROUPS, group_options
-from trimtab.benchmarks.training.settings.outside import is_file_of_settings
+from trimtab.benchmarks.training.settings.groups import GROUPS, group_options, is_file_of_settings
 from trimtab.benchmarks.training.settings.words import nearest, quoted
 from trimtab.envs.registry import checked_names, declared, get_spec
 from trimtab.errors import TrimtabError

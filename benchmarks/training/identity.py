@@ -24,9 +24,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from trimtab.benchmarks.training.settings.classes import is_outside, source_of
 from trimtab.benchmarks.training.settings.config import RunConfig
-from trimtab.benchmarks.training.settings.constructors import class_of, keywords
+from trimtab.benchmarks.training.settings.constructors import (
+    class_of,
+    is_outside,
+    keywords,
+    source_of,
+)
 from trimtab.benchmarks.training.settings.groups import registered_target
 from trimtab.benchmarks.training.without_task import has_task
 from trimtab.envs.core.spec import EnvSpec

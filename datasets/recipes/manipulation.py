@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.settings import NonNegative
 
 __all__ = ["PickAndPlace", "Push", "Reach"]
 
@@ -47,8 +48,8 @@ class _Hand:
         hand: Sequence[int],
         action_length: int = 4,
         gain: float = 8.0,
-        noise: float = 0.0,
-        noise_levels: Sequence[float] = (),
+        noise: NonNegative = 0.0,
+        noise_levels: Sequence[NonNegative] = (),
     ) -> None:
         self.generator = generator
         self.hand, self.action_length, self.gain = _entries("hand", hand), action_length, gain

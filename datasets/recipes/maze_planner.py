@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.settings import NonNegative
 
 __all__ = ["MazePlanner", "shortest_path"]
 
@@ -92,8 +93,8 @@ class MazePlanner:
         generator: np.random.Generator,
         *,
         maze: str,
-        noise: float = 0.1,
-        noise_levels: Sequence[float] = (),
+        noise: NonNegative = 0.1,
+        noise_levels: Sequence[NonNegative] = (),
         any_way: bool = True,
         proportional: float = 10.0,
         derivative: float = 1.0,

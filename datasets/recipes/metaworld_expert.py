@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.settings import NonNegative
 
 
 class MetaWorldExpert:
@@ -27,7 +28,9 @@ class MetaWorldExpert:
     name: ClassVar[str] = "metaworld_expert"
     revision: ClassVar[int] = 1
 
-    def __init__(self, task: str, generator: np.random.Generator, *, noise: float = 0.0) -> None:
+    def __init__(
+        self, task: str, generator: np.random.Generator, *, noise: NonNegative = 0.0
+    ) -> None:
         try:
             from metaworld.policies import ENV_POLICY_MAP
         except ImportError as error:

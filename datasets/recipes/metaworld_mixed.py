@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from trimtab.datasets.recipes.metaworld_expert import MetaWorldExpert
+from trimtab.settings import NonNegative
 
 __all__ = ["MetaWorldMixed"]
 
@@ -29,6 +30,6 @@ class MetaWorldMixed(MetaWorldExpert):
     revision: ClassVar[int] = 1
 
     def __init__(
-        self, task: str, generator: np.random.Generator, *, noise_levels: Sequence[float]
+        self, task: str, generator: np.random.Generator, *, noise_levels: Sequence[NonNegative]
     ) -> None:
         super().__init__(task, generator, noise=float(generator.choice(noise_levels)))

@@ -27,6 +27,7 @@ from trimtab.datasets.recipes.ogbench_plans import (
     ScenePlan,
 )
 from trimtab.errors import TrimtabError
+from trimtab.settings import NonNegative
 
 __all__ = ["OgbenchOracle"]
 
@@ -54,8 +55,8 @@ class OgbenchOracle:
         task: str,
         generator: np.random.Generator,
         *,
-        noise: float = 0.0,
-        noise_levels: Sequence[float] = (),
+        noise: NonNegative = 0.0,
+        noise_levels: Sequence[NonNegative] = (),
     ) -> None:
         self.task, self.generator = task, generator
         self.noise = float(generator.choice(noise_levels)) if noise_levels else noise

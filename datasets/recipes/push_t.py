@@ -12,12 +12,13 @@ the push starts, pushes, and then the planner looks again.
 from __future__ import annotations
 
 import heapq
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
+from trimtab.settings import Bounds, NonNegative
 
 __all__ = ["PushPlanner"]
 
@@ -65,16 +66,11 @@ class PushPlanner:
         task: str,
         generator: np.random.Generator,
         *,
-        noise: float = 0.0,
-        ahead: float = 50.0,
-        press: float = 25.0,
-        longest: float = 60.0,
+        noise: NonNegative = 0.0,
+        ahead: Annotated[float, Bounds(least=1, most=_BOARD)] = 50.0,
+        press: Annotated[float, Bounds(least=1, most=_BOARD)] = 25.0,
+        longest: Annotated[float, Bounds(least=1, most=_BOARD)] = 60.0,
     ) -> None:
-        for name, pixels in (("ahead", ahead), ("press", press), ("longest", longest)):
-            if not 1 <= pixels <= _BOARD:
-                raise TrimtabError(
-                    f"dataset.controller.{name}={pixels}: must be from 1 to {_BOARD} pixels"
-                )
         self.generator, self.noise = generator, noise
         self.ahead, self.press = ahead, press
         self.points, self.normals = _points(spacing=8.0)

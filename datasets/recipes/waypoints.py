@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.settings import NonNegative
+
 
 class WaypointController:
     """A proportional-derivative controller of a planar ball, with noise.
@@ -35,7 +37,7 @@ class WaypointController:
         *,
         routes: Sequence[Sequence[Sequence[float]]],
         spread: Sequence[float] = (0.0, 0.0),
-        noise: float = 0.1,
+        noise: NonNegative = 0.1,
         proportional: float = 2.0,
         derivative: float = 0.5,
         reached: float = 0.3,

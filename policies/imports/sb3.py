@@ -32,7 +32,7 @@ from trimtab.policies.imports.torch_archive import TensorArchive, member, readab
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
-from trimtab.policies.networks.mlp import ACTIVATIONS
+from trimtab.policies.networks.mlp import ACTIVATIONS, Activation
 from trimtab.types import PolicySpec
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class _Model:
         section = self.data.get(name)
         return section if isinstance(section, dict) else {}
 
-    def activation(self, default: str) -> str:
+    def activation(self, default: Activation) -> Activation:
         """Return the name of the hidden layers' activation: the stated one, else ``default``."""
         keywords = self.section("policy_kwargs")
         extractor = str(keywords.get("features_extractor_class", "FlattenExtractor"))

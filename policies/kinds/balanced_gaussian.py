@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, Size
 from trimtab.types import Obs, PolicySpec
 
 _WAVES = 10_000.0
@@ -53,16 +54,11 @@ class BalancedGaussianPolicy(RegressionGaussianPolicy):
         spec: PolicySpec,
         *,
         least_balance: float = 1.0,
-        most_balance: float = 5.0,
-        hidden: Sequence[int] = (256, 256),
+        most_balance: Annotated[float, Bounds(above_of="least_balance")] = 5.0,
+        hidden: Sequence[Size] = (256, 256),
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
     ) -> None:
-        if not least_balance < most_balance:
-            raise TrimtabError(
-                f"least_balance={least_balance}, most_balance={most_balance}: the first must be "
-                "below the second"
-            )
         super().__init__(spec, hidden=hidden, log_std_min=log_std_min, log_std_max=log_std_max)
         del self._keywords["tanh_mean"]
         self._keywords |= {"least_balance": least_balance, "most_balance": most_balance}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Bounds, Size
 from trimtab.types import Obs, Statistics
 
 
@@ -48,23 +50,18 @@ class BestOfPolicy(Policy):
         self,
         base: Policy,
         *,
-        candidates: int = 32,
-        hidden: Sequence[int] = (256, 256),
-        members: int = 2,
+        candidates: Size = 32,
+        hidden: Sequence[Size] = (256, 256),
+        members: Size = 2,
         act_steps: int | None = None,
         layer_norm: bool = False,
         pessimistic: bool = True,
-        temperature: float | None = None,
+        temperature: Annotated[float, Bounds(above=0)] | None = None,
     ) -> None:
         horizon = base.spec.horizon
         valued = horizon if act_steps is None else act_steps
-        for name, value in (("candidates", candidates), ("members", members)):
-            if value < 1:
-                raise TrimtabError(f"best_of policy: {name}={value}: must be at least 1")
         if not 1 <= valued <= horizon:
             raise TrimtabError(f"best_of policy: act_steps={valued}: must be from 1 to {horizon}")
-        if temperature is not None and not 0 < temperature < math.inf:
-            raise TrimtabError(f"best_of policy: temperature={temperature}: must be above 0")
         one = base.noise_shape if temperature is None else (math.prod(base.noise_shape) + 1,)
         super().__init__(
             base.spec, (candidates, *one),

@@ -12,6 +12,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.networks.critic import EnsembleLinear
 from trimtab.policies.networks.initial import orthogonal_members_
 from trimtab.policies.networks.mlp import check_widths
+from trimtab.settings import Size
 from trimtab.types import Obs, PolicySpec
 
 __all__ = ["BoundedGaussianPolicy", "MemberGaussians", "density"]
@@ -90,7 +91,7 @@ class BoundedGaussianPolicy(Policy):
     evaluate_deterministic = True
     built_by_method = True
 
-    def __init__(self, spec: PolicySpec, *, hidden: Sequence[int] = (256, 256, 256)) -> None:
+    def __init__(self, spec: PolicySpec, *, hidden: Sequence[Size] = (256, 256, 256)) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(spec, shape, hidden=list(hidden))
         self.network = MemberGaussians(spec.obs_dim, shape, hidden=hidden)

@@ -14,6 +14,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.networks.action_gradient import bound_and_gradient, obs_share
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import NonNegative, Size
 from trimtab.types import Batch, Obs, PolicySpec
 
 _WIDTHS = (-5.0, 2.0)
@@ -57,14 +58,14 @@ class ClosedFormPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        components: int = 1,
-        deltas: Sequence[float] = (0.5,),
-        pessimism: float = 1.0,
+        components: Size = 1,
+        deltas: Sequence[NonNegative] = (0.5,),
+        pessimism: NonNegative = 1.0,
         trivial: float = 0.05,
-        hidden: Sequence[int] = (256, 256, 256),
-        critics: int = 2,
+        hidden: Sequence[Size] = (256, 256, 256),
+        critics: Size = 2,
     ) -> None:
-        _check(components, deltas, pessimism, trivial, critics)
+        _check(components, deltas, trivial)
         super().__init__(
             spec, (0,), components=components, deltas=[float(delta) for delta in deltas],
             pessimism=float(pessimism), trivial=float(trivial), hidden=list(hidden),
@@ -184,20 +185,11 @@ class ClosedFormPolicy(Policy):
         return points.flatten(1, 2), usable[:, None].expand(-1, many, -1).flatten(1)
 
 
-def _check(
-    components: int, deltas: Sequence[float], pessimism: float, trivial: float, critics: int
-) -> None:
-    for name, number in (("components", components), ("critics", critics)):
-        if number < 1:
-            raise TrimtabError(f"closed_form policy: {name}={number}: must be at least 1")
-    if not deltas or not all(0 <= delta < math.inf for delta in deltas):
-        raise TrimtabError(
-            f"closed_form policy: deltas={list(deltas)}: give one or several of at least 0"
-        )
-    if not 0 <= pessimism < math.inf:
-        raise TrimtabError(f"closed_form policy: pessimism={pessimism}: must be at least 0")
+def _check(components: int, deltas: Sequence[float], trivial: float) -> None:
+    if not deltas:
+        raise TrimtabError("policy.deltas=[]: give one or several")
     if not 0 <= trivial * components <= 1:
         raise TrimtabError(
-            f"closed_form policy: trivial={trivial}: must be from 0 to 1 / components, or all of "
+            f"policy.trivial={trivial}: must be from 0 to 1 / components, or all of "
             f"{components} components might weigh less"
         )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
+from trimtab.settings import Bounds, Positive, Size
 from trimtab.types import Batch, Obs, PolicySpec
 
 RHO = 7.0  # of the grid of noise levels (Karras et al., arXiv 2206.00364, equation 5)
@@ -52,28 +53,14 @@ class ConsistencyPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (256, 256, 256),
-        time_dim: int = 16,
-        levels: int = 40,
-        sampling_steps: int = 1,
-        sigma_min: float = 0.002,
-        sigma_max: float = 80.0,
-        sigma_data: float = 0.5,
+        hidden: Sequence[Size] = (256, 256, 256),
+        time_dim: Annotated[int, Bounds(least=0, most=1 << 16)] = 16,
+        levels: Annotated[int, Bounds(least=2, most=1 << 16)] = 40,
+        sampling_steps: Annotated[int, Bounds(least=1, most_of="levels")] = 1,
+        sigma_min: Positive = 0.002,
+        sigma_max: Annotated[float, Bounds(above_of="sigma_min", most=1e6)] = 80.0,
+        sigma_data: Positive = 0.5,
     ) -> None:
-        if levels < 2:
-            raise TrimtabError(f"consistency policy: levels={levels}: must be at least 2")
-        if not 1 <= sampling_steps <= levels:
-            raise TrimtabError(
-                f"consistency policy: sampling_steps must be from 1 to {levels}, got "
-                f"{sampling_steps}"
-            )
-        if not 0 < sigma_min < sigma_max < math.inf:
-            raise TrimtabError(
-                f"consistency policy: sigma_min={sigma_min} and sigma_max={sigma_max} must be "
-                "above 0, the lower one first"
-            )
-        if not 0 < sigma_data < math.inf:
-            raise TrimtabError(f"consistency policy: sigma_data={sigma_data}: must be above 0")
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
             spec,

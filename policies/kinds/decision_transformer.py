@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from trimtab.errors import TrimtabError
 from trimtab.policies.networks.sequences import SequencePolicy, with_memory
+from trimtab.settings import Positive, Size
 from trimtab.types import PolicySpec
 
 __all__ = ["RETURN", "DecisionTransformerPolicy", "with_context"]
@@ -58,16 +58,12 @@ class DecisionTransformerPolicy(SequencePolicy):
         self,
         spec: PolicySpec,
         *,
-        embedding: int = 128,
-        layers: int = 3,
-        heads: int = 1,
-        return_scale: float = 1000.0,
-        most_steps: int = 1000,
+        embedding: Size = 128,
+        layers: Size = 3,
+        heads: Size = 1,
+        return_scale: Positive = 1000.0,
+        most_steps: Size = 1000,
     ) -> None:
-        if not return_scale > 0:
-            raise TrimtabError(
-                f"decision_transformer policy: return_scale={return_scale}: must be above 0"
-            )
         super().__init__(
             spec, 1,
             embedding=embedding, layers=layers, heads=heads, most_steps=most_steps,

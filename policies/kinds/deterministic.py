@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from trimtab.policies.base import Policy
-from trimtab.policies.networks.mlp import mlp
+from trimtab.policies.networks.mlp import Activation, mlp
+from trimtab.settings import Size
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -31,9 +32,9 @@ class DeterministicPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = False,
-        activation: str = "relu",
+        activation: Activation = "relu",
     ) -> None:
         super().__init__(
             spec, (0,), hidden=list(hidden), layer_norm=layer_norm, activation=activation

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from trimtab.policies.base import Policy
-from trimtab.policies.networks.mlp import mlp, orthogonal_
+from trimtab.policies.networks.mlp import Activation, mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
+from trimtab.settings import Size
 from trimtab.types import Obs, PolicySpec
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -37,8 +38,8 @@ class DiagonalGaussianPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (64, 64),
-        activation: str = "tanh",
+        hidden: Sequence[Size] = (64, 64),
+        activation: Activation = "tanh",
         initial_log_std: float = 0.0,
         normalize_observations: bool = False,
     ) -> None:

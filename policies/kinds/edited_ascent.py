@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from trimtab.policies.base import Policy
 from trimtab.policies.kinds.edited_best_of import picked, repeated
 from trimtab.policies.networks.action_gradient import obs_share, value_and_gradient
 from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.settings import Bounds, NonNegative, Size
 from trimtab.types import Obs, Statistics
 
 
@@ -46,24 +48,18 @@ class EditedAscentPolicy(Policy):
         base: Policy,
         *,
         act_steps: int | None = None,
-        candidates: int = 32,
-        kept: int = 10,
-        ascent_steps: int = 10,
-        step_size: float = 3e-4,
-        hidden: Sequence[int] = (256, 256),
-        critics: int = 10,
+        candidates: Size = 32,
+        kept: Annotated[int, Bounds(least=1, most_of="candidates")] = 10,
+        ascent_steps: Annotated[int, Bounds(least=0, most=10_000)] = 10,
+        step_size: NonNegative = 3e-4,
+        hidden: Sequence[Size] = (256, 256),
+        critics: Size = 10,
         layer_norm: bool = True,
     ) -> None:
         horizon = base.spec.horizon
         valued = horizon if act_steps is None else act_steps
-        for what, number, most in (
-            ("act_steps", valued, horizon), ("kept", kept, candidates), ("critics", critics, None),
-        ):  # fmt: skip
-            if number < 1 or (most is not None and number > most):
-                limits = "at least 1" if most is None else f"from 1 to {most}"
-                raise TrimtabError(f"edited_ascent policy: {what}={number}: must be {limits}")
-        if ascent_steps < 0 or step_size < 0:
-            raise TrimtabError("edited_ascent policy: ascent_steps and step_size are at least 0")
+        if not 1 <= valued <= horizon:
+            raise TrimtabError(f"policy.act_steps={valued}: must be from 1 to {horizon}")
         super().__init__(
             base.spec, (candidates, *base.noise_shape), act_steps=valued, candidates=candidates,
             kept=kept, ascent_steps=ascent_steps, step_size=float(step_size), hidden=list(hidden),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.edited import check_editor, read_as, seen
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic, Members
+from trimtab.settings import Bounds, Size
 from trimtab.types import Obs, Statistics
 
 
@@ -47,22 +48,13 @@ class EditedBestOfPolicy(Policy):
         editor: TanhGaussianPolicy,
         *,
         scale: float = 0.1,
-        candidates: int = 8,
-        hidden: Sequence[int] = (256, 256),
-        critics: int = 10,
-        target_critics: int = 2,
+        candidates: Size = 8,
+        hidden: Sequence[Size] = (256, 256),
+        critics: Size = 10,
+        target_critics: Annotated[int, Bounds(least=1, most_of="critics")] = 2,
         layer_norm: bool = True,
     ) -> None:
         check_editor(base, editor)
-        if candidates < 1:
-            raise TrimtabError(
-                f"edited_best_of policy: candidates={candidates}: must be at least 1"
-            )
-        if not 1 <= target_critics <= critics:
-            raise TrimtabError(
-                f"edited_best_of policy: target_critics={target_critics}: must be from 1 to "
-                f"critics={critics}"
-            )
         shapes = ((candidates, *base.noise_shape), (candidates, *editor.noise_shape), (critics,))
         super().__init__(
             base.spec, (sum(map(math.prod, shapes)),), scale=float(scale), candidates=candidates,

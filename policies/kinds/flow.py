@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from trimtab.policies.networks.schedulers import (
     readjusted_scheduler,
     settled_scheduler,
 )
+from trimtab.settings import Bounds, Size, Steps
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -44,9 +45,9 @@ class FlowPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (256, 256, 256),
-        time_dim: int = 16,
-        sampling_steps: int = 10,
+        hidden: Sequence[Size] = (256, 256, 256),
+        time_dim: Annotated[int, Bounds(least=0, most=1 << 16)] = 16,
+        sampling_steps: Steps = 10,
         scheduler: str | None = None,
         scheduler_settings: Mapping[str, Any] | None = None,
         table: Mapping[str, Any] | None = None,

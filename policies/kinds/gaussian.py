@@ -10,6 +10,7 @@ from torch import Tensor
 
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Positive, Size
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -30,7 +31,7 @@ class GaussianPolicy(Policy):
     adjustable = frozenset({"std"})
 
     def __init__(
-        self, spec: PolicySpec, *, hidden: Sequence[int] = (256, 256, 256), std: float = 0.1
+        self, spec: PolicySpec, *, hidden: Sequence[Size] = (256, 256, 256), std: Positive = 0.1
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(spec, shape, hidden=list(hidden), std=std)

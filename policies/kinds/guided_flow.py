@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.policies.networks.schedulers import flow_sampler, readjusted_scheduler
+from trimtab.settings import Bounds, Size, Steps
 from trimtab.types import Batch, Obs, PolicySpec
 
 GUIDANCE = "guidance"
@@ -54,17 +55,15 @@ class GuidedFlowPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (256, 256, 256),
-        time_dim: int = 16,
-        sampling_steps: int = 16,
-        label_dim: int = 32,
+        hidden: Sequence[Size] = (256, 256, 256),
+        time_dim: Annotated[int, Bounds(least=0, most=1 << 16)] = 16,
+        sampling_steps: Steps = 16,
+        label_dim: Size = 32,
         guidance: float = 1.0,
         scheduler: str | None = None,
         scheduler_settings: Mapping[str, Any] | None = None,
         table: Mapping[str, Any] | None = None,
     ) -> None:
-        if label_dim < 1:
-            raise TrimtabError(f"guided_flow policy: label_dim={label_dim}: must be at least 1")
         chosen = GUIDANCE in spec.layout
         if chosen and (list(spec.layout)[-1] != GUIDANCE or spec.layout[GUIDANCE].size != 1):
             raise TrimtabError(

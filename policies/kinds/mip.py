@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import DenoisingNetwork
+from trimtab.settings import Bounds, Size
 from trimtab.types import Batch, Obs, PolicySpec
 
 
@@ -40,12 +41,10 @@ class MIPPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (256, 256, 256),
-        time_dim: int = 16,
-        second_time: float = 0.9,
+        hidden: Sequence[Size] = (256, 256, 256),
+        time_dim: Annotated[int, Bounds(least=0, most=1 << 16)] = 16,
+        second_time: Annotated[float, Bounds(above=0, below=1)] = 0.9,
     ) -> None:
-        if not 0 < second_time < 1:
-            raise TrimtabError(f"mip policy: second_time={second_time}: must be between 0 and 1")
         super().__init__(
             spec, (0,), hidden=list(hidden), time_dim=time_dim, second_time=second_time
         )

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from trimtab.policies.base import Policy
-from trimtab.policies.networks.mlp import mlp
+from trimtab.policies.networks.mlp import Activation, mlp
 from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
+from trimtab.settings import Positive, Size
 from trimtab.types import Obs, PolicySpec
 
 
@@ -32,10 +33,10 @@ class OneStepPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         layer_norm: bool = False,
-        activation: str = "gelu",
-        obs_limit: float | None = None,
+        activation: Activation = "gelu",
+        obs_limit: Positive | None = None,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(

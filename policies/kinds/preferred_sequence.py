@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from trimtab.errors import TrimtabError
 from trimtab.policies.networks.sequences import SequencePolicy
+from trimtab.settings import Size
 from trimtab.types import PolicySpec
 
 __all__ = ["PreferredSequencePolicy"]
@@ -40,14 +40,12 @@ class PreferredSequencePolicy(SequencePolicy):
         self,
         spec: PolicySpec,
         *,
-        latent: int = 8,
-        embedding: int = 128,
-        layers: int = 3,
-        heads: int = 1,
-        most_steps: int = 1000,
+        latent: Size = 8,
+        embedding: Size = 128,
+        layers: Size = 3,
+        heads: Size = 1,
+        most_steps: Size = 1000,
     ) -> None:
-        if latent < 1:
-            raise TrimtabError(f"preferred_sequence policy: latent={latent}: must be at least 1")
         super().__init__(
             spec, latent,
             embedding=embedding, layers=layers, heads=heads, most_steps=most_steps, latent=latent,

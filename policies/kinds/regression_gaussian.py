@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.networks.mlp import mlp
+from trimtab.settings import Bounds, NonNegative, Size
 from trimtab.types import Batch, Obs, PolicySpec
 
 _LOG_ROOT_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -46,10 +46,10 @@ class RegressionGaussianPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         tanh_mean: bool = True,
-        log_std_min: float = -20.0,
-        log_std_max: float = 2.0,
+        log_std_min: Annotated[float, Bounds(most=0)] = -20.0,
+        log_std_max: NonNegative = 2.0,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(
@@ -60,11 +60,6 @@ class RegressionGaussianPolicy(Policy):
             log_std_min=log_std_min,
             log_std_max=log_std_max,
         )
-        if not log_std_min <= 0.0 <= log_std_max:
-            raise TrimtabError(
-                f"log_std_min={log_std_min}, log_std_max={log_std_max}: 0, where the width starts, "
-                "must lie between them"
-            )
         self.tanh_mean, self.log_std_range = tanh_mean, (log_std_min, log_std_max)
         self.network = mlp(spec.obs_dim + self.told, hidden, spec.horizon * spec.action_dim)
         self.free_log_std = nn.Parameter(torch.zeros(shape))

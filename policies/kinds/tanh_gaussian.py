@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from trimtab.policies.base import Policy
-from trimtab.policies.networks.mlp import mlp
+from trimtab.policies.networks.mlp import Activation, mlp
 from trimtab.policies.normalizer import ClippedNormalizer, Normalizer
+from trimtab.settings import Positive, Size
 from trimtab.types import Obs, PolicySpec
 
 _INSIDE = 1.0 - 1e-4
@@ -44,12 +45,12 @@ class TanhGaussianPolicy(Policy):
         self,
         spec: PolicySpec,
         *,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = False,
         log_std_min: float = -5.0,
         log_std_max: float = 2.0,
-        activation: str = "relu",
-        obs_limit: float | None = None,
+        activation: Activation = "relu",
+        obs_limit: Positive | None = None,
     ) -> None:
         shape = (spec.horizon, spec.action_dim)
         super().__init__(

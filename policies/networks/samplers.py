@@ -24,10 +24,6 @@ Field = Callable[[Tensor, Tensor], Tensor]
 """A network with its observation bound: (noisy chunk ``[B, H, A]``, time ``[1]``) -> same shape."""
 
 
-_MOST_STEPS = 10_000
-"""Steps of one action; more would not end on a robot."""
-
-
 class Sampler(Protocol):
     """A deterministic map from noise ``[B, *noise_shape]`` to a normalised chunk ``[B, H, A]``."""
 
@@ -44,10 +40,6 @@ class Euler:
     """Integrate a velocity field from time 0 (noise) to 1 (action) by ``steps`` Euler steps."""
 
     def __init__(self, steps: int) -> None:
-        if not 1 <= steps <= _MOST_STEPS:
-            raise TrimtabError(
-                f"flow policy: sampling_steps must be from 1 to {_MOST_STEPS}, got {steps}"
-            )
         self.steps = steps
 
     def noise_shape(self, horizon: int, action_dim: int) -> tuple[int, ...]:
@@ -280,6 +272,4 @@ def cosine_schedule(sampler: str, train_steps: int, steps: int) -> DDIM | DDPM:
         raise TrimtabError(
             f"diffusion policy: unknown sampler {sampler!r}; use {' or '.join(_SAMPLERS)}"
         )
-    if train_steps < 1:
-        raise TrimtabError(f"diffusion policy: train_steps must be at least 1, got {train_steps}")
     return _SAMPLERS[sampler](train_steps, steps)

@@ -102,11 +102,8 @@ class SequencePolicy(Policy):
         **keywords: Any,
     ) -> None:
         sizes = {"embedding": embedding, "layers": layers, "heads": heads, "most_steps": most_steps}
-        if min(sizes.values()) < 1 or embedding % heads:
-            said = ", ".join(f"{name}={value}" for name, value in sizes.items())
-            raise TrimtabError(
-                f"{self.kind} policy: {said}: must be at least 1, and embedding a multiple of heads"
-            )
+        if embedding % heads:
+            raise TrimtabError(f"policy.embedding={embedding}: must be a multiple of heads={heads}")
         super().__init__(spec, (0,), **sizes, **keywords)
         self.remembers = _STEP in spec.layout
         parts = spec.observed

@@ -31,6 +31,8 @@ __all__ = [
     "NonNegative",
     "Positive",
     "Share",
+    "Size",
+    "Steps",
     "check_settings",
     "fits",
     "keywords_of",
@@ -48,6 +50,7 @@ class Bounds:
         below: every value is smaller.
         least_of: setting whose value is the smallest one, where it has a value.
         most_of: setting whose value is the largest one, where it has a value.
+        above_of: setting whose value every one is larger than.
     """
 
     least: float = -math.inf
@@ -56,6 +59,7 @@ class Bounds:
     below: float = math.inf
     least_of: str = ""
     most_of: str = ""
+    above_of: str = ""
 
     def with_values(self, values: Mapping[str, Any]) -> Bounds:
         """Return the bounds at the values that other settings have."""
@@ -64,6 +68,7 @@ class Bounds:
             self,
             least=self.least if least is None else least,
             most=self.most if most is None else most,
+            above=values.get(self.above_of, self.above),
         )
 
     def hold(self, number: Any) -> bool:
@@ -76,7 +81,7 @@ class Bounds:
     def __str__(self) -> str:
         """Return them in words."""
         least, most, above, below = (
-            "" if math.isinf(limit) else f"{limit:g}"
+            "" if math.isinf(limit) else f"{limit:.12g}"
             for limit in (self.least, self.most, self.above, self.below)
         )
         if least and most:
@@ -89,6 +94,10 @@ Count = Annotated[int, Bounds(least=1)]
 """A whole number from 1 on."""
 Natural = Annotated[int, Bounds(least=0)]
 """A whole number from 0 on."""
+Size = Annotated[int, Bounds(least=1, most=1 << 20)]
+"""A whole number of what is held in memory at once, such as rows, widths or networks."""
+Steps = Annotated[int, Bounds(least=1, most=10_000)]
+"""A whole number of steps that one action takes."""
 Share = Annotated[float, Bounds(least=0, most=1)]
 """A number from 0 to 1."""
 NonNegative = Annotated[float, Bounds(least=0)]
@@ -104,6 +113,12 @@ class CheckedSettings(ABCMeta):
     """
 
     section: str
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The constructor's, for help and for those that look a class up."""
+        parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]
+        return inspect.Signature([*parameters][1:])
 
     def __call__(cls, *given: Any, **settings: Any) -> Any:
         """Make an object.
@@ -121,31 +136,30 @@ def check_settings(chosen: type[Any], settings: Mapping[str, Any], section: str)
     Args:
         chosen: the class.
         settings: values by name; names that the constructor does not take are left to it.
-        section: what errors call these settings, such as ``algorithm``.
+        section: what errors call these settings, such as ``algorithm``; empty for those of a run.
 
     Raises:
         TrimtabError: if a value is of another type than it is annotated with, out of bounds, or of
             a setting that the class is ``without``.
     """
+    start = f"{section}." if section else ""
     for name in settings:
         if name in getattr(chosen, "without", ()):
-            raise TrimtabError(
-                f"{section}.{name}: has no effect on {chosen.__name__}; leave it out"
-            )
+            raise TrimtabError(f"{start}{name}: has no effect on {chosen.__name__}; leave it out")
     known = keywords_of(chosen)
     bounds = _bounds_of(chosen)
     values = {name: settings.get(name, one.default) for name, one in known.items()}
     for name, parameter in known.items():
         value, kind = values[name], parameter.annotation
         if name in settings and not fits(value, kind):
-            raise TrimtabError(f"{section}.{name}={value}: must be {_called(kind)}")
+            raise TrimtabError(f"{start}{name}={value}: must be {_called(kind)}")
         for one in bounds[name]:
             limits = one.with_values(values)
             numbers = value if isinstance(value, list | tuple) else [value]
             if not all(limits.hold(number) for number in numbers if isinstance(number, Real)):
-                others = filter(None, (one.least_of, one.most_of))
-                by = "".join(f" ({section}.{other} is a limit)" for other in others)
-                raise TrimtabError(f"{section}.{name}={value}: must be {limits}{by}")
+                others = filter(None, (one.least_of, one.most_of, one.above_of))
+                by = "".join(f" ({start}{other} is a limit)" for other in others)
+                raise TrimtabError(f"{start}{name}={value}: must be {limits}{by}")
 
 
 def keywords_of(chosen: type[Any]) -> dict[str, inspect.Parameter]:
@@ -180,18 +194,33 @@ def fits(value: Any, kind: Any) -> bool:
         return value in arguments
     if origin in (Sequence, list, tuple):
         return isinstance(value, list | tuple) and all(fits(one, arguments[0]) for one in value)
-    if kind in (int, float):
-        allowed = Integral if kind is int else Real
-        return isinstance(value, allowed) and not isinstance(value, bool)
+    if kind in (int, float) and isinstance(value, bool):
+        return False
+    if kind is int:  # of 64 bits, as torch and NumPy have it
+        return isinstance(value, Integral) and abs(int(value)) < 2**63
+    if kind is float:
+        return isinstance(value, Real) and not math.isnan(value)
     return not isinstance(origin or kind, type) or isinstance(value, origin or kind)
 
 
 def _called(kind: Any) -> str:
     """Return what an error calls a type."""
-    if typing.get_origin(kind) is Literal:
-        return " or ".join(map(str, typing.get_args(kind)))
-    name = str(kind.__name__ if isinstance(kind, type) else kind)
-    return f"of type {name.replace('collections.abc.', '')}"
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return " or ".join(map(str, arguments))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_called(one) for one in arguments)
+    if origin in (Sequence, list, tuple):
+        return f"a list, each {_called(arguments[0])}"
+    return _NAMES.get(kind, f"of type {getattr(kind, '__name__', kind)}")
+
+
+_NAMES: Mapping[Any, str] = types.MappingProxyType(
+    {
+        int: "a whole number", float: "a number", str: "text", bool: "true or false",
+        types.NoneType: "null",
+    }
+)  # fmt: skip
 
 
 def _bounds_of(chosen: type[Any]) -> dict[str, list[Bounds]]:

@@ -133,7 +133,7 @@ def test_each_step_moves_its_own_weights(method: FamO2O, batch_of: BatchOf) -> N
 def test_bad_settings_are_one_line(setup_of: SetupOf) -> None:
     with pytest.raises(TrimtabError, match=r"most_balance=1: must be at least 2"):
         FamO2O(setup_of({"dataset"}), least_balance=2, most_balance=1)
-    with pytest.raises(TrimtabError, match=r"least_balance=2, most_balance=2: the first must be"):
+    with pytest.raises(TrimtabError, match=r"policy.most_balance=2: must be above 2"):
         FamO2O(setup_of({"dataset"}), least_balance=2, most_balance=2)
     with pytest.raises(TrimtabError, match=r"initial_temperature=0: must be at least 1e-09"):
         FamO2O(setup_of({"dataset"}), initial_temperature=0)

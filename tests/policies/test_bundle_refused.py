@@ -206,7 +206,7 @@ def test_a_width_that_is_text_is_refused(copy_of: BundleOf, reseal: Any) -> None
     folder = copy_of("gaussian")
     policy = json.loads((folder / "config.json").read_text())["policy"]
     reseal(folder, config={"policy": {**policy, "std": "x"}})
-    refused(folder, "the policy cannot act with its settings", runtime=False)
+    refused(folder, "policy.std=x: must be a number", runtime=False)
 
 
 @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])

@@ -78,5 +78,5 @@ def test_it_fits_a_function_and_averages_two_modes() -> None:
 
 
 def test_a_time_outside_of_the_path_is_one_line() -> None:
-    with pytest.raises(TrimtabError, match="second_time=1.0: must be between 0 and 1"):
+    with pytest.raises(TrimtabError, match="second_time=1.0: must be above 0 and below 1"):
         MIPPolicy(SPEC, second_time=1.0)

@@ -161,11 +161,8 @@ def test_euler_follows_straight_paths_exactly_and_converges_on_curved_ones() -> 
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: Euler(0), "sampling_steps"),
-        (lambda: Euler(-2), "sampling_steps"),
         (lambda: cosine_schedule("ddim", 20, 0), "from 1 to 20"),
         (lambda: cosine_schedule("ddpm", 20, 21), "from 1 to 20"),
-        (lambda: cosine_schedule("ddim", 0, 1), "train_steps"),
         (lambda: cosine_schedule("heun", 20, 5), "ddim or ddpm"),
     ],
 )

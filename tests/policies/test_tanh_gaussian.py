@@ -87,5 +87,5 @@ def test_activation_is_chosen() -> None:
 
 @pytest.mark.parametrize("limit", [0.0, -1.0, float("nan")])
 def test_a_limit_of_observations_that_is_none_is_refused(limit: float) -> None:
-    with pytest.raises(TrimtabError, match="must be above 0"):
+    with pytest.raises(TrimtabError, match="obs_limit=.*: must be"):
         TanhGaussianPolicy(PolicySpec(1, 1, 1, (-1.0,), (1.0,)), hidden=(), obs_limit=limit)

@@ -20,7 +20,7 @@ from trimtab.benchmarks.board.report.page import FIGURE
 from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
-from trimtab.benchmarks.cli.screen import print_json, print_rows
+from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.core.numerals import time_text
 from trimtab.benchmarks.suites import figures
@@ -30,7 +30,7 @@ from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.benchmarks.training import provenance, rundir
 from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, collect_files
-from trimtab.benchmarks.training.settings.values import MOST_SEED
+from trimtab.benchmarks.training.settings.run_settings import MOST_SEED
 from trimtab.benchmarks.training.settings.words import listed, nearest
 from trimtab.benchmarks.training.store import is_address
 from trimtab.errors import TrimtabError
@@ -57,7 +57,6 @@ def bench(
     seeds: str,
     only: str,
     format: str,
-    detach: str = "false",
     action: str = "run",
     overrides: Sequence[str] = (),
 ) -> int:
@@ -90,14 +89,6 @@ def bench(
     console = Console(stderr=True, markup=False)
     _check_place(folder, loaded)
     _ = loaded.composed  # a wrong word of the last run is told before the first run begins
-    if detach == "true":
-        given = {
-            "suite": suite, "runs": runs, "out": out, "workers": workers, "launcher": launcher,
-            "scale": scale, "seeds": seeds, "only": only,
-        }  # fmt: skip
-        words = [f"{key}={value}" for key, value in given.items() if value != ""]
-        background.detach([*words, *overrides], folder)
-        return 0
     with rundir.locked(folder):
         outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=where)
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
@@ -108,9 +99,8 @@ def bench(
     if outcome.already_done:
         answer.print(f"suite {name}: all {len(loaded.jobs)} runs were done before; nothing to do")
     boards.print_table(board, answer)
-    plain = Console(soft_wrap=True, highlight=False, markup=False)
     for what, path in paths.items():
-        plain.print(f"{what + ':':<11} {path}")
+        print_line(f"{what + ':':<11} {path}")
     return 0
 
 
@@ -153,7 +143,7 @@ def _print_plan(plan: Plan, workers: int, format: str) -> None:
     ]
     if plan.recipes:
         lines.append(f"data that is recorded first, and not counted: {', '.join(plan.recipes)}")
-    Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines), markup=False)
+    print_line("\n".join(lines))
 
 
 def _check_place(folder: Path, suite: Suite) -> None:
@@ -237,14 +227,9 @@ def _publish(
 
 
 def _whole_numbers(text: str) -> list[int]:
-    try:
-        seeds = [int(word) for word in listed(text)]
-    except ValueError as error:
-        raise TrimtabError(f"seeds={text}: must be whole numbers, such as 0,1,2") from error
-    if not seeds:
-        raise TrimtabError(f"seeds={text}: names no seed; leave it out for the suite's own")
-    if not all(0 <= seed <= MOST_SEED for seed in seeds):
-        raise TrimtabError(f"seeds={text}: must be from 0 to {MOST_SEED}")
-    if len(set(seeds)) < len(seeds):
-        raise TrimtabError(f"seeds={text}: give each seed once")
+    seeds = [int(word) for word in listed(text) if word.isdecimal() and int(word) <= MOST_SEED]
+    if not seeds or len(set(seeds)) < len(listed(text)):
+        raise TrimtabError(
+            f"seeds={text}: must be different whole numbers from 0 to {MOST_SEED}, such as 0,1,2"
+        )
     return seeds

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-
 from trimtab.benchmarks.cli.options import task_options
-from trimtab.benchmarks.cli.screen import print_json
+from trimtab.benchmarks.cli.screen import print_json, print_line
 from trimtab.benchmarks.contracts.own import outcomes
 from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.envs.check import (
-    REPEATED,
     Episode,
     difference,
     episode_in_process,
@@ -28,8 +22,6 @@ from trimtab.errors import TrimtabError
 
 __all__ = ["check"]
 
-SILENCE = 15.0
-"""Seconds after which one line says that a task is still being played, and again after as many."""
 _STOPPED = "check: stopped; run the same command again"
 
 
@@ -72,21 +64,19 @@ def check(
             f"no fault found (observation {spec.obs_dim}, action {spec.action_dim}, horizon "
             f"{spec.horizon}, physics {spec.fingerprint})"
         ]
-    screen = Console(soft_wrap=True, highlight=False, markup=False)
     for line in lines:
-        screen.print(f"{env}: {line}", markup=False)
+        print_line(f"{env}: {line}")
     return 2 if faults else 0
 
 
 def _check_own(name: str, words: Sequence[str], skip: str, format: str) -> int:
     """Print what each check of a method, a policy or data finds, in one line."""
     found = []
-    screen = Console(soft_wrap=True, highlight=False, markup=False)
     for outcome in outcomes(words, [one for one in skip.split(",") if one]):
         found.append(asdict(outcome))
         if format != "json":
             mark = "" if outcome.passed else "FAULT: "
-            screen.print(f"{name}: {outcome.check}: {mark}{outcome.text}")
+            print_line(f"{name}: {outcome.check}: {mark}{outcome.text}")
     faults = [one for one in found if not one["passed"]]
     if format == "json":
         print_json({"name": name, "checks": found, "faults": len(faults)})
@@ -94,24 +84,21 @@ def _check_own(name: str, words: Sequence[str], skip: str, format: str) -> int:
         words_of = (
             f"{len(faults)} of {len(found)} checks found a fault" if faults else "no fault found"
         )
-        screen.print(f"{name}: {words_of}")
+        print_line(f"{name}: {words_of}")
     return 1 if faults else 0
 
 
 def _faults(env: str, options: Mapping[str, Any]) -> list[str]:
     """Return what is wrong with a task, here and in another process."""
-    with _patience(env, "it is not made"):
-        faults, episode = faults_of(env, options, playing=False)
+    faults, episode = faults_of(env, options, playing=False)
     if episode is None:
         return faults
     # It is played elsewhere first: there, what never returns can be stopped, and what ends its
     # process is seen.
-    with _patience(env, f"its first {REPEATED} steps are not over"):
-        there, elsewhere = _play_elsewhere(env, options)
+    there, elsewhere = _play_elsewhere(env, options)
     if there is None:
         return [*faults, *elsewhere]
-    with _patience(env, "its episodes here are not over"):
-        faults, episode = faults_of(env, options)
+    faults, episode = faults_of(env, options)
     if episode is None or not len(episode.obs):
         return faults
     return [*faults, *(elsewhere or _apart(there, episode, faults))]
@@ -152,31 +139,3 @@ def _apart(there: Episode, here: Episode, faults: Sequence[str]) -> list[str]:
         f"reset(seed=…) in another process gives {apart}: something of the process decides it, "
         "such as hash() of a text, the time, or a generator of its own"
     ]
-
-
-@contextlib.contextmanager
-def _patience(env: str, what: str) -> Iterator[None]:
-    """Say from time to time that a task still does something, so that a hang is understood.
-
-    Args:
-        env: the task's id.
-        what: words for what is not over.
-    """
-    began, over = time.monotonic(), threading.Event()
-
-    def say() -> None:
-        screen = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-        while not over.wait(SILENCE):
-            seconds = time.monotonic() - began
-            screen.print(
-                f"{env}: {what} after {seconds:.0f} s; see whether its constructor, reset(), "
-                "step() and close() return, or stop this with Ctrl+C"
-            )
-
-    thread = threading.Thread(target=say, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

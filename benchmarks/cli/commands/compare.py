@@ -7,13 +7,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from trimtab.benchmarks.board.compare import compare, side_of
 from trimtab.benchmarks.board.recorded import check_recorded
 from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.board.stats import Interval
-from trimtab.benchmarks.cli.screen import print_json
+from trimtab.benchmarks.cli.screen import print_json, print_line
 from trimtab.errors import TrimtabError
 
 __all__ = ["compare_two"]
@@ -46,7 +44,7 @@ def compare_two(a: str, b: str, runs: str, metric: str, intervals: str, format: 
         values = vars(found).items()
         print_json({k: v._asdict() if isinstance(v, Interval) else v for k, v in values})
     else:
-        Console(soft_wrap=True, highlight=False, markup=False).print(found.sentence, markup=False)
+        print_line(found.sentence)
     return 0
 
 

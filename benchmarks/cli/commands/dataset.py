@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
+from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows, progress_bar
 from trimtab.benchmarks.training.data.dataset_figure import check_place, draw
 from trimtab.benchmarks.training.data.dataset_replay import (
     check_replay,
@@ -41,7 +39,6 @@ from trimtab.envs.registry import is_task
 from trimtab.errors import TrimtabError
 from trimtab.files import resolved
 
-_ONLY_FOR = {"from": "convert", "to": "convert", "as": "convert", "figure": "info"}
 _HINTS = ("env", "id", "mask", "horizon", "control_rate", "keys", "frames")
 _MADE_BELOW = "runs"  # the default of out=
 _STREAM_ABOVE = 1 << 28  # bytes of a file; a run, which reads it again and again, takes more
@@ -49,10 +46,11 @@ _STREAM_ABOVE = 1 << 28  # bytes of a file; a run, which reads it again and agai
 
 def dataset(action: str, out: str, format: str, **words: Any) -> int:
     """List, make, check, describe or convert offline data."""
-    for name, wanted in _ONLY_FOR.items():
-        if words[name] and action != wanted:
-            raise TrimtabError(f"dataset: {name}= belongs to action={wanted}, not to {action}")
-    _refuse_unused(action, out, words)
+    if action in ("list", "convert"):
+        for word in words["overrides"]:
+            raise TrimtabError(
+                f"dataset: {word}: is a recipe's setting; action={action} takes none"
+            )
     if action == "list":
         return _list(out, format)
     if action == "convert":
@@ -80,36 +78,8 @@ def dataset(action: str, out: str, format: str, **words: Any) -> int:
         print_rows(loaded.id, rows)
         print_rows("observations", _per_dimension(summary, "obs_min", "obs_max"))
         print_rows("actions", _per_dimension(summary, *apart[2:]))
-        _print_lines([catalog.success_sentence(loaded), *_left_out_lines(loaded)])
+        print_line("\n".join([catalog.success_sentence(loaded), *_left_out_lines(loaded)]))
     return 0
-
-
-def _refuse_unused(action: str, out: str, words: dict[str, Any]) -> None:
-    """Refuse words that belong to another action and would have no effect on this one.
-
-    Raises:
-        TrimtabError: if there is such a word; the message names the first.
-    """
-    if action == "list":
-        given = [f"{name}=" for name in ("dataset", "path", *_HINTS) if words[name]]
-        for word in [*given, *words["overrides"]]:
-            raise TrimtabError(
-                f"dataset: action=list shows all there is and takes no {word}; "
-                "action=info describes one dataset"
-            )
-    elif action == "convert":
-        for word in words["overrides"]:
-            raise TrimtabError(
-                f"dataset: {word} is a recipe's setting, and action=convert takes a file as it is; "
-                "make the dataset with action=make first"
-            )
-    if not out:
-        raise TrimtabError("dataset: out= is empty; name a folder, or leave it out")
-    if out != _MADE_BELOW and (action == "convert" or words["path"]):
-        raise TrimtabError(
-            f"dataset: out={out} is where datasets are made, and action={action} of a file makes "
-            "none; leave it out"
-        )
 
 
 def _list(out: str, format: str) -> int:
@@ -185,8 +155,8 @@ def _open(action: str, out: str, words: dict[str, Any]) -> tuple[Path, Dataset, 
             f"dataset: action={action} takes either dataset=<recipe> or path=<file or folder>"
         )
     if path:
-        if action == "make":
-            raise TrimtabError("dataset: action=make takes dataset=<recipe>, not path=")
+        if out != _MADE_BELOW:
+            raise TrimtabError(f"dataset: out={out} is where datasets are made; leave it out")
         found = recognise(path)
         return Path(path), _load(found, Path(path), _hints(found, words)), found.name
     given = [hint for hint in _HINTS if words[hint]]
@@ -272,9 +242,6 @@ def _convert(words: dict[str, Any], format: str) -> int:
     for name in ("from", "to"):
         if not words[name]:
             raise TrimtabError(f"dataset: action=convert needs {name}=<file or folder>")
-    for name in ("dataset", "path"):
-        if words[name]:
-            raise TrimtabError(f"dataset: action=convert takes from= and to=, not {name}=")
     source, target = Path(words["from"]), Path(words["to"])
     writer = format_for(target, words["as"])
     if os.path.lexists(target) and not (target.is_file() or target.is_dir()):
@@ -313,7 +280,7 @@ def _convert(words: dict[str, Any], format: str) -> int:
         del result["lost"], result["left_out"]
         print_rows(f"written: {target}", [{"what": k, "value": v} for k, v in result.items()])
         lines = [*left_out_lines, *(f"lost: {line}" for line in lost)]
-        _print_lines(lines or ["nothing is lost"])
+        print_line("\n".join(lines or ["nothing is lost"]))
     return 0
 
 
@@ -331,11 +298,6 @@ def _left_out_lines(loaded: Dataset) -> list[str]:
     ]
 
 
-def _print_lines(lines: list[str]) -> None:
-    if lines:
-        Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines), markup=False)
-
-
 def _check(place: Path, loaded: Dataset, format: str) -> int:
     findings = [*lint.check(with_task_limits(loaded)), *check_replay(loaded)]
     why = not_replayed(loaded)
@@ -347,9 +309,9 @@ def _check(place: Path, loaded: Dataset, format: str) -> int:
     elif rows:
         print_rows(str(place), rows)
     else:
-        _print_lines([f"{place}: nothing found"])
+        print_line(f"{place}: nothing found")
     if why and format != "json":
-        _print_lines([f"no episode was played again: {why}"])
+        print_line(f"no episode was played again: {why}")
     return 1 if any(f.level == "error" for f in findings) else 0
 
 

@@ -17,8 +17,8 @@ from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.board.stats import Interval
 from trimtab.benchmarks.cli.commands.evaluate_offline import evaluate_offline
 from trimtab.benchmarks.cli.options import policy_inputs, task_options
-from trimtab.benchmarks.cli.screen import print_json, progress_bar
-from trimtab.benchmarks.cli.table import BACKEND, DISCOUNT, EPISODES, FILMED, UPDATES
+from trimtab.benchmarks.cli.screen import print_json, print_line, progress_bar
+from trimtab.benchmarks.cli.table import FILMED
 from trimtab.benchmarks.core.numerals import number_text
 from trimtab.benchmarks.training import base, shards
 from trimtab.benchmarks.training.evaluate import Scores
@@ -28,107 +28,60 @@ from trimtab.errors import TrimtabError
 __all__ = ["evaluate"]
 
 
-def evaluate(
-    policy: str,
-    env: str,
-    episodes: int,
-    seed: int,
-    backend: str,
-    deterministic: str,
-    env_options: str,
-    video: str,
-    video_episodes: int,
-    format: str,
-    out: str = "",
-    shard: str = "",
-    inputs: str = "",
-    *,
-    offline: str = "false",
-    run: str = "",
-    dataset: str = "",
-    other_task: str = "false",
-    estimator: str = "",
-    updates: int = UPDATES,
-    discount: str = DISCOUNT,
-    overrides: Sequence[str] = (),
-) -> int:
+def evaluate(*, offline: str, overrides: Sequence[str], **asked: Any) -> int:
     """Evaluate a policy, print its scores with intervals, and write what is asked for."""
-    options = [word for word in overrides if word.startswith("env_options.")]
-    overrides = [word for word in overrides if word not in options]
-    data = {"run": run, "dataset": dataset, "estimator": estimator}
+    within = "dataset." if offline == "true" else "env_options."
+    for word in overrides:
+        if not word.startswith(within):
+            raise TrimtabError(f"evaluate: {word}: has no use with offline={offline}")
+    policy, run = asked["policy"], asked["run"]
+    if bool(policy) == bool(run):
+        what = "not given" if not policy else f"{policy}, and run={run}"
+        raise TrimtabError(f"evaluate: policy is {what}: give one folder of a run or a bundle")
     if offline == "true":
-        unused = {"env": env, "video": video, "shard": shard, "deterministic": deterministic}
-        unused |= {"inputs": inputs, "episodes": "" if episodes == EPISODES else str(episodes)}
-        unused |= {"backend": "" if backend == BACKEND else backend}
-        _refuse(
-            {**unused, "env_options": env_options or "".join(options)},
-            "offline=true plays no episode; leave it out",
-        )
+        names = ("dataset", "estimator", "updates", "discount", "seed", "out", "format")
         return evaluate_offline(
-            place=_one_of(policy, run),
-            dataset=dataset,
-            overrides=[*overrides, f"other_task={other_task}"],
-            estimator=estimator,
-            updates=updates,
-            discount=discount,
-            seed=seed,
-            out=out,
-            format=format,
+            place=policy or run,
+            overrides=[*overrides, f"other_task={asked['other_task']}"],
+            **{name: asked[name] for name in names},
         )
-    _refuse(data, "it is of an evaluation by data; add offline=true")
-    _refuse({word.split("=")[0]: word for word in overrides}, "add offline=true")
-    if deterministic not in ("", "true", "false"):
-        raise TrimtabError(f"evaluate: deterministic={deterministic}: must be true or false")
-    chosen = task_options("evaluate", env_options, options) if env_options or options else None
-    return _by_playing(
-        _one_of(policy, ""), env=env, episodes=episodes, seed=seed, backend=backend,
-        deterministic=deterministic, env_options=chosen, video=video,
-        video_episodes=video_episodes, format=format, out=out, shard=shard, inputs=inputs,
-    )  # fmt: skip
+    text = asked["env_options"]
+    options = task_options("evaluate", text, overrides) if text or overrides else None
+    return _by_playing(policy, options, asked)
 
 
-def _by_playing(
-    policy: str,
-    *,
-    env: str,
-    episodes: int,
-    seed: int,
-    backend: str,
-    deterministic: str,
-    env_options: Mapping[str, Any] | None,
-    video: str,
-    video_episodes: int,
-    format: str,
-    out: str,
-    shard: str,
-    inputs: str,
-) -> int:
+def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> int:
     """Evaluate a policy by episodes that it plays."""
-    part = _part(shard, out, video)
+    out, shard, seed = asked["out"], asked["shard"], asked["seed"]
+    episodes, backend, filmed = asked["episodes"], asked["backend"], asked["video_episodes"]
+    part = _part(shard, out, asked["video"])
     bundle = base.load_base(policy)
-    task, options = task_of(bundle, env or None, env_options)
-    film_at = films.film_path(video, policy, task)
-    if film_at is None and video_episodes != FILMED:
-        raise TrimtabError(f"evaluate: video_episodes={video_episodes}: add video=… for a film")
+    task, options = task_of(bundle, asked["env"] or None, options)
+    film_at = films.film_path(asked["video"], policy, task)
+    if film_at is None and filmed != FILMED:
+        raise TrimtabError(f"evaluate: video_episodes={filmed}: add video=… for a film")
     if film_at is not None:
         films.prepare(film_at, task)  # before a simulator is imported
-    judge = BundleJudge(bundle, task, options, policy_inputs("evaluate", inputs))
+    judge = BundleJudge(bundle, task, options, policy_inputs("evaluate", asked["inputs"]))
     zero_noise = bundle.config["evaluate_deterministic"]
-    if deterministic:
-        zero_noise = deterministic == "true"
-    asked = {
-        "episodes": episodes, "seed": seed, "backend": backend, "deterministic": zero_noise,
-    }  # fmt: skip
-    note = shards.note_of(judge, part, asked) if out else {}
+    if asked["deterministic"]:
+        zero_noise = asked["deterministic"] == "true"
+    how: dict[str, Any] = {
+        "episodes": episodes,
+        "seed": seed,
+        "backend": backend,
+        "deterministic": zero_noise,
+    }
+    note = shards.note_of(judge, part, how) if out else {}
     if out:
         shards.check_place(Path(out), part, note)
     with contextlib.ExitStack() as opened:
         film = None
         if film_at is not None:
-            film = films.Film(task, episodes=video_episodes, options=options)
+            film = films.Film(task, episodes=filmed, options=options)
             opened.callback(film.close)
         scores = judge.judge(
-            episodes=episodes, seed=seed, backend=backend, deterministic=zero_noise,
+            **how,
             watch=None if film is None else film.watch, part=(part.number, part.of),
         )  # fmt: skip
         facts = {
@@ -140,41 +93,14 @@ def _by_playing(
         if out:
             rows = shards.rows_of(judge, scores, deterministic=zero_noise)
             written = shards.write_rows(Path(out), rows, part, note)
-        _print_scores(facts, scores, format)
+        _print_scores(facts, scores, asked["format"])
         if out:
-            Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-                f"rows: {written}"
-            )
+            print_line(f"rows: {written}", error=True)
         if film is not None and film_at is not None:
             with progress_bar("video") as tell:
                 film.write(film_at, scores, tell)
-            Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
-                f"video: {film_at}"
-            )
+            print_line(f"video: {film_at}", error=True)
     return 0
-
-
-def _refuse(words: Mapping[str, str], why: str) -> None:
-    """Refuse words that have no effect on this evaluation.
-
-    Raises:
-        TrimtabError: naming the first that was given.
-    """
-    for name, value in words.items():
-        if value:
-            raise TrimtabError(f"evaluate: {name}= has no use here: {why}")
-
-
-def _one_of(policy: str, run: str) -> str:
-    """Return the place of what is judged.
-
-    Raises:
-        TrimtabError: if there is none, or two.
-    """
-    if bool(policy) == bool(run):
-        what = "not given" if not policy else f"{policy}, and run={run}"
-        raise TrimtabError(f"evaluate: policy is {what}: give one folder of a run or a bundle")
-    return policy or run
 
 
 def _part(shard: str, out: str, video: str) -> shards.Shard:

@@ -7,10 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from trimtab.benchmarks.board import ranks
-from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
+from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows, progress_bar
 from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.training import base
 from trimtab.benchmarks.training.dataset import load_dataset
@@ -38,32 +36,23 @@ def evaluate_offline(
     overrides: list[str],
     estimator: str,
     updates: int,
-    discount: str,
+    discount: float,
     seed: int,
     out: str,
     format: str,
 ) -> int:
     """Print what each estimator says of one policy, or of each finished run in a folder.
 
-    Args:
-        place: folder of a run, of a bundle, or of several runs.
-        dataset: what the run's ``dataset=`` would name.
-        overrides: settings of a run about it, such as ``dataset.episodes=4``.
-        estimator: names of estimators, separated by commas; empty: all.
-        updates: gradient steps of everything that is learned.
-        discount: gamma of a decision.
-        seed: of all that is drawn.
-        out: folder for the rank correlation; empty: none is written.
-        format: ``table`` or ``json``.
-
     Raises:
         TrimtabError: if a word is wrong, or the data does not fit a policy.
     """
-    gamma, wanted = _gamma(discount), _wanted(estimator)
+    wanted = listed(estimator) or list(ESTIMATORS)
+    for name in wanted:
+        if name not in ESTIMATORS:
+            raise TrimtabError(f"evaluate: estimator={name}: {nearest(name, ESTIMATORS)}")
     if not dataset:
         raise TrimtabError("evaluate: offline=true: dataset is not given: a dataset of the task")
     folders = _folders(place)
-    _check_enough(out, place, folders)
     bundles = [base.load_base(str(folder)) for folder in folders]
     first = bundles[0]
     kind = _kind_of(first)
@@ -78,29 +67,22 @@ def evaluate_offline(
             f"evaluate: out={out}: the policies in {place} were never played, so there is no true "
             "return to rank them by; leave it out"
         )
-    judge = _judge(first, dataset, overrides, gamma, updates, seed)
+    judge = _judge(first, dataset, overrides, discount, updates, seed)
     folders, bundles = _checked(judge, folders, bundles)
-    _check_enough(out, place, folders)
+    if out and len(folders) < 3:
+        raise TrimtabError(
+            f"evaluate: out={out}: a rank correlation wants at least 3 finished runs, and {place} "
+            f"has {len(folders)}; give a folder with more of them"
+        )
     known = [_estimates(judge, bundle, wanted, bool(estimator)) for bundle in bundles]
     _print(folders, known, judge, format)
     if out:
         judged = [_judged(Path(place), *pair) for pair in zip(folders, known, strict=True)]
         paths = ranks.write(judged, Path(out))
         if format == "table":
-            Console(soft_wrap=True).print(
-                ranks.to_markdown(ranks.rank(judged)), markup=False, highlight=False
-            )
+            print_line(ranks.to_markdown(ranks.rank(judged)))
         logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
     return 0
-
-
-def _check_enough(out: str, place: str, folders: list[Path]) -> None:
-    """Check that there is an order to find, if it is asked for."""
-    if out and len(folders) < 3:
-        raise TrimtabError(
-            f"evaluate: out={out}: a rank correlation wants at least 3 finished runs, and {place} "
-            f"has {len(folders)}; give a folder with more of them"
-        )
 
 
 def _checked(
@@ -124,22 +106,6 @@ def _checked(
     if not kept:
         raise TrimtabError("evaluate: offline=true: none of these policies can be judged")
     return [folder for folder, _ in kept], [bundle for _, bundle in kept]
-
-
-def _gamma(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise TrimtabError(f"evaluate: discount={text}: must be a number below 1") from error
-
-
-def _wanted(text: str) -> list[str]:
-    """Return the estimators that are asked for."""
-    names = listed(text) or list(ESTIMATORS)
-    for name in names:
-        if name not in ESTIMATORS:
-            raise TrimtabError(f"evaluate: estimator={name}: {nearest(name, ESTIMATORS)}")
-    return names
 
 
 def _folders(place: str) -> list[Path]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
-
 from trimtab.benchmarks.artefacts.export import export_policy, policy_settings
+from trimtab.benchmarks.cli.screen import print_line
 from trimtab.errors import TrimtabError
 
 __all__ = ["export"]
@@ -18,7 +17,7 @@ def export(run: str, out: str, env: str, weights: str, overrides: Sequence[str] 
     if env and settings:
         raise TrimtabError(f"export: {overrides[0]}: {run} has no such setting; leave it out")
     errors = export_policy(run, out, env=env, weights=weights == "true", settings=settings)
-    Console(soft_wrap=True, highlight=False, markup=False).print(
+    print_line(
         f"bundle: {out}; golden rows replay within "
         + ", ".join(f"{error:.1e} ({backend})" for backend, error in errors.items())
     )

@@ -9,7 +9,7 @@ from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.training.settings import groups
 from trimtab.benchmarks.training.settings.constructors import class_of
-from trimtab.benchmarks.training.settings.outside import outside_file
+from trimtab.benchmarks.training.settings.groups import outside_file
 from trimtab.benchmarks.training.settings.words import listed
 from trimtab.envs.core.needs import unmet
 from trimtab.envs.registry import list_families, list_open_families, list_tasks
@@ -57,7 +57,6 @@ def _tasks(what: str, tag: str) -> list[dict[str, Any]]:
 
 def _families(what: str, tag: str) -> list[dict[str, Any]]:
 
-    _refuse_tag(what, tag)
     rows = []
     for family in list_families():
         installed = f"pip install '{family.install}'" if unmet(family) else "yes"
@@ -67,21 +66,14 @@ def _families(what: str, tag: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _refuse_tag(what: str, tag: str) -> None:
-    if tag:
-        raise TrimtabError(f"list: tag={tag}: only env has tags, not {what}")
-
-
 def _methods(what: str, tag: str) -> list[dict[str, Any]]:
-    _refuse_tag(what, tag)
     catalog = imported(_METHODS)
     rows = []
     for name in groups.group_options(what):
         target = groups.constructed_section(what, name)["_target_"]
         class_of(target, f"{what}={name}: _target_")  # one line if it cannot be imported
         own = outside_file(f"{what}/{name}.yaml") is not None
-        about = catalog.describe_own if own else catalog.describe_algorithm
-        summary, paper = about(target, groups.heading(what, name))
+        summary, paper = catalog.describe_algorithm(target, groups.heading(what, name), own=own)
         faithful = "yes" if catalog.is_faithful(target) else "no"
         rows.append(
             {
@@ -97,7 +89,6 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
 
 
 def _families_of_methods(what: str, tag: str) -> list[dict[str, Any]]:
-    _refuse_tag(what, tag)
     families = imported(_METHODS).FAMILIES
     return [{"family": name, "what its methods do": text} for name, text in families.items()]
 
@@ -106,7 +97,6 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
     """Return a listing of a group's files by some of their keys."""
 
     def listing(what: str, tag: str) -> list[dict[str, Any]]:
-        _refuse_tag(what, tag)
         files = {name: groups.load_group(what, name) for name in groups.group_options(what)}
         return [{what: name, **{k: file.get(k) for k in keys}} for name, file in files.items()]
 
@@ -114,7 +104,6 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
 
 
 def _launchers(what: str, tag: str) -> list[dict[str, Any]]:
-    _refuse_tag(what, tag)
     launch = imported(_LAUNCHERS)
     rows: list[dict[str, Any]] = []
     for name, kind in launch.launcher_kinds().items():

@@ -8,9 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from trimtab.benchmarks.cli.screen import print_json, print_rows
+from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows
 from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.training.folder import find_runs
 from trimtab.benchmarks.training.overview import Line, lines_of
@@ -22,9 +20,6 @@ from trimtab.benchmarks.training.store import check_at_address, is_address, visi
 from trimtab.errors import TrimtabError
 
 __all__ = ["runs"]
-
-_TOLD = ("env", "algorithm", "policy", "base", "act_steps", "seed")
-"""Settings that are named of a run whose command is not known, where it has them."""
 
 
 def runs(action: str, where: str, other: str, format: str) -> int:
@@ -52,12 +47,11 @@ def _list(where: str, other: str, format: str) -> int:
         return 0
     print_rows(f"{len(lines)} run{'s' if len(lines) > 1 else ''} in {where}",
                [_row(line, place) for line in lines])  # fmt: skip
-    plain = Console(soft_wrap=True, highlight=False, markup=False)
     for line in lines:
         if line.state == "broken" and not is_address(where):
-            plain.print(remedy(Path(line.run)), markup=False)
+            print_line(remedy(Path(line.run)))
         elif line.state == "stopped" and line.command and len(lines) == 1:
-            plain.print(f"it goes on with: {line.command}", markup=False)
+            print_line(f"it goes on with: {line.command}")
     return 0
 
 
@@ -95,7 +89,7 @@ def _diff(where: str, other: str, format: str) -> int:
         print_json({name: [mine.get(name), theirs.get(name)] for name in names})
         return 0
     if not names:
-        Console(soft_wrap=True, markup=False).print("the two runs have the same settings")
+        print_line("the two runs have the same settings")
         return 0
     rows = [
         {"setting": name, str(one): _shown(mine, name), str(two): _shown(theirs, name)}
@@ -122,9 +116,8 @@ def _repair(where: str, other: str, format: str) -> int:
     if format == "json":
         print_json(mended.to_json())
         return 0
-    plain = Console(soft_wrap=True, highlight=False, markup=False)
     for line in _told(mended):
-        plain.print(line, markup=False)
+        print_line(line)
     return 0
 
 
@@ -138,16 +131,7 @@ def _told(mended: Mended) -> Sequence[str]:
     if not mended.goes_on:
         return [*lines, f"the run is {mended.state}; there is nothing more to do"]
     lines.append(f"the run is {mended.state} and goes on from {mended.goes_on}, with:")
-    return [*lines, mended.command or _partly(mended.folder)]
-
-
-def _partly(folder: Path) -> str:
-    """Return what is known of the command of a run that has not noted it, in words."""
-    known = settings_of(folder)
-    told = [f"{name}={text_of(known[name])}" for name in _TOLD if known.get(name) is not None]
-    if not told:
-        return "the trimtab train command that it was made with, which it does not say any more"
-    return f"trimtab train {' '.join(told)} and its other settings, those of its config.yaml"
+    return [*lines, mended.command or "the trimtab train command that it was made with"]
 
 
 def _runs_in(where: str) -> list[Path]:

@@ -8,15 +8,15 @@ from typing import Any
 
 from rich.console import Console
 
-from trimtab.benchmarks.cli.screen import print_result, print_rows, progress_bar
-from trimtab.benchmarks.cli.words import Setting, parse
+from trimtab.benchmarks.cli.screen import print_line, print_result, print_rows, progress_bar
+from trimtab.benchmarks.cli.words import Command, Setting, parse
 from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.suites.launch import WITHIN, Chosen, chosen_launcher, launcher_kinds
 from trimtab.benchmarks.suites.outcome import Outcome
 from trimtab.benchmarks.suites.search import DIRECTIONS, SAMPLERS, SCORES, Search, search
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.benchmarks.training.settings import config, groups
-from trimtab.benchmarks.training.settings.explained import keywords_help
+from trimtab.benchmarks.training.settings.explained import keywords_help, settings_help
 from trimtab.benchmarks.training.settings.overrides import check_name
 from trimtab.benchmarks.training.train import train as carry_out
 from trimtab.errors import TrimtabError
@@ -67,12 +67,13 @@ def _refuse_repeated(words: Sequence[str]) -> None:
 
 def _sweep(words: Sequence[str]) -> int:
     own = {**_OF_SWEEPS, **_SEARCH}
+    command = Command("", "", (), own)
     chosen = [word for word in words if word.partition("=")[0] in own]
     of_launcher = [word for word in words if word.startswith(WITHIN)]
     of_sweeper = [word for word in words if word.startswith(_SWEEPER) and word not in chosen]
     if of_sweeper:
-        parse("train", own, of_sweeper[:1])  # there is no such setting
-    settings = parse("train", own, chosen)
+        parse("train", command, of_sweeper[:1])  # there is no such setting
+    settings = parse("train", command, chosen)
     left = [word for word in words if word not in {*chosen, *of_launcher}]
     launcher = chosen_launcher(settings["launcher"], of_launcher)
     _SWEEPERS[settings["hydra/sweeper"]](left, settings, launcher, chosen)
@@ -123,8 +124,7 @@ def _print_trials(outcomes: Sequence[Outcome], best: str) -> None:
     """Print the table at the end of a search, and how the best trial is repeated."""
     _print_outcomes(outcomes, "trials")
     if best:
-        plain = Console(soft_wrap=True, highlight=False)
-        plain.print(f"the best one is repeated with: {best}", markup=False)
+        print_line(f"the best one is repeated with: {best}")
 
 
 def _print_outcomes(outcomes: Sequence[Outcome], called: str = "runs") -> None:
@@ -157,7 +157,7 @@ def explain_run(words: Sequence[str] = ()) -> list[str]:
     Raises:
         TrimtabError: if a word names a method or a policy that does not exist.
     """
-    lines = [f"  {line}" for line in groups.settings_help()]
+    lines = [f"  {line}" for line in settings_help()]
     for group in ("algorithm", "policy", "dataset", "source"):
         lines.append(f"  {group}: {', '.join(groups.group_options(group))}")
     lines += [

@@ -15,37 +15,28 @@ NO_PAPER = "–"
 _PAPER = re.compile(r'"([^"]+)"\s*\(arXiv\s+(\d{4}\.\d{4,5})')
 
 
-def describe_algorithm(target: str, heading: str = "") -> tuple[str, str]:
+def describe_algorithm(target: str, heading: str = "", *, own: bool = False) -> tuple[str, str]:
     """Return a method's one line and its paper, ``title (arXiv number)``.
 
     Args:
         target: import path of the method's class.
         heading: comment at the top of its YAML; a method that is another one with settings of its
             own cites its paper there and begins with its one line.
+        own: whether it is a user's, which may cite no paper.
 
     Raises:
         TrimtabError: if the module's docstring cites no paper as ``"Title" (arXiv NNNN.NNNNN)``.
     """
     module = importlib.import_module(target.rpartition(".")[0])
-    text = " ".join((module.__doc__ or "").split())
-    paper = _PAPER.search(heading) or _PAPER.search(text)
-    if paper is None:
+    of_its_own = _PAPER.search(heading)
+    paper = of_its_own or _PAPER.search(" ".join((module.__doc__ or "").split()))
+    if paper is None and not own:
         raise TrimtabError(
             f'{module.__name__}: its docstring cites no paper as "Title" (arXiv NNNN.NNNNN)'
         )
-    of_its_own = _PAPER.search(heading) is not None
-    summary = (heading if of_its_own else module.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    return summary, f"{paper[1].rstrip(',')} (arXiv {paper[2]})"
-
-
-def describe_own(target: str, heading: str = "") -> tuple[str, str]:
-    """Return the one line and the paper of a user's method, which may cite none: ``–``."""
-    try:
-        return describe_algorithm(target, heading)
-    except TrimtabError:
-        module = importlib.import_module(target.rpartition(".")[0])
-        text = (heading or module.__doc__ or target).strip()
-        return text.splitlines()[0].rstrip("."), NO_PAPER
+    about = heading if of_its_own or (own and paper is None and heading) else module.__doc__
+    summary = (about or target).strip().splitlines()[0].rstrip(".")
+    return summary, NO_PAPER if paper is None else f"{paper[1].rstrip(',')} (arXiv {paper[2]})"
 
 
 FAMILIES: Mapping[str, str] = {
@@ -83,7 +74,7 @@ def adaptations() -> list[str]:
         for name, target in targets.items()
         if target
         and not is_faithful(target)
-        and describe_own(target, heading("algorithm", name))[1] != NO_PAPER
+        and describe_algorithm(target, heading("algorithm", name), own=True)[1] != NO_PAPER
     ]
 
 

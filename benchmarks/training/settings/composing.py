@@ -16,10 +16,11 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.utils import JobRuntime
 from hydra.version import VersionBase
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from trimtab.benchmarks.training.settings.outside import folders_for_hydra
-from trimtab.benchmarks.training.settings.words import quoted
+from trimtab.benchmarks.training.settings.groups import conf_file, outside_files
+from trimtab.benchmarks.training.settings.run_settings import RunSettings
+from trimtab.errors import TrimtabError
 
 __all__ = ["compose_words"]
 
@@ -35,13 +36,20 @@ def compose_words(overrides: Sequence[str]) -> DictConfig:
     Raises:
         HydraException: if they do not fit the files.
     """
-    folders = ",".join(quoted(f"file://{folder}") for folder in folders_for_hydra())
     with _without_the_callers_hydra(), initialize_config_module("trimtab.conf", version_base="1.3"):
-        return compose(
-            "config",
-            overrides=[*overrides, f"hydra.searchpath=[{folders}]"],
-            return_hydra_config=True,
-        )
+        store = ConfigStore.instance()
+        store.store("run_settings", vars(RunSettings()))
+        for name, _ in outside_files():
+            group, _, file = name.partition("/")
+            try:
+                node = OmegaConf.to_container(conf_file(name))
+            except TrimtabError:  # told where a word names the file
+                continue
+            assert isinstance(node, dict)
+            # A file of settings of the run has the section of its group inside.
+            place = "_global_" if group == "experiment" or group in node else None
+            store.store(file, node, group, place)
+        return compose("config", overrides=[*overrides], return_hydra_config=True)
 
 
 @contextmanager

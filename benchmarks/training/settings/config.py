@@ -6,12 +6,13 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from hydra.errors import HydraException, OverrideParseException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -24,18 +25,15 @@ from trimtab.benchmarks.training.settings.groups import (
     constructed_section,
     load_group,
 )
-from trimtab.benchmarks.training.settings.overrides import (
-    check_overrides,
-    dataset_override,
-    spell_out,
-)
+from trimtab.benchmarks.training.settings.overrides import checked_words
+from trimtab.benchmarks.training.settings.run_settings import RunSettings
 from trimtab.benchmarks.training.settings.values import as_whole, check_values
 from trimtab.benchmarks.training.settings.words import yaml_fault
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
 
 CIRCLE = "a file or a word is nested too deeply, or refers to itself; write it out"
-__all__ = ["RunConfig", "compose_run", "from_composed", "recipe_with", "with_own_id"]
+__all__ = ["RunConfig", "compose_run", "recipe_with", "with_own_id"]
 
 
 @dataclass(frozen=True)
@@ -74,12 +72,23 @@ def compose_run(overrides: Sequence[str]) -> RunConfig:
         TrimtabError: on a misspelt setting or value, with the nearest right one.
     """
     words = tuple(overrides)
+    composed = _composed(words)
+    with _in_a_line():
+        return dataclasses.replace(_from_composed(composed), words=words)
+
+
+def _composed(words: Sequence[str]) -> DictConfig:
     for word in words:
         _check_is_text(word)
-    overrides = spell_out(overrides)
+    with _in_a_line():
+        return compose_words(checked_words(words))
+
+
+@contextmanager
+def _in_a_line() -> Iterator[None]:
+    """Tell in one line what Hydra, OmegaConf or a YAML reader says of words and files."""
     try:
-        composed = compose_words(check_overrides(overrides))
-        return dataclasses.replace(from_composed(composed), words=words)
+        yield
     except yaml.YAMLError as error:
         raise TrimtabError(f"settings: a file of conf/ is no YAML ({yaml_fault(error)})") from error
     except RecursionError as error:
@@ -105,16 +114,10 @@ def _fault_of(error: Exception) -> str:
     line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if found := re.match(r"You must specify '(\w+)'", line):
         return f"{found[1]} is not given: add {found[1]}=…; see trimtab list {found[1]}"
-    if isinstance(error, OverrideParseException):
-        key = str(error.override).partition("=")[0]
-        return (
-            f"settings: {error.override}: cannot be read; if it is text, put it into quotes for "
-            f"the shell and for Hydra: \"{key}='…'\""
-        )
     return f"settings: {line}; see trimtab train --help"
 
 
-def from_composed(composed: DictConfig) -> RunConfig:
+def _from_composed(composed: DictConfig) -> RunConfig:
     """Return the checked settings of what Hydra composed (with its ``hydra`` node)."""
     choices = composed.hydra.runtime.choices
     for group in CONSTRUCTED:
@@ -165,7 +168,7 @@ def _check_task(config: RunConfig) -> None:
             f"env is not given: add env=…; see trimtab list env ({known}without a task a run "
             "learns from dataset=<a file or folder> alone)"
         )
-    if config["env"] is None and config["env_options"] != conf_file("config.yaml")["env_options"]:
+    if config["env"] is None and config["env_options"] != dict(RunSettings().env_options):
         raise TrimtabError("env_options: are of a task, and this run has none; add env=…")
     if config["env"] is not None and config["contract"] is not None:
         raise TrimtabError(
@@ -192,19 +195,15 @@ def recipe_with(name: str, words: Sequence[str]) -> dict[str, Any]:
     Raises:
         TrimtabError: if there is no such recipe or setting, or a value is no YAML.
     """
-    recipe = OmegaConf.create(load_group("dataset", name))
     for word in words:
-        key, equals, _ = word.partition("=")
-        if not equals:
+        if "=" not in word:
             raise TrimtabError(f"{word}: give it a value, such as {word}=…")
-        dataset_override(word, key.removeprefix("dataset."), name)
-    try:
-        changes = OmegaConf.from_dotlist([word.removeprefix("dataset.") for word in words])
-        merged = OmegaConf.to_container(OmegaConf.merge(recipe, changes), resolve=True)
-    except (OmegaConfBaseException, yaml.YAMLError) as error:
-        raise TrimtabError(f"dataset={name}: {str(error).splitlines()[0]}") from error
-    assert isinstance(merged, dict)
-    return with_own_id(name, {str(key): value for key, value in merged.items()})
+    load_group("dataset", name)  # it is one
+    composed = _composed([f"dataset={name}", "algorithm=frozen", *words])
+    with _in_a_line():
+        recipe = OmegaConf.to_container(composed.dataset, resolve=True)
+    assert isinstance(recipe, dict)
+    return with_own_id(name, {str(key): value for key, value in recipe.items()})
 
 
 def with_own_id(name: str, recipe: dict[str, Any]) -> dict[str, Any]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from trimtab.errors import TrimtabError
+from trimtab.files import sha256_file
 from trimtab.settings import check_settings, keywords_of
 
-__all__ = ["check_keywords", "class_of", "keywords"]
+__all__ = ["check_keywords", "class_of", "is_ours", "is_outside", "keywords", "source_of"]
 
 
 def class_of(target: Any, setting: str) -> type[Any]:
@@ -60,3 +63,26 @@ def check_keywords(setting: str, section: Any) -> dict[str, inspect.Parameter]:
     chosen = class_of(section["_target_"], f"{setting}._target_")
     check_settings(chosen, section, setting)
     return keywords_of(chosen)
+
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def is_ours(kind: type[Any]) -> bool:
+    """Return whether a class is of this package."""
+    return kind.__module__.partition(".")[0] == _PACKAGE
+
+
+def is_outside(kind: type[Any]) -> bool:
+    """Return whether a class is neither of this package nor of Python's own library."""
+    top = kind.__module__.partition(".")[0]
+    return not is_ours(kind) and top not in sys.stdlib_module_names - {"__main__"}
+
+
+def source_of(kind: type[Any]) -> str | None:
+    """Return the SHA-256 of the file that a class is written in; None where there is none."""
+    try:
+        file = inspect.getsourcefile(kind)
+    except TypeError:
+        return None
+    return sha256_file(Path(file)) if file is not None and Path(file).is_file() else None

@@ -5,17 +5,26 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from trimtab.benchmarks.training.settings.constructors import class_of, keywords
 from trimtab.benchmarks.training.settings.groups import constructed_section, heading, load_group
+from trimtab.benchmarks.training.settings.run_settings import RunSettings
+from trimtab.settings import keywords_of
 
-__all__ = ["keywords_help", "meanings"]
+__all__ = ["keywords_help", "meanings", "settings_help"]
 
 _ARGUMENT = re.compile(r"^(\w+): (.*)$")
 _AS_IN = re.compile(r"as in ([\w-]+)")
+
+
+def settings_help() -> list[str]:
+    """Return a line for each setting of the run: its default, and what it means."""
+    told, defaults = meanings(RunSettings), vars(RunSettings())
+    return [f"{key}: {_plain(defaults[key])} # {told[key]}" for key in keywords_of(RunSettings)]
 
 
 def keywords_help(group: str, name: str) -> list[str]:
@@ -85,4 +94,6 @@ def _arguments(docstring: str) -> dict[str, str]:
 
 def _plain(value: Any) -> str:
     """Return a value as the command line takes it."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_plain(one)}' for key, one in value.items())}}}"
     return value if isinstance(value, str) else json.dumps(value)

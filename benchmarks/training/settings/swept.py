@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, IntervalSweep, Override, RangeSweep
-from hydra.errors import HydraException
 
 from trimtab.benchmarks.training.settings.groups import group_options
-from trimtab.benchmarks.training.settings.overrides import readable
+from trimtab.benchmarks.training.settings.overrides import read_word
 from trimtab.errors import TrimtabError
 
 __all__ = ["Swept", "swept_words"]
@@ -117,17 +115,9 @@ def swept_words(words: Sequence[str]) -> list[Swept]:
     Raises:
         TrimtabError: if one cannot be read, or gives several values to what all runs share.
     """
-    parser = OverridesParser.create()
     found = []
     for word in words:
-        try:
-            (override,) = parser.parse_overrides([readable(word, several=True)])
-        except HydraException as error:
-            key = word.partition("=")[0]
-            raise TrimtabError(
-                f"sweep: {word}: cannot be read; values have one comma between two of them, "
-                f"such as seed=0,1, and text goes into quotes: \"{key}='…'\""
-            ) from error
+        override = read_word(word)
         value = cast(Any, override.value())
         names = group_options(str(override.key_or_group)) if isinstance(value, Glob) else []
         named = value.filter(names) if names else []

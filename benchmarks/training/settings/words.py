@@ -1,4 +1,4 @@
-"""Words as people write them, and what is wrong with them."""
+"""Short texts of words: what stands between commas, in quotes, and what is wrong with YAML."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_words_without_a_name_have_a_place_after_each_action(
     assert "did you mean two_routes" in answer(capfd, "make", "two_rout", code=2)
     assert "did you mean two_routes" in answer(capfd, "action=make", "two_rout", code=2)
     assert "one word too many" in answer(capfd, "check", str(end), str(end), code=2)
-    assert "action=chek: did you mean check" in answer(capfd, "chek", str(end), code=2)
+    assert "chek: did you mean check" in answer(capfd, "chek", str(end), code=2)
 
 
 def test_a_journey_by_the_command_line(
@@ -229,15 +229,15 @@ def test_wrong_words(recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFix
         (["info", f"path={folder}", "keys=foo"], "it is one vector; change keys="),
         (["convert", here, to, "mask=train"], "no mask 'train'"),
         (["convert", here, to, "id=plain "], "is not of the"),
-        (["convert", f"path={folder}", here, to], "takes from= and to=, not path="),
-        (["convert", here, to, "dataset.episodes=5"], "dataset.episodes=5 is a recipe's"),
-        (["convert", here, to, f"out={tmp_path / 'made'}"], "is where datasets are made"),
+        (["convert", f"path={folder}", here, to], "path= belongs to action=check or info"),
+        (["convert", here, to, "dataset.episodes=5"], "dataset.episodes=5: is a recipe's"),
+        (["convert", here, to, f"out={tmp_path / 'made'}"], "out= belongs to"),
         (["info", f"path={folder}", f"out={tmp_path / 'made'}"], "is where datasets are made"),
         (["info", "dataset=d4rl/hopper-medium-v2", "dataset.seed=1"], "leave dataset.seed=1 out"),
-        (["list", f"path={folder}"], "action=list shows all there is and takes no path="),
-        (["list", "dataset=two_routes"], "takes no dataset="),
-        (["list", "dataset.episodes=5"], "takes no dataset.episodes=5"),
-        *((["list", f"{word}=3"], f"takes no {word}=")
+        (["list", f"path={folder}"], "path= belongs to"),
+        (["list", "dataset=two_routes"], "dataset= belongs to"),
+        (["list", "dataset.episodes=5"], "dataset.episodes=5: is a recipe's"),
+        *((["list", f"{word}=3"], f"{word}= belongs to")
           for word in ("env", "id", "mask", "horizon", "keys", "control_rate")),
         (["info", f"path={folder}", "to=y"], "to= belongs to action=convert"),
         (["check", f"path={folder}", "figure=y.png"], "figure= belongs to action=info"),

@@ -33,12 +33,6 @@ def test_this_installation_is_whole(tmp_path: Path) -> None:
     assert {"drawing": "ok", "ffmpeg": "ok"}.items() <= {f.what: f.level for f in findings}.items()
 
 
-def test_a_mixed_mujoco_is_found() -> None:
-    mixed = doctor.mujoco_whole(versions(**{"mujoco": "3.3.0", "mujoco-core": "4.0.0"}))  # type: ignore[arg-type]
-    assert mixed.level == "error"
-    assert "mixed with mujoco-core 4.0.0" in mixed.message
-
-
 def test_a_mujoco_whose_files_are_of_another_version_is_found() -> None:
     other = doctor.mujoco_whole(versions(mujoco="3.2.9"))  # type: ignore[arg-type]
     assert other.level == "error"
@@ -68,22 +62,6 @@ def test_a_missing_extra_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch
     (finding,) = (f for f in doctor._families() if f.what == "envs metaworld/")
     assert finding.level == "note"
     assert "pip install 'trimtab[metaworld]'" in finding.message
-
-
-@pytest.mark.parametrize("library", ["libGL.so.1", "libgthread-2.0.so.0", "libSM.so.6"])
-def test_a_library_that_opencv_misses_is_asked_for(
-    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (found,) = doctor.opencv()
-    assert found.level == "ok"
-    text = f"{library}: cannot open shared object file: No such file or directory"
-    (tmp_path / "cv2.py").write_text(f"raise ImportError({text!r})\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "cv2")
-    (found,) = doctor.opencv()
-    assert found.level == "warning" and text in found.message and "apt install" in found.message
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    assert doctor.opencv() == []
 
 
 def test_a_folder_that_cannot_be_written_is_found(tmp_path: Path) -> None:

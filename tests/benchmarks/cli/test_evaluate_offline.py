@@ -112,7 +112,7 @@ def test_what_has_no_density_is_left_out_or_refused(
 @pytest.mark.parametrize("word", ["episodes=3", "backend=onnx", "inputs={guidance: 3}"])
 def test_words_of_played_episodes_have_no_use(word: str, tiny: Any) -> None:
     name = word.partition("=")[0]
-    with pytest.raises(TrimtabError, match=f"evaluate: {name}= has no use here"):
+    with pytest.raises(TrimtabError, match=f"evaluate: {name}= belongs to offline=false"):
         carry_out([*words(tiny.base, tiny), word])
 
 
@@ -139,10 +139,13 @@ def test_wrong_words_are_one_line(runs: Path, tiny: Any, tmp_path: Path) -> None
         ([*words(runs, tiny), "estimator=fitted"], "did you mean fitted_q"),
         ([*words(runs, tiny), "discount=1"], "from 0 to below 1"),
         ([*words(runs, tiny), "discount=much"], "must be a number"),
-        ([*words(runs, tiny), "video=true"], "plays no episode"),
+        ([*words(runs, tiny), "video=true"], "video= belongs to offline=false"),
         (["evaluate", "offline=true", f"run={runs}"], "dataset is not given"),
         (["evaluate", "offline=true", "dataset=two_routes"], "policy is not given"),
-        (["evaluate", f"policy={tiny.base}", "dataset=two_routes"], "add offline=true"),
+        (
+            ["evaluate", f"policy={tiny.base}", "dataset=two_routes"],
+            "dataset= belongs to offline=true",
+        ),
         ([*words(tmp_path / "bundle", tiny), f"out={tmp_path}"], "at least 3 finished runs"),
         ([w for w in words(runs, tiny) if "other_task" not in w], "other_task=true"),
     ):

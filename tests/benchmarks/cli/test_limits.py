@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, limit_reached
 
@@ -25,7 +24,6 @@ MADE = ("dataset", "make", "two_routes", "dataset.episodes=2")
     ("limit", "words", "said"),
     [
         ("-n 6", MADE, "the shell allows 6 open files; raise that with ulimit -n"),
-        ("-v 600000", MADE, "the shell allows 0.6 GiB of memory, and what is imported takes 1.5;"),
     ],
 )
 def test_a_command_says_which_limit_ended_it(
@@ -40,29 +38,6 @@ def test_a_command_says_which_limit_ended_it(
     assert done.returncode == 2, done.stderr
     line = done.stderr.splitlines()[-1]
     assert line.startswith("trimtab: ") and said in line and "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("kilobytes", "words", "code"),
-    [
-        (300_000, ("doctor", "bundle=nowhere"), 1),  # numpy and onnxruntime; 1 as it is not there
-        (500_000, ("list", "env"), 0),
-        (1_300_000, ("evaluate", "nowhere"), 2),  # with torch and a simulator
-    ],
-)
-def test_memory_is_asked_for_where_much_is_imported(
-    kilobytes: int, words: tuple[str, ...], code: int, tmp_path: Path
-) -> None:
-    done = subprocess.run(
-        ["bash", "-c", f'ulimit -v {kilobytes}; exec "$0" -m trimtab.benchmarks.cli.main "$@"',
-         sys.executable, *words],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == code, done.stderr
-    assert ("the shell allows" in done.stderr) == (code == 2)
-    light = COMMANDS["dataset"].light  # its list imports torch, which needs less than 1.3 GB
-    assert light is not None and light({"action": "list"}) and not light({"action": "make"})
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.cli.words import Setting, parse
+from trimtab.benchmarks.cli.words import Command, Setting, parse
 from trimtab.benchmarks.training.rundir import locked
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
@@ -122,28 +122,29 @@ def test_wrong_words_are_one_line(swept: tuple[Path, list[Path]], tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_bare_words_stand_for_settings_in_their_order() -> None:
-    settings = {"do": Setting("a", "", ("a", "b")), "at": Setting("x", "")}
-    bare = ("do", "at")
-    assert parse("it", settings, ["b", "y"], bare) == {"do": "b", "at": "y"}
-    assert parse("it", settings, ["y"], bare) == {"do": "a", "at": "y"}
-    assert parse("it", settings, ["at=b", "b"], bare) == {"do": "b", "at": "b"}
-    assert parse("it", settings, ["b", "at=b"], bare) == {"do": "b", "at": "b"}
-
-
-def test_a_word_with_an_equals_sign_may_be_a_path(
+def test_bare_words_stand_for_settings_in_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = {"do": Setting("a", "", ("a", "b")), "at": Setting("x", "where it is")}
-    with pytest.raises(TrimtabError, match="no setting 'c, d'; .*a path with = in it is at=…"):
-        parse("it", settings, ["c, d=e"], ("do", "at"))
+    settings = {"do": Setting("a", "", ("a", "b")), "at": Setting("x", "where it is", of=("a",))}
+    command = Command("", "", (), settings, bare=("do",), by="do", bare_of={"a": ("at",)})
+
+    def parsed(*words: str) -> dict[str, Any]:
+        return parse("it", command, words)
+
+    assert parsed("b") == {"do": "b", "at": "x"}
+    assert parsed("a", "y") == parsed("y", "do=a") == parsed("at=y") == {"do": "a", "at": "y"}
     (tmp_path / "c, d=e").mkdir()
-    assert parse("it", settings, ["c, d=e"], ("do", "at")) == {"do": "a", "at": "c, d=e"}
-    with pytest.raises(TrimtabError, match="it: at= is empty; leave it out, .*: where it is"):
-        parse("it", settings, ["at="], ("do", "at"))
-    with pytest.raises(TrimtabError, match="z: one word too many"):
-        parse("it", settings, ["at=y", "zzz"], ("do", "at"))
+    assert parsed("a", "c, d=e") == {"do": "a", "at": "c, d=e"}
+    for words, said in (
+        (["c"], "it: c: did you mean|it: c: there are"),
+        (["a", "y", "z"], "z: one word too many"),
+        (["at="], "it: at= is empty; leave it out, .*: where it is"),
+        (["b", "at=y"], "it: at= belongs to do=a, not to do=b"),
+        (["ta=y"], "it: no setting 'ta'"),
+    ):
+        with pytest.raises(TrimtabError, match=said):
+            parsed(*words)
 
 
 def test_a_folder_is_asked_for_in_place_of_a_pattern_and_a_run_in_place_of_a_folder(

@@ -22,13 +22,10 @@ from trimtab.errors import TrimtabError
 
 TRIMTAB = f"exec {sys.executable} -m trimtab.benchmarks.cli.main"
 ENDS = """
-import io, sys
+import sys
 from trimtab.benchmarks.cli import main as command_line
 from trimtab.errors import TrimtabError
 def run(words):
-    global log
-    log = open("log.csv", "w")
-    log.write("kept")
     if words[0] == "interrupted":
         raise KeyboardInterrupt
     if words[0] == "2":
@@ -36,12 +33,7 @@ def run(words):
     if words[0] != "0":
         sys.exit(*words[1:])
     return 0
-class Odd(io.RawIOBase):
-    def flush(self):
-        raise RuntimeError("of its own making")
-    def __del__(self):
-        pass  # from Python 3.13 on, Python itself tells of an object that cannot be closed
-odd, print_error = Odd(), command_line.print_error
+print_error = command_line.print_error
 def impatient(line):
     print_error(line)
     if "interrupted" in line:
@@ -50,7 +42,7 @@ command_line.print_error = impatient
 command_line.run = run
 command_line.console()
 """
-"""A command that ends as its words say, with a file open as an environment may have one."""
+"""A command that ends as its words say."""
 WITHOUT = (
     "import sys; sys.modules[sys.argv[1]] = None; from trimtab.benchmarks.cli.main import main; "
     "main(['doctor'])"
@@ -168,16 +160,9 @@ def test_a_text_that_is_asked_for_stands_alone(words: str, alone: bool) -> None:
     assert wants_only_text(words.split()) is alone
 
 
-def test_a_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
-    gone = f"mkdir gone && cd gone && rmdir ../gone && {TRIMTAB} list policy"
-    line = refused(["sh", "-c", gone], tmp_path)
-    assert line == "trimtab: the current folder was removed; change to another one"
-
-
-@pytest.mark.parametrize("package", ["rich", "torch"])
-def test_the_doctor_says_what_is_missing(package: str, tmp_path: Path) -> None:
-    line = refused([sys.executable, "-c", WITHOUT, package], tmp_path)
-    assert line.startswith(f"trimtab: doctor: not installed: {package}; make an environment from")
+def test_the_doctor_says_what_is_missing(tmp_path: Path) -> None:
+    line = refused([sys.executable, "-c", WITHOUT, "gymnasium"], tmp_path)
+    assert "gymnasium" in line and "make an environment from its lock" in line
 
 
 def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
@@ -242,14 +227,13 @@ def test_an_interrupt_in_the_middle_of_an_import_waits_for_its_end(
         (["exit", "no licence"], 2, "trimtab: something called sys.exit('no licence') in the mid"),
     ],
 )
-def test_however_a_command_ends_its_files_are_written_and_its_code_is_told(
+def test_however_a_command_ends_its_code_is_told(
     words: list[str], code: int, line: str, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-c", ENDS, *words]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == code and done.stderr.startswith(line)
     assert len(done.stderr.splitlines()) == bool(line)
-    assert (tmp_path / "log.csv").read_text() == "kept"
 
 
 SOON = """

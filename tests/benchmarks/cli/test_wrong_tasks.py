@@ -176,15 +176,6 @@ def test_a_right_task_has_no_fault(
     assert f"horizon 25, physics {get_spec(id, horizon=25).fingerprint})" in line
 
 
-def test_a_task_that_waits_is_said_to(
-    toys: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(checks, "SILENCE", 1.0)
-    code, lines = said(capfd, "check", "env=toys/Waits")
-    assert code == 0 and "no fault found" in lines[0]
-    assert "toys/Waits: its first 20 steps are not over after 1 s; see whether its" in lines[1]
-
-
 # ---- wrong families ------------------------------------------------------------------------------
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import sys
-import time
 from typing import Any
 
 import gymnasium
@@ -321,12 +320,6 @@ class SeedsPythonsWhenMade(Right):
 class LeavesItsProcess(Right):
     def step(self, action: Any) -> Any:
         os._exit(0)
-
-
-class Waits(Right):
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        time.sleep(1.8)
-        return super().reset(seed=seed)
 
 
 KINDS: dict[str, type[Right]] = {

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from trimtab.benchmarks.cli.table import COMMANDS
-from trimtab.benchmarks.training.settings.values import RULES
+from trimtab.benchmarks.training.settings.run_settings import RunSettings
 
 __all__ = ["Material", "words_of"]
 
@@ -25,83 +25,33 @@ RUN += ["algorithm.warmup_steps=8", "algorithm.batch_size=8", "online_steps=12"]
 CLONE = ["env=robotics/PointMaze-TwoRoutes-v0", "env_options.horizon=28", "algorithm=bc"]
 CLONE += ["policy=flow", "policy.hidden=[8]", "offline_steps=2", "eval_episodes=1"]
 CLONE += ["other_task=true", "algorithm.batch_size=8"]
-VALUES = ("", "abc", "null", "nan", "inf", "-inf", "-1", "0", "1.5", "1e30", "-1e30", "true", "[]")
-VALUES += ("[1,2]", "{a: 1}", "'", '"', "[", "}", "$", "${seed}", "${nope}", "~", "é", "٣", "0x1")
-VALUES += (
-    "1_0",
-    "a" * 5000,
-    "..",
-    "nowhere/else",
-    "/dev/null",
-    "/proc/1/nowhere",
-    "=x",
-    ",",
-    "a,b",
-)
-VALUES += (
-    "a b",
-    "(x)",
-    "?",
-    "???",
-    "!x",
-    "%s",
-    "\\",
-    "\t",
-    "-",
-    "--help",
-    "@",
-    "*",
-    "&a",
-    "|",
-    "#",
-)
-VALUES += ("[[1]]", "[null]", "[a", "'a", "a'b", "2147483648", "9" * 400, "1e-400", "None", "False")
+VALUES = [
+    *("", "abc", "null", "nan", "inf", "-inf", "-1", "0", "1.5", "1e30", "-1e30", "true", "[]"),
+    *("[1,2]", "{a: 1}", "'", '"', "[", "}", "$", "${seed}", "${nope}", "~", "é", "٣", "0x1"),
+    *("1_0", "a" * 5000, "..", "nowhere/else", "/dev/null", "/proc/1/nowhere", "=x", ",", "a,b"),
+    *("a b", "(x)", "?", "???", "!x", "%s", "\\", "\t", "-", "--help", "@", "*", "&a", "|", "#"),
+    *("[[1]]", "[null]", "[a", "'a", "a'b", "2147483648", "9" * 400, "1e-400", "None", "False"),
+]
 SPOILT_JSON = ("", "{", "[]", "null", "3", '"x"', "NaN", "{}", "[" * 3000, '{"a": 1e999}', "\0")
-SPOILT_YAML = (
-    "",
-    "a: [",
-    "- 1",
-    "3",
-    "a: 1",
-    "&a [*a]",
-    "a: &a {b: *a}",
+SPOILT_YAML = ("", "a: [", "- 1", "3", "a: 1", "&a [*a]", "a: &a {b: *a}", "? [a]: b", "\t- x")
+SPOILT_YAML += (
     "!!python/object:os.x {}",
+    "%YAML 9",
+    "a: b: c",
+    "{a: 1, a: 2}",
+    "1: 2",
+    "null",
+    "\0",
 )
-SPOILT_YAML += ("? [a]: b", "\t- x", "%YAML 9", "a: b: c", "{a: 1, a: 2}", "1: 2", "null", "\0")
 SPOILT_SUITE = ("runs: 3", "runs: {a: {}}", "seeds: x\nruns: {a: {overrides: [algorithm=sca]}}")
 SPOILT_SUITE += ("title: X\nseeds: [0]\nruns: {a: {overrides: [env=gym/Nope-v1]}}", "grid: []")
 SPOILT_METHOD = ("algorithm: {_target_: os.getcwd}", "algorithm: {_target_: 3}", "algorithm: []")
 SPOILT_METHOD += ("# @package _global_\nalgorithm: {_target_: pathlib.Path}", "algorithm: null")
 SPOILT_METHOD += ("# @package _global_\nalgorithm: {_target_: no.Such, x: 1}", "online_steps: x")
-MODULES = (
-    "raise ValueError('x')",
-    "import nothing_of_that_name",
-    "def (",
-    "import sys; sys.exit(3)",
-)
-MODULES += (
-    "FAMILY = 3",
-    "FAMILY = None",
-    "",
-    "x = 1 / 0",
-    "\0",
-    "raise KeyboardInterrupt from None"[:0],
-)
-MODULES += (
-    "from trimtab.envs.core.spec import Family\nFAMILY = Family",
-    "FAMILY = FORMAT = KIND = 'x'",
-)
-MODULES += (
-    "from trimtab.envs.core.spec import Family\nFAMILY = Family('gym', 'x', (), {}, None, 3)",
-)
 LONG = frozenset({"online_steps", "offline_steps", "eval_episodes", "episodes", "video_episodes"})
 """Settings that make a right command long."""
 SLOW = frozenset({"speed", "doctor", "bench", "check"})
 """Commands that take long where every word is right."""
-
-
-FOREIGN = 2000
-"""Cases from this number on are of data that other projects wrote."""
 
 
 @dataclass(frozen=True)
@@ -112,20 +62,16 @@ class Material:
         run: folder of a finished run.
         bundle: folder of an exported policy, with its graph.
         data: a dataset in each format that can be written, by the format's name.
-        foreign: data as other projects lay them out: Zarr, LeRobot, robomimic and others.
     """
 
     run: Path
     bundle: Path
     data: Mapping[str, Path]
-    foreign: Mapping[str, Path]
 
 
 def words_of(number: int, place: Path, material: Material) -> list[str]:
     """Return the words of a case, and write what they name below ``place``."""
     draw = random.Random(number)
-    if number >= FOREIGN:
-        return _of_foreign_data(draw, place, material)
     kinds = list(_KINDS)
     kind = draw.choices(kinds, [_KINDS[one] for one in kinds])[0]
     return kind(draw, place, material)
@@ -167,7 +113,14 @@ def _of_a_command(draw: random.Random, place: Path, material: Material) -> list[
 def _of_a_run(draw: random.Random, place: Path, material: Material) -> list[str]:
     """Words of train, with one or two settings wrong, or a name that there is not."""
     words = [*(RUN if draw.random() < 0.5 else [*CLONE, f"dataset={material.data['minari']}"])]
-    keys = [*RULES, "algorithm", "policy", "dataset", "env_options", "env_options.horizon"]
+    keys = [
+        *vars(RunSettings()),
+        "algorithm",
+        "policy",
+        "dataset",
+        "env_options",
+        "env_options.horizon",
+    ]
     keys += ["algorithm.learning_rate", "algorithm.tau", "algorithm.hidden", "algorithm.batch_size"]
     keys += ["policy.hidden", "policy.sampling_steps", "algorithm._target_", "policy._target_"]
     keys += ["dataset.path", "env_options.reward", "hydra.run.dir", "nope", "algorithm.nope"]
@@ -264,23 +217,6 @@ def _of_a_dataset(draw: random.Random, place: Path, material: Material) -> list[
     )
 
 
-def _of_foreign_data(draw: random.Random, place: Path, material: Material) -> list[str]:
-    """Words about damaged data of other projects, mostly with the hints that they need."""
-    source = material.foreign[draw.choice(list(material.foreign))]
-    data = _spoilt(draw, source, place / source.stem)
-    hints = ["env=gym/InvertedPendulum-v5"] if draw.random() < 0.8 else []
-    if draw.random() < 0.1:
-        hints.append(f"keys={_value(draw, 'keys')}")
-    return draw.choice(
-        (
-            ["dataset", "info", f"path={data}", *hints],
-            ["dataset", "check", f"path={data}", *hints],
-            ["dataset", "convert", f"from={data}", "to=o/c.hdf5", "as=d4rl", *hints],
-            ["train", *CLONE, f"dataset={data}", "out=o"],
-        )
-    )
-
-
 def _of_a_yaml(draw: random.Random, place: Path, material: Material) -> list[str]:
     file = place / draw.choice(("mine.yaml", "sac.yaml", "a b.yaml", "é.yaml"))
     if draw.random() < 0.5:
@@ -288,26 +224,6 @@ def _of_a_yaml(draw: random.Random, place: Path, material: Material) -> list[str
         return ["bench", f"suite=./{file.name}", "runs=o"]
     file.write_text(draw.choice((*SPOILT_YAML, *SPOILT_METHOD)))
     return ["train", *RUN[:1], f"algorithm=./{file.name}", "online_steps=12", "out=o"]
-
-
-def _of_a_plug_in(draw: random.Random, place: Path, material: Material) -> list[str]:
-    folder = place / f"plug_in_{draw.getrandbits(40)}"
-    room = draw.choice(("envs/families", "policies/kinds", "datasets/formats", "conf/algorithm"))
-    (folder / room).mkdir(parents=True)
-    if room.startswith("conf"):
-        file, text = "own_of_a_case.yaml", draw.choice((*SPOILT_YAML, *SPOILT_METHOD))
-    else:
-        file, text = "broken.py", draw.choice(MODULES)
-    (folder / room / file).write_text(text)
-    words = draw.choice(
-        (
-            ["list", draw.choice(("env", "algorithm", "policy", "family", "dataset"))],
-            ["train", *RUN[:1], "algorithm=own_of_a_case", "online_steps=12", "out=o"],
-            ["evaluate", f"policy={material.bundle}", "episodes=1"],
-            ["dataset", "info", f"path={material.data['minari']}"],
-        )
-    )
-    return ["--with", str(folder if draw.random() < 0.9 else place / "absent"), *words]
 
 
 Kind = Callable[[random.Random, Path, Material], list[str]]
@@ -319,7 +235,6 @@ _KINDS: Mapping[Kind, float] = MappingProxyType(
         _of_a_run_folder: 2,
         _of_a_dataset: 3,
         _of_a_yaml: 1.5,
-        _of_a_plug_in: 1,
     }
 )
 """Kinds of cases, and how often there is one of each."""

@@ -13,7 +13,7 @@ import yaml
 
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.suites.suite import load_suite
-from trimtab.benchmarks.training.settings import outside
+from trimtab.benchmarks.training.settings import groups
 from trimtab.errors import TrimtabError
 
 SAC = ["env=gym/Hopper-v5", "algorithm=sac"]
@@ -96,7 +96,7 @@ def test_runs_that_are_done_are_no_longer_counted(
 def test_files_of_settings_are_found_beside_the_suite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(outside, "_made", [])
+    monkeypatch.setattr(groups, "adopted", {})
     (tmp_path / "there").mkdir()
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")

@@ -25,7 +25,7 @@ from trimtab.benchmarks.suites.outcome import Outcome
 from trimtab.benchmarks.suites.search import SAMPLERS, Search, search
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.benchmarks.training import run as loop
-from trimtab.benchmarks.training.settings import outside
+from trimtab.benchmarks.training.settings import groups
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings_of import command_of
 from trimtab.benchmarks.training.train import train
@@ -204,9 +204,9 @@ def test_a_search_that_is_killed_tries_what_one_that_is_not_tries(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["hydra.sweeper.n_trials=0"], "n_trials=0: must be a whole number, 1 or more"),
-        (["hydra.sweeper.n_trials=-1"], "n_trials=-1: must be a whole number, 1 or more"),
-        (["hydra.sweeper.n_jobs=0"], "n_jobs=0: must be a whole number, 1 or more"),
+        (["hydra.sweeper.n_trials=0"], "n_trials=0: must be a whole number from 1"),
+        (["hydra.sweeper.n_trials=-1"], "n_trials=-1: must be a whole number from 1"),
+        (["hydra.sweeper.n_jobs=0"], "n_jobs=0: must be a whole number from 1"),
         (["hydra.sweeper.score=succes"], "score=succes: there are: auto, success, return"),
         (["hydra.sweeper.direction=up"], "direction"),
         (["hydra.sweeper.sampler=tpx"], "sampler"),
@@ -358,18 +358,18 @@ def test_a_file_of_ones_own_is_one_of_the_values(
 ) -> None:
     """Whoever carries out a run is given the file, and no name that this process gave to it."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(outside, "_made", [])  # later tests do not find the file
+    monkeypatch.setattr(groups, "adopted", {})  # later tests do not find the file
     method = "_target_: trimtab.algorithms.offline.bc.BehaviorCloning"
     (tmp_path / "mine.yaml").write_text(f"# @package _global_\nalgorithm:\n  {method}\n")
     told: list[Outcome] = []
     others = [word for word in short(tiny, tmp_path / "runs") if not word.startswith("algorithm=")]
     words = [*others, f"algorithm=bc,{tmp_path}/mine.yaml"]
     # As in a process of its own, which knows nothing of this one's files.
-    sweep(words, told.extend, console=quiet(), launcher=here(lambda _: outside._made.clear()))
+    sweep(words, told.extend, console=quiet(), launcher=here(lambda _: groups.adopted.clear()))
     assert [one.label for one in told] == ["algorithm=bc", f"algorithm={tmp_path}/mine.yaml"]
     assert [Path(one.folder).parts[-3] for one in told] == ["bc", "mine"]
     searched_words = [*others, f"algorithm=choice({tmp_path}/mine.yaml)"]
-    outcomes, best = searched(searched_words, here(lambda _: outside._made.clear()))
+    outcomes, best = searched(searched_words, here(lambda _: groups.adopted.clear()))
     assert {one.state for one in outcomes} == {"done"} and f"algorithm={tmp_path}/mine" in best
 
 

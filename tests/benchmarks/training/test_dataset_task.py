@@ -133,7 +133,7 @@ def test_what_a_file_does_not_say_is_said_by_the_run(tiny: Any, tmp_path: Path) 
     assert episode.observations[0].tolist() == [1, 1, 0, 0, 0, 0]
     for word, message in (
         ("dataset.keys=a", "dataset.keys=a: does not apply to d4rl data"),
-        ("dataset.horizon=0", "must be a whole number of at least 1"),
+        ("dataset.horizon=0", "must be at least 1"),
         ("dataset.keys=[a]", "must be text"),
         ("dataset.nothing=1", "folder has no such setting"),
     ):
@@ -162,7 +162,7 @@ def test_a_contradicted_control_rate_is_refused_or_stated(tiny: Any, tmp_path: P
     same = fitting_plan(compose_run([*words, f"dataset.control_rate={true}.0"]))
     assert plain.config_hash != stated.config_hash == same.config_hash
     for value in ("0", "-5", "inf", "fast"):
-        with pytest.raises(TrimtabError, match="must be a number from 1e-06 to 1e\\+06"):
+        with pytest.raises(TrimtabError, match="dataset.control_rate=.*: must be"):
             fitting_plan(compose_run([*words, f"dataset.control_rate={value}"]))
 
 

@@ -101,7 +101,7 @@ def test_help_and_refusals_are_one_line(tiny: Any, tmp_path: Path) -> None:
     for wrong, said in (
         ([*given, "source.guidanc=1"], "guidance"),
         ([*given, "source.guidance=-1"], r"source\.guidance=-1"),
-        ([*given, "source.rollouts=many"], r"source\.rollouts=many: must be of type int"),
+        ([*given, "source.rollouts=many"], r"source\.rollouts=many: must be a whole"),
         ([*given, "observations=dict"], "observations in parts"),
         (words(tiny, tmp_path, "cal_ql"), "returns of whole episodes"),
         # What a policy is told by its user is no observation in parts.

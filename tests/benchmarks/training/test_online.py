@@ -50,14 +50,14 @@ def test_offline_then_online_goes_on_from_the_same_learner(tiny: Any, tmp_path: 
     [
         (["algorithm=ppo", "offline_steps=5"], "learns from its own rollouts"),
         (["algorithm=ppo", "offline_share=0.5"], "learns from its own rollouts"),
-        (["algorithm=sac", "offline_share=1.5"], "must be a number from 0 to 1"),
+        (["algorithm=sac", "offline_share=1.5"], "must be from 0 to 1"),
         (["algorithm=sac", "online_steps=80"], "only begins to learn after its warm-up of 5000"),
         (
             ["algorithm=ppo", "algorithm.rollout_steps=10", "num_envs=2", "online_steps=79"],
             "learns after every 80 steps",
         ),
         (["algorithm=td3", "algorithm.exploration_noise=-1"], "algorithm.exploration_noise=-1"),
-        (["algorithm=ppo", "algorithm.hidden=[0]"], "every width must be at least 1"),
+        (["algorithm=ppo", "algorithm.hidden=[0]"], "each at least 1 wide"),
     ],
 )
 def test_what_cannot_be_learned_from_is_named(

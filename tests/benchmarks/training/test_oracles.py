@@ -35,8 +35,8 @@ def test_bad_oracles_are_one_line(tiny: Any, tmp_path: Path) -> None:
     other = ["env=robotics/PointMaze-TwoRoutes-Blocked-v0", "other_task=false"]
     for more, line in (
         ([], r"^rpi imitates others: add oracles=\[<a run or a bundle>,…\]$"),
-        (["oracles=[]"], r"oracles.*must be a list of runs or bundles"),
-        ([f"oracles={missing}"], rf"^{missing} does not exist; give the folder of a run"),
+        (["oracles=[]"], r"oracles= is empty"),
+        ([f"oracles=[{missing}]"], rf"^{missing} does not exist; give the folder of a run"),
         ([f"oracles=[{tiny.base},{tiny.base}/policy]"], r"is given twice; leave one out$"),
         ([f"oracles=[{tiny.base}]", "env=gym/Hopper-v5", "env_options.horizon=null"],
          r"^oracle \S+ does not fit gym/Hopper-v5: observation length .*; give another oracle"),

@@ -263,7 +263,7 @@ def test_a_run_stops_at_the_success_that_is_enough(tiny: Any, tmp_path: Path) ->
     assert train(compose_run([*words, "stop_at_success=0.0"])).already_done
     with pytest.raises(TrimtabError, match="stop_at_success: nothing is evaluated on the way"):
         train(compose_run([*words, "stop_at_success=0.5", "eval_every=null"]))
-    with pytest.raises(TrimtabError, match="must be a number from 0 to 1"):
+    with pytest.raises(TrimtabError, match="must be from 0 to 1"):
         compose_run([*words, "stop_at_success=2"])
 
 

@@ -229,10 +229,10 @@ def test_a_run_draws_by_its_weights(
     ("words", "message"),
     [
         (["dataset_weighting=returns"], "dataset_weighting=returns: .* did you mean return?"),
-        (["dataset_weighting=return", "weighting_temperature=0"], "must be a number greater than"),
+        (["dataset_weighting=return", "weighting_temperature=0"], "must be above 0"),
         (["weighting_temperature=warm"], "weighting_temperature=warm: must be a number"),
         (["other_task=1"], "other_task=1: must be true or false"),
-        (["stream_above=-1"], "stream_above=-1: must be a whole number of at least 0"),
+        (["stream_above=-1"], "stream_above=-1: must be at least 0"),
         (["dataset=[]"], r"dataset.runs=\[\]: must be a list of folders"),
         (["dataset=[1]"], "dataset: 1 is not the folder of a run"),
     ],

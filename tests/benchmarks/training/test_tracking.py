@@ -176,7 +176,7 @@ def test_a_task_without_success_has_no_curve_of_it(tmp_path: Path) -> None:
     [
         ("tracker=tensorbord", "there is no such tracker; did you mean tensorboard?"),
         ("tracker=[wandb,wandb]", "wandb is named twice"),
-        ("tracker=3", "must be a name, or several, such as [tensorboard,wandb]"),
+        ("tracker=3", "must be text or a list, each text or null"),
         ("tracker=[]x", "tracker"),
         ("tracker=wandb,trackio", "one value with a comma"),
     ],

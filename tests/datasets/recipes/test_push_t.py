@@ -122,9 +122,7 @@ def test_geometry() -> None:
 def test_wrong_settings_are_refused() -> None:
     for name in ("ahead", "press", "longest"):
         for pixels in (0, 513):
-            with pytest.raises(
-                TrimtabError, match=f"{name}={pixels}: must be from 1 to 512 pixels"
-            ):
+            with pytest.raises(TrimtabError, match=f"{name}={pixels}: must be from 1 to 512"):
                 planner(**{name: pixels})
     with pytest.raises(TrimtabError, match="of 5 or 18 numbers, not of 11"):
         planner().act(np.zeros(11))

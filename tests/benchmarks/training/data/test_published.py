@@ -18,8 +18,7 @@ from trimtab.benchmarks.training.data.published import (
     statistics_of,
 )
 from trimtab.benchmarks.training.data.recipes import is_recipe, make_dataset
-from trimtab.benchmarks.training.settings.groups import group_options, load_group
-from trimtab.benchmarks.training.settings.outside import outside_file
+from trimtab.benchmarks.training.settings.groups import group_options, load_group, outside_file
 from trimtab.datasets import catalog
 from trimtab.datasets.catalog import made_datasets
 from trimtab.datasets.episodes import Dataset, Episode

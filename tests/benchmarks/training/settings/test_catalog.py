@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from trimtab.benchmarks.cli.commands.listing import LISTINGS
-from trimtab.benchmarks.training.settings import groups, outside
+from trimtab.benchmarks.training.settings import groups
 from trimtab.benchmarks.training.settings.catalog import (
     FAMILIES,
     adaptations,
@@ -21,7 +21,7 @@ from trimtab.benchmarks.training.settings.catalog import (
     is_faithful,
 )
 from trimtab.benchmarks.training.settings.config import compose_run
-from trimtab.benchmarks.training.settings.groups import conf_file, group_options, heading
+from trimtab.benchmarks.training.settings.groups import group_options, heading
 from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.types import TrimtabError
 
@@ -53,9 +53,9 @@ def described(monkeypatch: pytest.MonkeyPatch, docstring: str | None) -> tuple[s
 def test_a_broken_file_of_a_method_is_named(
     text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    as_it_is = groups._text
-    broken = {"algorithm/bc.yaml": f"# Broken.\n{text}"}
-    monkeypatch.setattr(groups, "_text", lambda name: broken.get(name) or as_it_is(name))
+    as_it_is = groups._bytes
+    broken = {"algorithm/bc.yaml": f"# Broken.\n{text}".encode()}
+    monkeypatch.setattr(groups, "_bytes", lambda name: broken.get(name) or as_it_is(name))
     words = ["env=gym/Hopper-v5", "algorithm=bc", "algorithm.beta=1"]
     for call in (lambda: LISTINGS["algorithm"]("algorithm", ""), lambda: compose_run(words)):
         with pytest.raises(TrimtabError, match=expected) as error:
@@ -105,7 +105,7 @@ def test_an_adaptation_says_so_in_the_list_and_in_its_docstring() -> None:
 def test_a_method_of_one_s_own_that_names_no_paper_adapts_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside, "_made", [])
+    monkeypatch.setattr(groups, "adopted", {})
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "unpublished.py").write_text(
         "from trimtab.algorithms.offline.bc import BehaviorCloning\n\n\n"
@@ -114,37 +114,18 @@ def test_a_method_of_one_s_own_that_names_no_paper_adapts_none(
     for name, comment in (("nameless", "Mine."), ("named", 'As "A Title" (arXiv 2506.15799).')):
         text = f"# @package _global_\n# {comment}\nalgorithm: {{_target_: unpublished.Mine}}\n"
         (tmp_path / f"{name}.yaml").write_text(text)
-        outside.adopted("algorithm", str(tmp_path / f"{name}.yaml"), [])
+        groups.name_in_group("algorithm", str(tmp_path / f"{name}.yaml"))
     found = adaptations()
     assert "named" in found and "nameless" not in found and "mdpo_sac" in found
 
 
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
-@pytest.mark.parametrize("group", ["algorithm", "policy", "dataset"])
-def test_a_file_with_a_byte_order_mark_is_read_as_without(
-    group: str, encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_files_of_users_are_read_with_a_byte_order_mark_and_when_they_change(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside, "_made", [])
-    texts = {
-        "algorithm": "# @package _global_\nalgorithm: {_target_: trimtab.algorithms.offline.bc.X}",
-        "policy": "_target_: trimtab.policies.kinds.gaussian.GaussianPolicy\n",
-        "dataset": "id: me/mine-v0\nepisodes: 3\n",
-    }
-    (tmp_path / "marked.yaml").write_text(texts[group], encoding=encoding)
-    (tmp_path / "plain.yaml").write_text(texts[group], encoding="utf-8")
-    for name in ("marked", "plain"):
-        outside.adopted(group, str(tmp_path / f"{name}.yaml"), [])
-    assert conf_file(f"{group}/marked.yaml") == conf_file(f"{group}/plain.yaml")
-    marked = outside._made[0] / group / "marked.yaml"
-    assert marked.read_text() == texts[group]  # Hydra reads this one
-
-
-def test_a_plug_in_s_file_with_a_byte_order_mark_is_read_as_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outside, "_made", [])
+    monkeypatch.setattr(groups, "adopted", {})
     plugin = types.SimpleNamespace(folder=tmp_path)
-    monkeypatch.setattr(outside, "plugins", lambda: [plugin])
+    monkeypatch.setattr(groups, "plugins", lambda: [plugin])
     folder = tmp_path / "conf" / "algorithm"
     folder.mkdir(parents=True)
     (folder / "hidden.yaml").symlink_to("nowhere")
@@ -152,14 +133,13 @@ def test_a_plug_in_s_file_with_a_byte_order_mark_is_read_as_without(
         "# @package _global_\n# As it is told.\nalgorithm:\n"
         "  _target_: trimtab.algorithms.off_policy.sac.SAC\n  tau: 0.5\n"
     )
-    words = ["env=gym/Hopper-v5", "algorithm=mine"]
-    for tau in ("0.5", "0.25"):  # changed within one process, too
-        (folder / "mine.yaml").write_text(text.replace("0.5", tau), encoding="utf-8-sig")
-        assert compose_run(words)["algorithm"]["tau"] == float(tau)
-    (folder / "mine.yaml").write_text(text, encoding="utf-8")
-    assert compose_run(words)["algorithm"]["tau"] == 0.5
-    assert "mine" in {row["algorithm"] for row in LISTINGS["algorithm"]("algorithm", "")}
-    assert heading("algorithm", "mine") == "As it is told."
+    for file, word in ((folder / "mine.yaml", "mine"), (tmp_path / "own.yaml", None)):
+        for tau in ("0.5", "0.25"):  # changed within one process, too
+            file.write_text(text.replace("0.5", tau), encoding=encoding)
+            config = compose_run(["env=gym/Hopper-v5", f"algorithm={word or file}"])
+            assert config["algorithm"]["tau"] == float(tau)
+    assert {"mine", "own"} <= {row["algorithm"] for row in LISTINGS["algorithm"]("algorithm", "")}
+    assert heading("algorithm", "mine") == heading("algorithm", "own") == "As it is told."
 
 
 def test_a_renamed_method_is_there_under_its_new_name_only() -> None:

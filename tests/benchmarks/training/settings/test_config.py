@@ -35,44 +35,6 @@ class Cloning(BehaviorCloning):
 
 HOME = os.path.expanduser("~")
 
-KEYWORDS_OF_OWN = """
-from collections.abc import Sequence
-
-from trimtab.algorithms.offline.bc import BehaviorCloning
-
-
-class Own(BehaviorCloning):
-    def __init__(
-        self,
-        setup: object,
-        *,
-        embedding: str = "clip",
-        latent: list[int] | None = None,
-        bins: int | None = 8,
-        head_learning_rate: str = "cosine",
-        context: int = 4,
-        layers: tuple[int, int] = (8, 8),
-        candidates: Sequence[int] = (1,),
-    ) -> None:
-        super().__init__(setup)
-"""
-
-
-def test_keywords_of_ones_own_have_the_rules_of_their_names_where_they_are_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "own_keywords.py").write_text(KEYWORDS_OF_OWN)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    own = [*BC, "algorithm._target_=own_keywords.Own"]
-    words = ["embedding=bert", "latent=[8,8]", "bins=null", "head_learning_rate=step"]
-    words += ["layers=[3,3]", "candidates=[5,6]"]
-    found = compose_run([*own, *(f"algorithm.{word}" for word in words)])["algorithm"]
-    assert (found["embedding"], found["latent"], found["bins"]) == ("bert", [8, 8], None)
-    with pytest.raises(TrimtabError, match="algorithm.context=1000000: must be at most 10000"):
-        compose_run([*own, "algorithm.context=1000000"])
-    with pytest.raises(TrimtabError, match="algorithm.bins=-1: must be a whole number of at least"):
-        compose_run([*own, "algorithm.bins=-1"])
-
 
 @pytest.mark.parametrize(
     ("word", "key", "value"),
@@ -82,8 +44,8 @@ def test_keywords_of_ones_own_have_the_rules_of_their_names_where_they_are_numbe
         ("out=a b", "out", "a b"),
         ("out=a(b)", "out", "a(b)"),
         ("out=a=b", "out", "a=b"),
-        ("out={x}", "out", "{x}"),
-        ("out=a,b", "out", "a,b"),
+        ("out=läufe/größe", "out", "läufe/größe"),
+        ("out='für mich'", "out", "für mich"),
         ("out=it's", "out", "it's"),
         ("out='a,b'", "out", "a,b"),
         ("out=~/runs", "out", os.path.expanduser("~/runs")),
@@ -100,13 +62,12 @@ def test_words_as_people_write_them_are_understood(word: str, key: str, value: A
     ("word", "key", "value"),
     [
         ("dataset=~/x.hdf5", "path", f"{HOME}/x.hdf5"),
-        ("dataset='~/x.hdf5'", "path", f"{HOME}/x.hdf5"),
-        ('dataset="~/x y.hdf5"', "path", f"{HOME}/x y.hdf5"),
-        ("dataset=~/x y(1),b=[2].hdf5", "path", f"{HOME}/x y(1),b=[2].hdf5"),
+        ("dataset='~/x,y.hdf5'", "path", f"{HOME}/x,y.hdf5"),
+        ("dataset=./x y(1).hdf5", "path", "./x y(1).hdf5"),
+        ("dataset=./größe.npz", "path", "./größe.npz"),
         ("dataset=~", "path", HOME),
         ("dataset=x.hdf5", "path", "x.hdf5"),
-        ("dataset=[~/a b,c(1)]", "runs", [f"{HOME}/a b", "c(1)"]),
-        ("dataset=['~/a,b']", "runs", [f"{HOME}/a,b"]),
+        ("dataset=[a/b c,'d,e(1)']", "runs", ["a/b c", "d,e(1)"]),
         ("dataset=[runs/seed${seed}]", "runs", ["runs/seed0"]),
     ],
 )
@@ -177,22 +138,6 @@ def test_a_keyword_that_the_yaml_leaves_out_can_be_set() -> None:
     config = compose_run(words)
     assert config["dataset"]["controller"]["spread"] == [0.1, 0.2]
     assert config["env_options"]["horizon"] == 9
-
-
-def test_every_constructor_keyword_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    import trimtab.benchmarks.training.settings.overrides as module
-
-    whole = module.conf_file
-
-    def without_tau(name: str) -> object:
-        loaded = whole(name)
-        if name == "algorithm/sac.yaml":
-            del loaded["algorithm"]["tau"]
-        return loaded
-
-    monkeypatch.setattr(module, "conf_file", without_tau)
-    config = compose_run([ENV, "algorithm=sac", "algorithm.tau=0.25"])
-    assert config["algorithm"]["tau"] == 0.25
 
 
 def test_a_folder_is_short_for_its_dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,12 +249,3 @@ def test_a_changed_recipe_has_an_id_of_its_own() -> None:
     assert all(re.fullmatch(r"trimtab/two-routes-[0-9a-f]{10}-v0", one) for one in ids)
     assert made(changes[0], "dataset.seed=0") == ids[0]
     assert made("dataset.id=mine/x-v1", changes[0]) == "mine/x-v1"
-
-
-def test_letters_beyond_ascii_need_no_quotes() -> None:
-    words = ["out=für/mich", "dataset=./größe.npz", "base=läufe/seed${seed}", "seed=3"]
-    config = compose_run([ENV, "algorithm=bc", "policy=flow", *words])
-    assert (config["out"], config["dataset"]["path"]) == ("für/mich", "./größe.npz")
-    assert config["base"] == "läufe/seed3" and config.base_follows_seed
-    quoted_before = compose_run([ENV, "algorithm=bc", "policy=flow", "out='für mich'", *words[1:]])
-    assert quoted_before["out"] == "für mich"
