@@ -13,7 +13,7 @@ from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, generalized_advantage, next_values
 from trimtab.observations import tree_map
-from trimtab.policies.networks.mlp import mlp
+from trimtab.policies.networks.mlp import Activation, mlp
 from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share, Size
 from trimtab.types import Metrics, Obs, Rollout
 
@@ -114,7 +114,7 @@ class RolloutActorCritic(Algorithm):
         points: int,
         *,
         hidden: Sequence[int] = (256, 256, 256),
-        activation: str = "silu",
+        activation: Activation = "silu",
         normalize_rewards: bool = True,
         learning_rate: NonNegative = 1e-4,
         critic_learning_rate: NonNegative = 1e-3,

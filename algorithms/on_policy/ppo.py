@@ -33,7 +33,7 @@ from trimtab.algorithms.common.returns import ReturnScale, normalized
 from trimtab.algorithms.common.rollouts import estimate_advantages, estimate_kl
 from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
-from trimtab.policies.networks.mlp import mlp, orthogonal_
+from trimtab.policies.networks.mlp import Activation, mlp, orthogonal_
 from trimtab.policies.normalizer import RunningNormalizer
 from trimtab.settings import Bounds, Count, NonNegative, Positive, Share, Size
 from trimtab.types import Metrics, Obs, Rollout
@@ -99,7 +99,7 @@ class PPO(Algorithm):
         setup: Setup,
         *,
         hidden: Sequence[int] = (64, 64),
-        activation: str = "tanh",
+        activation: Activation = "tanh",
         initial_log_std: float = 0.0,
         normalize_observations: bool = True,
         normalize_rewards: bool = True,
@@ -228,7 +228,7 @@ class PPO(Algorithm):
             epoch = samples[rows]
             yield from replace(epoch, advantage=normalized(epoch.advantage)).unbind()
 
-    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
+    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: Activation) -> nn.Module:
         """Return V with fresh weights."""
         return orthogonal_(mlp(obs_dim, hidden, 1, activation=activation), last_gain=1.0)
 
