@@ -10,7 +10,7 @@ import importlib.util
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -105,14 +105,14 @@ def _described(path: str, root: str) -> Iterator[Read]:
     place, prefix = Path(path), f"{root}/" if root else ""
     files = [name.removeprefix(prefix) for name in array_files(place) if name.startswith(prefix)]
     found: dict[str, Stored] = {}
-    with _opened(place, root) as group:
+    with _opened(place, root) as open_array:
         for file in files:
             name, _, last = file.rpartition("/")
             if name and last in _DESCRIPTIONS:
                 with _guarded(path, name):
                     described = _document(place, prefix + file)
                     if described.get("node_type") != "group":
-                        found[name] = _stored(group, name, described)
+                        found[name] = _stored(open_array, name, described)
     chunks = [file for file in files if "/" in file and PurePosixPath(file).name not in _NO_CHUNKS]
     wanted = [f"{file}/" for file in chunks] + _noted(place, prefix, files)
     for name in sorted(wanted):
@@ -140,14 +140,13 @@ def _document(path: Path, file: str) -> Any:
         return json.loads(archive.read(file))
 
 
-def _stored(group: zarr.Group, name: str, described: Mapping[str, Any]) -> Stored:
-    import zarr
-
+def _stored(
+    open_array: Callable[[str], zarr.Array[Any]], name: str, described: Mapping[str, Any]
+) -> Stored:
     kind = str(described.get("dtype") or described.get("data_type"))
     if not re.match(r"[<>|][biuf]\d|bool|u?int|float", kind):  # a text, say, which may be unknown
         return Stored((), "", 0, 0)
-    array = group[name]
-    assert isinstance(array, zarr.Array)
+    array = open_array(name)
     stored = array.nbytes_stored()
     if array.nbytes > _MOST_COMPRESSION * stored + _MOST_EMPTY_BYTES:
         raise ValueError(f"shape {array.shape} needs {array.nbytes} bytes, {stored} are stored")
@@ -157,14 +156,14 @@ def _stored(group: zarr.Group, name: str, described: Mapping[str, Any]) -> Store
 
 @contextmanager
 def _contents(path: str, root: str, names: Sequence[str]) -> Iterator[Read]:
-    import zarr
-
-    def arrays(group: zarr.Group) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    def arrays(
+        open_array: Callable[[str], zarr.Array[Any]],
+    ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
         for name in names:
             with _guarded(path, name):
-                array = group[name]
-                if not isinstance(array, zarr.Array) or array.dtype.kind not in "biuf":
-                    raise ValueError(f"type {getattr(array, 'dtype', 'group')} is not a number")
+                array = open_array(name)
+                if array.dtype.kind not in "biuf":
+                    raise ValueError(f"type {array.dtype} is not a number")
                 codecs = {
                     getattr(c, "codec_id", "zlib") for c in (*array.filters, *array.compressors)
                 }
@@ -175,22 +174,24 @@ def _contents(path: str, root: str, names: Sequence[str]) -> Iterator[Read]:
                 read = np.asarray(array[...])
             yield name, read
 
-    with _opened(Path(path), root) as group:
-        yield {}, arrays(group)
+    with _opened(Path(path), root) as open_array:
+        yield {}, arrays(open_array)
 
 
 @contextmanager
-def _opened(path: Path, root: str) -> Iterator[zarr.Group]:
+def _opened(path: Path, root: str) -> Iterator[Callable[[str], zarr.Array[Any]]]:
+    """Yield what opens an array by its path below ``root``."""
+    import zarr
     import zarr.storage
 
+    store: zarr.storage.LocalStore | zarr.storage.ZipStore
     with _guarded(str(path)):
-        store: zarr.storage.LocalStore | zarr.storage.ZipStore
-        store = zarr.storage.LocalStore(path, read_only=True)
-        if not path.is_dir():
+        if path.is_dir():
+            store = zarr.storage.LocalStore(path, read_only=True)
+        else:
             store = zarr.storage.ZipStore(path, mode="r")
-        group = zarr.open_group(store, path=root, mode="r", use_consolidated=False)
     try:
-        yield group
+        yield lambda name: zarr.open_array(store, path=f"{root}/{name}".lstrip("/"), mode="r")
     finally:
         store.close()
 
