@@ -91,7 +91,8 @@ def read_arrays(path: Path, names: Sequence[str], root: str = "") -> Mapping[str
         TrimtabError: if the zarr package is not installed, or an array is missing, damaged, none of
             numbers, or larger than its files can hold.
     """
-    return _apart(path, _contents, root, list(names))[1]
+    arrays: Mapping[str, npt.NDArray[Any]] = _apart(path, _contents, root, list(names))[1]
+    return arrays
 
 
 def _apart(path: Path, read: Any, *arguments: Any) -> Any:
