@@ -37,7 +37,7 @@ def check(dataset: Dataset) -> list[Finding]:
     ``saturated-action``, ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``,
     ``ordered-episodes``, ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``, and
     what the reader of a file noted: ``missing-frames``, ``control-rate``, ``stale-mask``,
-    ``missing-chunk``, ``lost-precision``, ``repeated-name``, ``statistics``.
+    ``missing-chunk``, ``lost-precision``.
     """
     if not dataset.episodes:
         return [Finding("error", "no-episodes", dataset.id, "it has no episodes; make it again")]

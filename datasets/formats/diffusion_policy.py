@@ -6,7 +6,7 @@ The layout: ``diffusion_policy/common/replay_buffer.py`` of Diffusion Policy.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,7 +19,7 @@ from trimtab.datasets.formats.contents import assemble, contents_of
 from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.own import check_continuous, flag_ends, is_picture, whole_numbers
-from trimtab.datasets.io.zarr import Store, opened_store
+from trimtab.datasets.io.zarr import Stored, array_files, describe_arrays, read_arrays
 from trimtab.errors import TrimtabError
 
 __all__ = ["FORMAT"]
@@ -32,7 +32,8 @@ _ACTION = "action"
 _OBSERVATIONS = ("obs", "state")  # the first that is there is the observation
 _REWARDS = ("reward", "rewards")
 _ENDS = "meta/episode_ends"
-_NO_NUMBERS = "SUOMmVc["  # kinds of types: texts, objects, times, complex numbers, fields
+_DATA = "data/"
+_NUMBERS = ("b", "i", "u", "f")
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -53,17 +54,17 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """
     path = Path(path)
     where = f"dataset {path}"
-    with opened_store(path) as store:
-        if store.version_3:
-            raise TrimtabError(
-                f"{where}: of Zarr v3, and v2 is read here; copy its arrays with the zarr package "
-                "into zarr.open_group(..., zarr_format=2)"
-            )
-        there = store.arrays("data")
-        left_out = [name for name, described in there.items() if not _is_vector(name, *described)]
-        arrays = {name: store.read(f"data/{name}") for name in there if name not in left_out}
-        ends = whole_numbers(store.read(_ENDS))
-        findings = list(_missing_chunks(store, arrays, where))
+    root = _root(array_files(path))
+    if root is None:
+        raise TrimtabError(f"{where}, key '{_ENDS}': missing; {_ADVICE}")
+    stored = describe_arrays(path, root)
+    there = {n.removeprefix(_DATA): a for n, a in stored.items() if n.startswith(_DATA)}
+    left_out = [name for name, array in there.items() if not _is_vector(name, array)]
+    names = [name for name in there if name not in left_out]
+    read = read_arrays(path, [*(_DATA + name for name in names), _ENDS], root)
+    arrays = {name: read[_DATA + name] for name in names}
+    ends = whole_numbers(read[_ENDS])
+    findings = list(_missing_chunks(stored, names, where))
     if left_out:
         logger.warning("%s: left out, as not vectors: %s", where, ", ".join(left_out))
     if _ACTION not in arrays:
@@ -107,26 +108,20 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     return assemble(contents, hints)
 
 
-def _is_vector(name: str, shape: tuple[int, ...], letter: str) -> bool:
+def _root(files: Iterable[str]) -> str | None:
+    """Return the folder in which the store lies, where it was packed with its name; or None."""
+    ends = f"{_ENDS}/"
+    tops = [file.rpartition(ends)[0] for file in files if f"/{file}".find(f"/{ends}") >= 0]
+    return min(tops, key=len).rstrip("/") if tops else None
+
+
+def _is_vector(name: str, array: Stored) -> bool:
     """Return whether an array is read: a group below, a text or a picture is not."""
-    if name in (_ACTION, *_REWARDS) or (name in _OBSERVATIONS and letter in _NO_NUMBERS):
+    if name in (_ACTION, *_REWARDS) or (name in _OBSERVATIONS and array.kind not in _NUMBERS):
         return True  # leaving it out would change what is learned; reading refuses texts
-    if name.count("/") or letter in _NO_NUMBERS or not shape:
+    if name.count("/") or array.kind not in _NUMBERS or not array.shape:
         return False
-    return not is_picture(len(shape), floats=letter == "f")
-
-
-def _lost(store: Store, name: str) -> str:
-    """Return what is lost of an array of which chunks are not stored, or nothing."""
-    missing = store.missing(name)
-    if not missing.count:
-        return ""
-    if missing.count == missing.whole:
-        return f"none of its {missing.whole} chunks is stored"
-    return (
-        f"{missing.count} of its {missing.whole} chunks are not stored, the first that of rows "
-        f"{missing.rows[0]} to {missing.rows[1]}"
-    )
+    return not is_picture(len(array.shape), floats=array.kind == "f")
 
 
 def _observed(names: Iterable[str]) -> list[str]:
@@ -135,33 +130,33 @@ def _observed(names: Iterable[str]) -> list[str]:
     return next(([name] for name in _OBSERVATIONS if name in there), there)
 
 
-def _missing_chunks(store: Store, arrays: Arrays, where: str) -> Iterator[Finding]:
+def _missing_chunks(
+    stored: Mapping[str, Stored], names: Sequence[str], where: str
+) -> Iterator[Finding]:
     """Yield a finding for each array that lost some of its chunks.
 
     Raises:
-        TrimtabError: if it is the ends of the episodes, all actions or all observations, or NaN
-            stands for what is lost.
+        TrimtabError: if it is the ends of the episodes, all actions or all observations.
     """
-    ends = store.missing(_ENDS)  # without any, its fill value may be the one end
-    if ends.count < ends.whole and (what := _lost(store, _ENDS)):
-        raise TrimtabError(f"{where}, key '{_ENDS}': {what}; {_ADVICE}")
-    lost = {name: what for name in arrays if (what := _lost(store, f"data/{name}"))}
-    observed = _observed(name for name in arrays if name not in (_ACTION, *_REWARDS))
-    for names in ([_ACTION], observed):  # of rewards, all may be 0
-        if names and all(lost.get(name, "").startswith("none") for name in names):
-            raise TrimtabError(f"{where}, key 'data/{names[0]}': {lost[names[0]]}; {_ADVICE}")
-    for name, what in lost.items():
-        begin, last = store.missing(f"data/{name}").rows
-        if np.isnan(arrays[name][begin : last + 1]).any():
+    missing = {n: stored[_DATA + n].missing for n in names if stored[_DATA + n].missing}
+    observed = _observed(name for name in names if name not in (_ACTION, *_REWARDS))
+    for group in ([_ACTION], observed):  # of rewards, all may be 0
+        if group and all(missing.get(n) == stored[_DATA + n].chunks for n in group if n in names):
             raise TrimtabError(
-                f"{where}, key 'data/{name}': {what}, and the fill value is NaN; {_ADVICE}"
+                f"{where}, key '{_DATA}{group[0]}': none of its chunks is stored; {_ADVICE}"
             )
+    if stored[_ENDS].missing:
+        raise TrimtabError(
+            f"{where}, key '{_ENDS}': {stored[_ENDS].missing} of its {stored[_ENDS].chunks} chunks "
+            f"are not stored; {_ADVICE}"
+        )
+    for name, count in missing.items():
         yield Finding(
             "warning",
             "missing-chunk",
-            f"key 'data/{name}'",
-            f"{what}: the fill value is read there; if the writer did not leave them out, "
-            "fetch a fresh copy",
+            f"key '{_DATA}{name}'",
+            f"{count} of its {stored[_DATA + name].chunks} chunks are not stored: the fill value "
+            "is read there; if the writer did not leave them out, fetch a fresh copy",
         )
 
 
@@ -183,20 +178,16 @@ def _episodes(arrays: Arrays, ends: npt.NDArray[Any]) -> Iterator[Episode]:
 
 
 def _recognises(path: Path) -> bool:
-    if path.is_dir():
-        # A store of version 3 is recognised, so that reading it can say so.
-        places = (f"{_ENDS}/.zarray", f"{_ENDS}/zarr.json", "zarr.json")
-        return any((path / place).is_file() for place in places)
     try:
-        with opened_store(path) as store:
-            return _ENDS in store or store.version_3
+        files = array_files(path)
     except (TrimtabError, OSError):
         return False
+    return _root(files) is not None
 
 
 FORMAT = Format(
     name="diffusion_policy",
-    description="Diffusion Policy's Zarr (v2) of frames; read only",
+    description="Diffusion Policy's Zarr of frames; read only",
     suffixes=(".zarr", ".zip"),
     load=_load,
     recognises=_recognises,

@@ -1,328 +1,210 @@
-"""Guarded reading of arrays from a Zarr v2 folder or zip, without the zarr package.
+"""Arrays of a Zarr folder or zip, version 2 or 3, read by the zarr package in a process apart.
 
-The layout: the Zarr storage specification, version 2: ``<array>/.zarray`` (JSON) and one file a
-chunk, named by its place in the grid.
+Zarr reads a chunk that is not stored as its fill value, so that a lost file would go unnoticed:
+what is missing is counted here.
 """
 
 from __future__ import annotations
 
-import functools
+import importlib.util
 import json
-import lzma
-import math
 import re
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.io.chunk_codecs import (
-    IN_NUMCODECS,
-    STANDARD,
-    Decoder,
-    numcodecs_decoder,
-)
 from trimtab.datasets.io.sandbox import Read, read_apart
 from trimtab.errors import TrimtabError
 
-__all__ = ["Missing", "Store", "opened_store"]
+if TYPE_CHECKING:
+    import zarr
 
-_MOST_COMPRESSION = 1100  # of deflate; chunks that are nothing but the fill value need more
+__all__ = ["Stored", "array_files", "describe_arrays", "read_arrays"]
+
+_MOST_COMPRESSION = 1 << 17  # Zstandard and Blosc, of chunks that are one value
 _MOST_EMPTY_BYTES = 1 << 24  # of an array of which hardly anything is stored
-_FAULTS = (
-    OSError, ValueError, KeyError, EOFError, TypeError, OverflowError, MemoryError, zlib.error,
-    lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError, RecursionError,
-    IndexError, AttributeError, struct.error,
-)  # fmt: skip
-_NUMCODECS = ("numcodecs", "multiprocessing.synchronize")  # and what it imports when it is used
+_DESCRIPTIONS = (".zarray", "zarr.json")
 _CONSOLIDATED = ".zmetadata"
-_CHUNK = re.compile(r"\d+(\.\d+)*", re.ASCII)
-_NUMBERS = re.compile(r"(/\d+)+$", re.ASCII)
+_NO_CHUNKS = (*_DESCRIPTIONS, ".zgroup", ".zattrs")
+_CODECS = {
+    "adler32", "blosc", "bz2", "crc32", "crc32c", "delta", "fixedscaleoffset", "gzip", "lz4",
+    "lzma", "packbits", "quantize", "shuffle", "zlib", "zstd",
+}  # fmt: skip
+"""Those of numcodecs that numbers are stored by; ``pickle`` is one that runs what it is handed."""
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-@dataclass(frozen=True)
-class Missing:
-    """The chunks of an array that are not stored; its fill value stands for their numbers.
+class Stored(NamedTuple):
+    """What a store says of an array.
 
     Attributes:
-        count: how many they are.
-        whole: how many chunks the array has.
-        rows: first and last row of the first one.
+        shape: of it.
+        kind: NumPy's letter of its type, such as ``f``; empty where the type is not known.
+        chunks: number of chunks that it has.
+        missing: number of chunks that are not stored: the fill value is read there.
     """
 
-    count: int
-    whole: int
-    rows: tuple[int, int]
+    shape: tuple[int, ...]
+    kind: str
+    chunks: int
+    missing: int
 
 
-class Store:
-    """Arrays by their path, such as ``data/action``.
-
-    Args:
-        path: the folder or zip, named in errors.
-        names: paths of all files in it.
-        read: returns a file's bytes.
-    """
-
-    def __init__(self, path: Path, names: frozenset[str], read: Callable[[str], bytes]) -> None:
-        self.path = path
-        self._names = names
-        self._read = read
-
-    def __contains__(self, name: str) -> bool:
-        return f"{name}/.zarray" in self._names
-
-    @property
-    def version_3(self) -> bool:
-        """Whether a part of it is described as version 3 of Zarr does, which is not read."""
-        return any(name.rpartition("/")[2] == "zarr.json" for name in self._names)
-
-    def arrays(self, group: str) -> dict[str, tuple[tuple[int, ...], str]]:
-        """Return shapes of the arrays below ``group``, and the kinds of their types.
-
-        A kind is NumPy's letter, such as ``f``; that of texts and objects is none of ``biuf``.
-
-        Raises:
-            TrimtabError: if a description is damaged.
-        """
-        prefix, end = f"{group}/", "/.zarray"
-        found = {}
-        described = self._guarded(group, self._consolidated).keys() - self._names
-        lost = sorted(name for name in described if name.startswith(prefix) and name.endswith(end))
-        if lost:
-            raise TrimtabError(
-                f"dataset {self.path}, key '{lost[0]}': missing, but {_CONSOLIDATED} describes it; "
-                f"{_ADVICE}"
-            )
-        for file in sorted(self._names):
-            name, _, chunk = file.rpartition("/")
-            if file.startswith(prefix) and _CHUNK.fullmatch(chunk) and name not in self:
-                # With "/" between the numbers, the description is in a folder above.
-                above = _NUMBERS.sub("", name)
-                if above not in self:
-                    raise TrimtabError(
-                        f"dataset {self.path}, key '{above}': its {end[1:]} is missing, and chunks "
-                        f"of it are there; {_ADVICE}"
-                    )
-            below = file.removeprefix(prefix).removesuffix(end)
-            if file == prefix + below + end:
-                describe = functools.partial(self._describe, prefix + below)
-                shape, _, values = self._guarded(prefix + below, describe)
-                found[below] = shape, str(values.get("dtype"))[1:2]
-        return found
-
-    def missing(self, name: str) -> Missing:
-        """Return how many chunks of an array are not stored, and which is the first.
-
-        Raises:
-            TrimtabError: if the array's description is damaged.
-        """
-
-        def counted() -> Missing:
-            shape, chunks, values = self._describe(name)
-            grid = [-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True)]
-            places = {_place(name, file, shape, chunks, values) for file in self._names}
-            stored = places - {None}
-            first = next((place for place in np.ndindex(*grid) if place not in stored), ())
-            begin = first[0] * chunks[0] if first else 0
-            last = min(begin + chunks[0], shape[0]) - 1
-            return Missing(math.prod(grid) - len(stored), math.prod(grid), (begin, last))
-
-        missing: Missing = self._guarded(name, counted)
-        return missing
-
-    def read(self, name: str) -> npt.NDArray[Any]:
-        """Return the array ``name``; chunks that are not stored have its fill value.
-
-        Raises:
-            TrimtabError: if it is missing, damaged, no array of numbers, or compressed in a way
-                that neither the standard library nor numcodecs can undo.
-        """
-        if name not in self:
-            raise TrimtabError(f"dataset {self.path}, key '{name}': missing; {_ADVICE}")
-        array: npt.NDArray[Any] = self._guarded(name, lambda: self._decoded(name))
-        return array
-
-    def _decoded(self, name: str) -> npt.NDArray[Any]:
-        values = self._describe(name)[2]
-        compressor = values.get("compressor")
-        codec = None if compressor is None else compressor["id"]
-        place = f"dataset {self.path}, key '{name}'"
-        if codec not in (None, *STANDARD, *IN_NUMCODECS):
-            raise TrimtabError(
-                f"{place}: compressed with {codec!r:.40}; save it again with one of none, "
-                f"{', '.join([*STANDARD, *IN_NUMCODECS])}"
-            )
-        if codec not in IN_NUMCODECS:
-            return self.decode(name, STANDARD[codec] if codec else _as_stored)
-        numcodecs_decoder(codec, place)  # that there is one
-        task = (str(self.path), name, codec, place)
-        return read_apart(self.path, _decompressed, *task, imports=_NUMCODECS)[1][name]
-
-    def decode(self, name: str, decode: Decoder) -> npt.NDArray[Any]:
-        """Return the array ``name``, whose chunks ``decode`` decompresses, in this process.
-
-        Raises:
-            TrimtabError: if it is damaged or no array of numbers.
-        """
-
-        def assembled() -> npt.NDArray[Any]:
-            shape, chunks, values = self._describe(name)
-            stored = {n: self._read(n) for n in self._names if n.startswith(f"{name}/")}
-            return _assemble(name, shape, chunks, values, stored, decode)
-
-        array: npt.NDArray[Any] = self._guarded(name, assembled)
-        return array
-
-    def _guarded(self, name: str, action: Callable[[], Any]) -> Any:
-        try:
-            return action()
-        except TrimtabError:
-            raise
-        except _FAULTS as error:
-            raise TrimtabError(
-                f"dataset {self.path}, key '{name}': not readable "
-                f"({type(error).__name__}: {error}); {_ADVICE}"
-            ) from error
-
-    def _describe(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
-        values = json.loads(self._read(f"{name}/.zarray"))
-        if self._consolidated().get(f"{name}/.zarray", values) != values:
-            raise ValueError(f"{_CONSOLIDATED} describes it otherwise")
-        shape, chunks = (tuple(values[key]) for key in ("shape", "chunks"))
-        if values["zarr_format"] != 2 or len(shape) != len(chunks):
-            raise ValueError("not an array of Zarr's version 2")
-        if any(type(x) is not int or x < 0 for x in shape + chunks) or 0 in chunks:
-            raise ValueError(f"shape {shape} in chunks of {chunks}")
-        return shape, chunks, values
-
-    def _consolidated(self) -> dict[str, Any]:
-        """Return the descriptions that stand in one file at the root once more."""
-        if _CONSOLIDATED not in self._names:
-            return {}
-        return dict(json.loads(self._read(_CONSOLIDATED))["metadata"])
-
-
-def _place(
-    name: str,
-    file: str,
-    shape: tuple[int, ...],
-    chunks: tuple[int, ...],
-    values: Mapping[str, Any],
-) -> tuple[int, ...] | None:
-    """Return the place of a file in an array's grid of chunks; None where it is no chunk of it."""
-    parts = file.removeprefix(f"{name}/").split(values.get("dimension_separator", "."))
-    if not file.startswith(f"{name}/") or not all(part.isdecimal() for part in parts):
-        return None  # such as .zarray
-    place = tuple(map(int, parts))
-    if len(place) != len(shape) or any(
-        i * c >= s for i, c, s in zip(place, chunks, shape, strict=True)
-    ):
-        raise ValueError(f"the chunk {'.'.join(parts)} lies outside of the shape {shape}")
-    return place
-
-
-@contextmanager
-def _decompressed(path: str, name: str, codec: str, place: str) -> Iterator[Read]:
-    with opened_store(Path(path)) as store:
-        yield {}, [(name, store.decode(name, numcodecs_decoder(codec, place)))]
-
-
-def _assemble(
-    name: str,
-    shape: tuple[int, ...],
-    chunks: tuple[int, ...],
-    values: Mapping[str, Any],
-    stored: Mapping[str, bytes],
-    decode: Decoder,
-) -> npt.NDArray[Any]:
-    """Return the array of a description and of its files' bytes."""
-    dtype = np.dtype(str(values["dtype"]))
-    if dtype.kind not in "biuf":
-        raise ValueError(f"type {dtype} is not a number")
-    if not shape:
-        raise ValueError(f"shape {shape} is not that of rows")
-    if values.get("filters"):
-        raise ValueError("filters are not undone here; save it without")
-    column_major = {"C": False, "F": True}[values.get("order", "C")]
-    claimed = math.prod(shape) * dtype.itemsize
-    if claimed > _MOST_COMPRESSION * sum(map(len, stored.values())) + _MOST_EMPTY_BYTES:
-        raise ValueError(f"shape {shape} needs {claimed} bytes, which the files cannot hold")
-    fill = values.get("fill_value")
-    array = np.full(shape, 0 if fill is None else _number(fill), dtype)
-    size = math.prod(chunks) * dtype.itemsize
-    for file, data in stored.items():
-        place = _place(name, file, shape, chunks, values)
-        if place is None:
-            continue
-        begins = tuple(i * c for i, c in zip(place, chunks, strict=True))
-        raw = decode(data, size)
-        if len(raw) != size:
-            raise ValueError(f"chunk {place} has {len(raw)} bytes, expected {size}")
-        chunk = np.frombuffer(raw, dtype).reshape(chunks, order="F" if column_major else "C")
-        target = tuple(slice(b, b + c) for b, c in zip(begins, chunks, strict=True))
-        inside = tuple(slice(0, s - b) for s, b in zip(shape, begins, strict=True))
-        array[target] = chunk[inside]
-    return array
-
-
-def _as_stored(data: bytes, size: int) -> bytes:
-    """Stand for the decoder of what is not compressed."""
-    return data
-
-
-def _number(fill: Any) -> float:
-    """Return a fill value; infinities and NaN are written as text."""
-    return float(fill) if isinstance(fill, str) else fill
-
-
-def _top(names: Sequence[str]) -> str:
-    """Return the folder in an archive in which the store lies, where the folder was packed."""
-    tops = {name.rpartition("/")[0] for name in names if name.rpartition("/")[2] == ".zgroup"}
-    top = min(tops, key=len, default="")
-    return f"{top}/" if top and all(one.startswith(f"{top}/") for one in tops - {top}) else ""
-
-
-@contextmanager
-def opened_store(path: Path) -> Iterator[Store]:
-    """Open a folder or a zip of Zarr's version 2.
+def array_files(path: Path) -> list[str]:
+    """Return the paths of all files in a folder or a zip.
 
     Raises:
-        TrimtabError: if it is neither, or not readable.
+        TrimtabError: if it is neither.
     """
     if path.is_dir():
-        inside = [p for p in path.rglob("*") if not p.is_dir()]
-        for other in inside:
-            if not other.is_file():  # left out, it would count for a chunk of fill values
-                raise TrimtabError(f"dataset {other}: is no regular file; fetch a fresh copy")
-        names = (p.relative_to(path).as_posix() for p in inside)
-        yield Store(path, frozenset(names), lambda name: (path / name).read_bytes())
-        return
+        inside = (file for file in path.rglob("*") if not file.is_dir())
+        return [file.relative_to(path).as_posix() for file in inside]
     try:
         with zipfile.ZipFile(path) as archive:
-            size = path.stat().st_size
+            return [name for name in archive.namelist() if not name.endswith("/")]
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
+        raise TrimtabError(
+            f"dataset {path}: neither a Zarr folder nor a zip of one ({error}); {_ADVICE}"
+        ) from error
 
-            def read(name: str) -> bytes:
-                if archive.getinfo(name).file_size > size * _MOST_COMPRESSION:
-                    raise ValueError("it claims more bytes than the file can hold")
-                return archive.read(name)
 
-            held = archive.namelist()
-            top = _top(held)
-            below = frozenset(n.removeprefix(top) for n in held if n.startswith(top))
-            yield Store(path, below, lambda name: read(top + name))
+def describe_arrays(path: Path, root: str = "") -> dict[str, Stored]:
+    """Return what the arrays are, by their paths below ``root``.
+
+    Raises:
+        TrimtabError: if the zarr package is not installed, a description is damaged, or one is lost
+            of which chunks, or the store's consolidated metadata, are there.
+    """
+    values, _ = _apart(path, _described, root)
+    return {name: Stored(tuple(shape), *rest) for name, (shape, *rest) in sorted(values.items())}
+
+
+def read_arrays(path: Path, names: Sequence[str], root: str = "") -> Mapping[str, npt.NDArray[Any]]:
+    """Return arrays of numbers by their paths below ``root``.
+
+    Raises:
+        TrimtabError: if the zarr package is not installed, or an array is missing, damaged, none of
+            numbers, or larger than its files can hold.
+    """
+    arrays: Mapping[str, npt.NDArray[Any]] = _apart(path, _contents, root, list(names))[1]
+    return arrays
+
+
+def _apart(path: Path, read: Any, *arguments: Any) -> Any:
+    if importlib.util.find_spec("zarr") is None:
+        raise TrimtabError(f"dataset {path}: Zarr needs its package: pip install 'trimtab[zarr]'")
+    return read_apart(path, read, str(path), *arguments, imports=("zarr",))
+
+
+@contextmanager
+def _described(path: str, root: str) -> Iterator[Read]:
+    place, prefix = Path(path), f"{root}/" if root else ""
+    files = [name.removeprefix(prefix) for name in array_files(place) if name.startswith(prefix)]
+    found: dict[str, Stored] = {}
+    with _opened(place, root) as open_array:
+        for file in files:
+            name, _, last = file.rpartition("/")
+            if name and last in _DESCRIPTIONS:
+                with _guarded(path, name):
+                    described = _document(place, prefix + file)
+                    if described.get("node_type") != "group":
+                        found[name] = _stored(open_array, name, described)
+    chunks = [file for file in files if "/" in file and PurePosixPath(file).name not in _NO_CHUNKS]
+    wanted = [f"{file}/" for file in chunks] + _noted(place, prefix, files)
+    for name in sorted(wanted):
+        if not any(name.startswith(f"{array}/") for array in found):
+            lost = re.sub(r"(/c)?(/[\d.]+)?/$", "", name)
+            raise TrimtabError(
+                f"dataset {path}, key '{lost}': its description is missing; {_ADVICE}"
+            )
+    yield found, []
+
+
+def _noted(path: Path, prefix: str, files: Sequence[str]) -> list[str]:
+    """Return the arrays that the consolidated metadata of version 2 describe, with a slash."""
+    if _CONSOLIDATED not in files:
+        return []
+    with _guarded(str(path), _CONSOLIDATED):
+        noted = _document(path, prefix + _CONSOLIDATED)["metadata"]
+    return [name.removesuffix(".zarray") for name in noted if name.endswith("/.zarray")]
+
+
+def _document(path: Path, file: str) -> Any:
+    if path.is_dir():
+        return json.loads((path / file).read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        return json.loads(archive.read(file))
+
+
+def _stored(
+    open_array: Callable[[str], zarr.Array[Any]], name: str, described: Mapping[str, Any]
+) -> Stored:
+    kind = str(described.get("dtype") or described.get("data_type"))
+    if not re.match(r"[<>|][biuf]\d|bool|u?int|float", kind):  # a text, say, which may be unknown
+        return Stored((), "", 0, 0)
+    array = open_array(name)
+    stored = array.nbytes_stored()
+    if array.nbytes > _MOST_COMPRESSION * stored + _MOST_EMPTY_BYTES:
+        raise ValueError(f"shape {array.shape} needs {array.nbytes} bytes, {stored} are stored")
+    chunks = array.nchunks
+    return Stored(array.shape, array.dtype.kind, chunks, chunks - array.nchunks_initialized)
+
+
+@contextmanager
+def _contents(path: str, root: str, names: Sequence[str]) -> Iterator[Read]:
+    def arrays(
+        open_array: Callable[[str], zarr.Array[Any]],
+    ) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        for name in names:
+            with _guarded(path, name):
+                array = open_array(name)
+                if array.dtype.kind not in "biuf":
+                    raise ValueError(f"type {array.dtype} is not a number")
+                codecs = {
+                    getattr(c, "codec_id", "zlib") for c in (*array.filters, *array.compressors)
+                }
+                if other := codecs - _CODECS:
+                    raise ValueError(
+                        f"compressed with {other.pop()!r:.40}, which is not undone here"
+                    )
+                read = np.asarray(array[...])
+            yield name, read
+
+    with _opened(Path(path), root) as open_array:
+        yield {}, arrays(open_array)
+
+
+@contextmanager
+def _opened(path: Path, root: str) -> Iterator[Callable[[str], zarr.Array[Any]]]:
+    """Yield what opens an array by its path below ``root``."""
+    import zarr
+    import zarr.storage
+
+    store: zarr.storage.LocalStore | zarr.storage.ZipStore
+    with _guarded(str(path)):
+        if path.is_dir():
+            store = zarr.storage.LocalStore(path, read_only=True)
+        else:
+            store = zarr.storage.ZipStore(path, mode="r")
+    try:
+        yield lambda name: zarr.open_array(store, path=f"{root}/{name}".lstrip("/"), mode="r")
+    finally:
+        store.close()
+
+
+@contextmanager
+def _guarded(path: str, name: str = "") -> Iterator[None]:
+    """Turn what the package raises of a damaged store into one line."""
+    try:
+        yield
     except TrimtabError:
         raise
-    except _FAULTS as error:
-        raise TrimtabError(
-            f"dataset {path}: neither a Zarr folder nor a zip of one "
-            f"({type(error).__name__}: {error}); {_ADVICE}"
-        ) from error
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}".splitlines()[0]
+        key = f", key '{name}'" if name else ""
+        raise TrimtabError(f"dataset {path}{key}: not readable ({fault}); {_ADVICE}") from error

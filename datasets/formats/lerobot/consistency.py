@@ -6,7 +6,6 @@ instead: the frames can be used where it is known how far apart they are.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from trimtab.datasets.formats.findings import Finding
-from trimtab.datasets.formats.lerobot.metadata import Arrays, episode_table, task_numbers
+from trimtab.datasets.formats.lerobot.metadata import Arrays, episode_table
 from trimtab.datasets.formats.lerobot.writer import DONE, TERMINATED, TRUNCATED
 from trimtab.datasets.formats.own import KINDS, check_no_end_inside
 from trimtab.datasets.io.parquet import Table
 from trimtab.errors import TrimtabError
 
 __all__ = [
-    "check_columns", "check_ends", "check_files", "check_metadata", "episode_slices",
+    "check_columns", "check_ends", "check_metadata", "episode_slices",
     "time_findings",
 ]  # fmt: skip
 
-_FILE = re.compile(r"chunk-(\d+)/(?:file-|episode_)(\d+)\.parquet", re.ASCII)
-_PLACES = ("data/chunk_index", "data/file_index")
+
 _TOLERANCE = 1e-4  # seconds, LeRobot's own; less where frames are close
 _SHARE = 0.01  # of the time between two frames
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -96,44 +94,6 @@ def episode_slices(arrays: Arrays, info: Mapping[str, Any], where: str) -> list[
         raise TrimtabError(f"{where}: it has no frames; {_ADVICE}")
     _check_frame_numbers(arrays, slices, where)
     return slices
-
-
-def check_files(
-    files: Sequence[Path], rows: Sequence[int], arrays: Arrays, path: Path, major: int
-) -> None:
-    """Check that the rows of each file are of the episodes that it is said to hold.
-
-    In version 2 its name says the one episode, later ``meta/`` says the file of each.
-
-    Args:
-        files: in the order in which they were read.
-        rows: number of rows of each.
-        arrays: of the frames, as they were read.
-        path: the folder.
-        major: see :func:`read_info`.
-
-    Raises:
-        TrimtabError: if another one is in it.
-    """
-    numbers = _numbers(arrays["episode_index"], f"dataset {path}, key 'episode_index'")
-    stops = np.cumsum(rows).tolist()
-    table = episode_table(path, major)
-    for file, begin, stop in zip(files, [0, *stops], stops, strict=False):
-        match = _FILE.search(file.as_posix())
-        chunk, number = (int(match[1]), int(match[2])) if match else (0, 0)
-        if major == 2:
-            fit = numbers[begin:stop] == number
-        elif {"episode_index", *_PLACES} <= table.keys():
-            here = (table[_PLACES[0]] == chunk) & (table[_PLACES[1]] == number)
-            fit = np.isin(numbers[begin:stop], table["episode_index"][here])
-        else:
-            return
-        if not fit.all():
-            said = "its name" if major == 2 else "meta/"
-            raise TrimtabError(
-                f"dataset {file}: it has rows of episode_index "
-                f"{numbers[begin + int(np.argmin(fit))]}, which {said} contradicts; {_ADVICE}"
-            )
 
 
 def _slices(numbers: npt.NDArray[np.int64]) -> list[slice]:
@@ -224,17 +184,12 @@ def check_metadata(
     arrays: Arrays,
     slices: Sequence[slice],
 ) -> None:
-    """Check the episodes and tasks that ``meta/`` lists against the frames.
+    """Check the episodes that ``meta/`` lists against the frames.
 
     Raises:
         TrimtabError: if they differ.
     """
     _check_episodes(episode_table(path, info["major"]), arrays, slices, f"dataset {path}/meta")
-    tasks = task_numbers(path, info["major"])
-    if tasks is None and info.get("total_tasks"):
-        tasks = np.arange(info["total_tasks"])
-    if tasks is not None:
-        _check_tasks(tasks, info, arrays, f"dataset {path}/meta")
 
 
 def _check_episodes(
@@ -265,26 +220,6 @@ def _check_episodes(
                 f"{where}: episode {numbers[place]} has '{name}' {table[name][order][place]}, its "
                 f"frames say {found[place]}; {_ADVICE}"
             )
-
-
-def _check_tasks(
-    tasks: npt.NDArray[Any], info: Mapping[str, Any], arrays: Arrays, where: str
-) -> None:
-    again = _repeated(tasks)
-    if again is not None:
-        raise TrimtabError(f"{where}: task_index {again} is listed twice; {_ADVICE}")
-    if info.get("total_tasks") not in (None, len(tasks)):
-        raise TrimtabError(
-            f"{where}: {len(tasks)} tasks are listed, but info.json says {info['total_tasks']}; "
-            f"{_ADVICE}"
-        )
-    unknown = np.setdiff1d(arrays.get("task_index", tasks), tasks)
-    if len(unknown):
-        row = int(np.argmax(arrays["task_index"] == unknown[0]))
-        raise TrimtabError(
-            f"{where}: task_index {unknown[0]} of episode {arrays['episode_index'][row]} is not "
-            f"listed; {_ADVICE}"
-        )
 
 
 def time_findings(

@@ -25,7 +25,6 @@ from trimtab.datasets.formats.lerobot.cameras import advice, chosen_cameras
 from trimtab.datasets.formats.lerobot.consistency import (
     check_columns,
     check_ends,
-    check_files,
     check_metadata,
     episode_slices,
     time_findings,
@@ -38,8 +37,7 @@ from trimtab.datasets.formats.lerobot.metadata import (
     split_masks,
     widths_of,
 )
-from trimtab.datasets.formats.lerobot.names import feature_names, name_findings
-from trimtab.datasets.formats.lerobot.statistics import read_statistics, statistics_findings
+from trimtab.datasets.formats.lerobot.names import feature_names
 from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.lerobot.writer import (
     ACTION,
@@ -124,10 +122,8 @@ def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
     for name in (DONE, TERMINATED, TRUNCATED, SUCCESS):
         if name in arrays:
             arrays[name] = flags_of(arrays[name], f"{where}, key '{name}'")
-    check_files(files, table.rows, arrays, path, info["major"])
     slices = episode_slices(arrays, info, where)
     check_metadata(path, info, arrays, slices)
-    statistics = read_statistics(path, info, widths)
     numbers = [int(arrays["episode_index"][rows.start]) for rows in slices]
     own_path = path / OWN_FILE
     own = parse(read_bytes(own_path), where) if own_path.is_file() else None
@@ -139,8 +135,6 @@ def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
         check_ends(arrays, slices, where)
         episodes = _stranger_episodes(arrays, slices, where)
         masks, findings = split_masks(info, numbers)
-        findings += name_findings(info["features"], widths)
-        findings += statistics_findings(statistics, arrays)
         recipe.update({"masks": masks} if masks else {})
         if "control_rate" not in hints:
             findings += time_findings(arrays, slices, info)

@@ -27,7 +27,7 @@ from trimtab.datasets.io.parquet import read_columns
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 
-__all__ = ["data_files", "episode_table", "read_info", "split_masks", "task_numbers", "widths_of"]
+__all__ = ["data_files", "episode_table", "read_info", "split_masks", "widths_of"]
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -164,20 +164,6 @@ def episode_table(path: Path, major: int) -> Arrays:
         return _json_columns(path / "meta/episodes.jsonl", _EPISODE_COLUMNS[:2])
     files = sorted(path.glob("meta/episodes/chunk-*/file-*.parquet"))
     return read_columns(files, dict.fromkeys(_EPISODE_COLUMNS, 1), path) if files else {}
-
-
-def task_numbers(path: Path, major: int) -> npt.NDArray[Any] | None:
-    """Return the ``task_index`` of every task in ``meta/``, or None where it lists none.
-
-    Raises:
-        TrimtabError: if the list is damaged.
-    """
-    if major == 2:
-        columns = _json_columns(path / "meta/tasks.jsonl", ("task_index",))
-    else:
-        file = path / "meta/tasks.parquet"
-        columns = read_columns([file], {"task_index": 1}, path) if file.exists() else {}
-    return columns.get("task_index")
 
 
 def _json_columns(file: Path, names: Sequence[str]) -> Arrays:

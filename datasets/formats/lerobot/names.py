@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.lerobot.writer import ACTION
 from trimtab.datasets.formats.naming import numbered
 
-__all__ = ["feature_names", "name_findings"]
+__all__ = ["feature_names"]
 
 
 def feature_names(
@@ -34,18 +33,6 @@ def feature_names(
     width = widths.get(ACTION, 0)
     action = _names(features.get(ACTION, {}), width) or numbered([(ACTION, width)])
     return {"observation": found, "action": action}
-
-
-def name_findings(features: Mapping[str, Any], widths: Mapping[str, int]) -> Iterator[Finding]:
-    """Yield which features give two of their entries one name; such names count for nothing."""
-    for feature, width in widths.items():
-        names = _names(features[feature], width)
-        if twice := [name for name in names if names.count(name) > 1]:
-            yield Finding(
-                "warning", "repeated-name", f"info.json, feature '{feature}'",
-                f"its 'names' have {twice[0]!r:.40} twice, so that none of them is used; give each "
-                "entry its own",
-            )  # fmt: skip
 
 
 def _names(feature: Mapping[str, Any], width: int) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.contents import Contents, apply_hints, assemble, chosen
@@ -20,8 +21,8 @@ from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.lerobot.cameras import Camera, Picture, Wanted
 from trimtab.datasets.formats.lerobot.images import read_images
 from trimtab.datasets.formats.own import Own, need
-from trimtab.datasets.io.ffmpeg import Stream, decode, executable, inspect
 from trimtab.datasets.io.parquet import read_columns
+from trimtab.datasets.io.video import decode, shown_at
 from trimtab.errors import TrimtabError
 
 __all__ = ["Frames"]
@@ -52,7 +53,7 @@ class Frames:
         """Return the checked dataset of the folder's tables and these frames.
 
         Raises:
-            TrimtabError: if the content is not valid, ffmpeg is missing, frames are missing,
+            TrimtabError: if the content is not valid, PyAV is missing, frames are missing,
                 damaged or of another size, number or rate than stated, or memory does not hold
                 them.
         """
@@ -92,7 +93,6 @@ class Frames:
             if camera.embedded:
                 read_images(self.path, camera, wanted, frames)
             else:
-                executable()
                 _read_videos(self.path, self.info, camera, wanted, frames)
             whole = camera.name, camera.height, camera.width
             name, height, width = noted.get(camera.name, whole)
@@ -140,26 +140,22 @@ def _read_videos(
         where = f"dataset {file}, key '{camera.name}'"
         if not file.is_file():
             raise TrimtabError(f"{where}: there is no such video; {_ADVICE}")
-        stream = inspect(file, 2 * info["total_frames"] + 1000, where)
-        if (stream.width, stream.height) != (camera.width, camera.height):
-            raise TrimtabError(
-                f"{where}: its frames are {stream.width} wide and {stream.height} high, but "
-                f"info.json says {camera.width} and {camera.height}; {_ADVICE}"
-            )
-        _check_rate(stream, fps, where)
+        most = 2 * info["total_frames"] + 1000
+        times = shown_at(file, camera.width, camera.height, most, where)
+        _check_rate(times, fps, where)
         begins: dict[int, Wanted] = {}
         free = 0
         for one, start in sorted(parts, key=lambda part: part[1]):
-            begin = int(np.abs(stream.times - start).argmin())
-            _check_times(stream, begin, start, one, fps, where)
+            begin = int(np.abs(times - start).argmin())
+            _check_times(times, begin, start, one, fps, where)
             if begin < free:
                 raise TrimtabError(
                     f"{where}: episode {one.number} begins before the one before ends; {_ADVICE}"
                 )
             begins[begin], free = one, begin + one.steps
-        if info["major"] == 2 and len(stream.times) != free:
+        if info["major"] == 2 and len(times) != free:
             raise TrimtabError(
-                f"{where}: {len(stream.times)} frames, but its episode has {free} rows; {_ADVICE}"
+                f"{where}: {len(times)} frames, but its episode has {free} rows; {_ADVICE}"
             )
         _deal(decode(file, camera.width, camera.height, free, where), begins, frames)
 
@@ -176,8 +172,8 @@ def _deal(
             frames[one.place][number - begin] = picture
 
 
-def _check_rate(stream: Stream, fps: int, where: str) -> None:
-    gaps = np.diff(stream.times)
+def _check_rate(times: npt.NDArray[np.float64], fps: int, where: str) -> None:
+    gaps = np.diff(times)
     if len(gaps) and abs(np.median(gaps) * fps - 1) > _TOLERANCE:
         rate = 1 / max(1e-9, float(np.median(gaps)))
         raise TrimtabError(
@@ -186,10 +182,15 @@ def _check_rate(stream: Stream, fps: int, where: str) -> None:
 
 
 def _check_times(
-    stream: Stream, begin: int, start: float, one: Wanted, fps: int, where: str
+    times: npt.NDArray[np.float64],
+    begin: int,
+    start: float,
+    one: Wanted,
+    fps: int,
+    where: str,
 ) -> None:
     """Refuse an episode whose rows are not at the times of as many frames."""
-    times = stream.times[begin : begin + one.steps] - start
+    times = times[begin : begin + one.steps] - start
     late = np.abs(times * fps - np.arange(len(times))) > _TOLERANCE
     if late.any():
         raise TrimtabError(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.lerobot.cameras import PREFIX
 from trimtab.datasets.formats.own import common_infos
-from trimtab.datasets.io.ffmpeg import Encoder, executable
+from trimtab.datasets.io.video import Encoder, library
 
 __all__ = ["VIDEO_PATH", "Videos", "camera_infos", "without", "write_videos"]
 
@@ -92,11 +92,11 @@ def write_videos(
         chunk_files: videos in one folder.
 
     Raises:
-        TrimtabError: if ffmpeg is missing or fails.
+        TrimtabError: if PyAV is not installed.
     """
     videos = Videos()
     if cameras:
-        executable()
+        library()
     for name, camera in cameras.items():
         feature = camera["feature"]
         height, width, _ = camera["shape"]
@@ -197,9 +197,7 @@ class _Files:
         self._path = self._folder / place
         self._path.parent.mkdir(parents=True, exist_ok=True)
         height, width = self._size
-        where = f"cannot write {place}"
-        self._path.touch()  # its size is asked for before ffmpeg has opened it
-        self._encoder = Encoder(self._path, width, height, self._fps, where)
+        self._encoder = Encoder(self._path, width, height, self._fps)
 
     def finish(self) -> None:
         """End the video that is being written."""

@@ -205,26 +205,6 @@ def test_points_are_vectors_and_pictures_are_not(
     foreign.equal(dataset.episodes[0].observations, rows[[0, 1, 2, 2]])
 
 
-def test_a_vector_of_no_numbers_is_one_line(foreign: Any, tmp_path: Path) -> None:
-    foreign.diffusion_policy(tmp_path / "x")
-    foreign.zarr_array(tmp_path / "x/data/reward", np.zeros((5, 0)), (5, 1), None, bytes)
-    with pytest.raises(TrimtabError, match=r"key 'data/reward': shape \(5, 0\), expected 5 rows"):
-        get_format("diffusion_policy").load(tmp_path / "x")
-
-
-def test_zarr_chunks_that_are_not_stored_have_the_fill_value(foreign: Any, tmp_path: Path) -> None:
-    foreign.diffusion_policy(tmp_path / "x", fill_value=7)
-    (tmp_path / "x/data/n_contacts/0.0").unlink()
-    dataset = get_format("diffusion_policy").load(tmp_path / "x")
-    foreign.equal(dataset.episodes[0].infos["n_contacts"], np.full((3, 1), 7.0))
-
-
-def test_another_compressor_is_named(foreign: Any, tmp_path: Path) -> None:
-    foreign.diffusion_policy(tmp_path / "x", {"id": "pcodec", "level": 8})
-    with pytest.raises(TrimtabError, match=r"compressed with 'pcodec'; save it again with one of"):
-        get_format("diffusion_policy").load(tmp_path / "x")
-
-
 # ---- LeRobot -------------------------------------------------------------------------------------
 
 

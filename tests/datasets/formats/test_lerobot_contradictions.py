@@ -73,20 +73,6 @@ def episodes(**columns: Any) -> Change:
     return change
 
 
-def tasks(*numbers: int) -> Change:
-    def change(folder: Path) -> None:
-        names = [f"task {place}" for place in range(len(numbers))]
-        pq.write_table(
-            pa.table({"task_index": numbers, "task": names}), folder / "meta/tasks.parquet"
-        )
-
-    return change
-
-
-def statistics(**of: Any) -> Change:
-    return lambda folder: (folder / "meta/stats.json").write_text(json.dumps(of)) and None
-
-
 TWICE = [0, 1, 1, 0, 1]
 REFUSED: list[tuple[Change, str]] = [
     (column("frame_index", TWICE), "frame_index 1 of episode_index 0 is there twice"),
@@ -126,17 +112,7 @@ REFUSED: list[tuple[Change, str]] = [
     (episodes(episode_index=[1, 1]), "episode 1 is listed twice"),
     (episodes(dataset_from_index=[0, 2]), "episode 1 has 'dataset_from_index' 2, its frames say 3"),
     (episodes(dataset_to_index=[3, 9]), "episode 1 has 'dataset_to_index' 9, its frames say 5"),
-    (tasks(1), "task_index 0 of episode 0 is not listed"),
-    (column("task_index", [0, 0, 0, 3, 3]), "task_index 3 of episode 1 is not listed"),
-    (episodes(**{"data/chunk_index": [0, 0], "data/file_index": [0, 0]}), "file-001.parquet: it "
-     "has rows of episode_index 1, which meta/ contradicts"),
-    (episodes(**{"data/chunk_index": [1, 0], "data/file_index": [0, 1]}), "file-000.parquet: it "
-     "has rows of episode_index 0, which meta/ contradicts"),
     (lambda path: (path / "meta/info.json").write_text("{") and None, "is not readable JSON"),
-    (tasks(0, 1), "2 tasks are listed, but info.json says 1"),
-    (tasks(0, 0), "task_index 0 is listed twice"),
-    (statistics(action={"mean": [0, 0, 0]}), "'action': 'mean' has 3 numbers, the feature has 2"),
-    (statistics(action={"max": "high"}), "'action': 'max' has 0 numbers"),
 ]  # fmt: skip
 
 
@@ -193,29 +169,6 @@ def test_two_point_one_has_its_tables_in_json(foreign: Any, tmp_path: Path) -> N
             load(path)
 
 
-@pytest.mark.parametrize(
-    "names, said",
-    [
-        (
-            ("episode_000001", "episode_000005"),
-            "episode_000005.parquet: it has rows of episode_ind",
-        ),
-        (
-            ("episode_000000", "episode_000002"),
-            "episode_000002.parquet: it has rows of episode_ind",
-        ),
-    ],
-)
-def test_a_file_s_name_says_its_episode(
-    names: tuple[str, str], said: str, foreign: Any, tmp_path: Path
-) -> None:
-    foreign.lerobot(tmp_path / "x", "v2.1")
-    old, new = (tmp_path / f"x/data/chunk-000/{name}.parquet" for name in names)
-    old.rename(new)
-    with pytest.raises(TrimtabError, match=f"{said}.*, which its name contradicts"):
-        load(tmp_path / "x")
-
-
 def test_discrete_actions_are_named(foreign: Any, tmp_path: Path) -> None:
     foreign.lerobot(tmp_path / "x", action=np.zeros((5, 2), np.int64))
     with pytest.raises(TrimtabError, match="key 'action': discrete actions"):
@@ -252,9 +205,7 @@ ACCEPTED: list[Change] = [
     info(fps=10.0),
     episodes(),
     episodes(**{"data/chunk_index": [0, 0], "data/file_index": [0, 1]}),
-    tasks(0),
-    statistics(action={"mean": [0, 0], "count": [5]}, gone={"mean": 1}),
-    both(feature("next.reward", shape=[]), statistics(**{"next.reward": {"std": 1}})),
+    feature("next.reward", shape=[]),
 ]
 
 
@@ -281,25 +232,6 @@ def test_names_by_index_are_in_the_order_of_their_indices(foreign: Any, tmp_path
     ):
         feature("action", names=names)(tmp_path / "x")
         assert load(tmp_path / "x").recipe["names"]["action"] == read
-
-
-def test_a_name_of_two_entries_is_found(foreign: Any, tmp_path: Path) -> None:
-    foreign.lerobot(tmp_path / "x")
-    feature("action", names=["a", "a"])(tmp_path / "x")
-    (found,) = noted(load(tmp_path / "x").recipe)
-    assert (found.level, found.code) == (
-        "warning",
-        "repeated-name",
-    ) and "'a' twice" in found.message
-
-
-@pytest.mark.parametrize("stated", [{"min": [5, 5]}, {"max": [1, -9]}, {"count": [99]}])
-def test_statistics_of_other_frames_are_found(stated: Any, foreign: Any, tmp_path: Path) -> None:
-    foreign.lerobot(tmp_path / "x")
-    statistics(action=stated)(tmp_path / "x")
-    (found,) = noted(load(tmp_path / "x").recipe)
-    assert (found.level, found.code) == ("warning", "statistics") and "action" in found.where
-    assert f"'{next(iter(stated))}' is" in found.message
 
 
 TIMES: list[tuple[Change, str, str]] = [

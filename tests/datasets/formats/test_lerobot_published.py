@@ -144,15 +144,15 @@ def remade(steps: int = 9, **changes: Any) -> Callable[[Path], None]:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "cut": (cut, "ffmpeg failed"),
-    "cut behind its index": (front, "ffmpeg failed"),
-    "empty": (lambda file: file.write_bytes(b""), "ffmpeg failed"),
+    "cut": (cut, "not a readable video"),
+    "cut behind its index": (front, "not a readable video"),
+    "empty": (lambda file: file.write_bytes(b""), "not a readable video"),
     "missing": (lambda file: file.unlink(), "there is no such video"),
     "fast": (remade(fps=20), "it shows 20 frames a second, but info.json says 10"),
     "slow": (remade(fps=5), "it shows 5 frames a second, but info.json says 10"),
     "small": (remade(size=(24, 40)), "40 wide and 24 high, but info.json says 48 and 32"),
     "large": (remade(size=(320, 480)), "480 wide and 320 high, but info.json says 48 and 32"),
-    "a playlist": (playlist, "ffmpeg failed"),
+    "a playlist": (playlist, "not a readable video"),
 }
 
 

@@ -21,7 +21,7 @@ from trimtab.datasets.formats.lerobot import writer as lerobot_writer
 from trimtab.datasets.formats.lerobot.cameras import Camera
 from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.registry import get_format
-from trimtab.datasets.io.ffmpeg import inspect
+from trimtab.datasets.io.video import shown_at
 from trimtab.types import TrimtabError
 
 squares = load_module(Path(__file__).with_name("squares.py"))
@@ -92,9 +92,8 @@ def test_what_lerobot_finds_of_ours(make_dataset: Any, tmp_path: Path) -> None:
     file = info["video_path"].format(video_key=TOP, chunk_index=0, file_index=0)
     assert file == f"videos/{TOP}/chunk-000/file-000.mp4"
     assert sorted(p.name for p in path.iterdir()) == ["data", "meta", "videos"]
-    stream = inspect(path / file, 100, "x")
-    assert (stream.width, stream.height, len(stream.times)) == (WIDTH, HEIGHT, 12)
-    np.testing.assert_allclose(stream.times, np.arange(12) / 20)
+    times = shown_at(path / file, WIDTH, HEIGHT, 100, "x")
+    np.testing.assert_allclose(times, np.arange(12) / 20)
     keys = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-skip_frame", "nokey", "-i"]
     shown = ["-fps_mode", "passthrough", "-pix_fmt", "gray", "-f", "rawvideo", "pipe:1"]
     found = subprocess.run([*keys, path / file, *shown], capture_output=True, check=True).stdout
@@ -159,17 +158,17 @@ def test_nothing_is_noted_of_videos_without_frames(make_dataset: Any, tmp_path: 
     assert load(path, frames="none").content_hash == dataset.content_hash
 
 
-def test_frames_need_ffmpeg(
+def test_frames_need_pyav(
     make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = save(filmed(make_dataset()), tmp_path / "x")
-    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    monkeypatch.setitem(sys.modules, "av", None)
     assert load(path).num_steps == 12
     for attempt in (
         lambda: load(path, frames="all"),
         lambda: save(filmed(make_dataset()), tmp_path / "y"),
     ):
-        with pytest.raises(TrimtabError, match=r"need ffmpeg: pip install 'trimtab\[video\]'"):
+        with pytest.raises(TrimtabError, match=r"need PyAV: pip install 'trimtab\[video\]'"):
             attempt()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x"]
 
