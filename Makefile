@@ -12,9 +12,8 @@ VERSION := $(shell $(firstword $(wildcard $(VENV)/bin/python) $(PYTHON)) -c \
 LOCK := $(if $(filter-out 3.11,$(VERSION)),requirements-$(VERSION).lock,requirements.lock)
 # What dm_control and robosuite ask for, no task here imports, and not every lock has (scripts/lock.py).
 UNUSED := labmaze|mink|pynput
-# Test processes side by side, for two cores: two that compute, and one that mostly waits for what it
-# starts (WAITING in tests/conftest.py).
-WORKERS ?= 3
+# Test processes side by side.
+WORKERS ?= 2
 # Names whose pins `make lock` gives up, so that they move to their newest allowed version.
 UPGRADE ?=
 
@@ -24,6 +23,8 @@ STAMP := $(VENV)/.installed
 TEST_SETTINGS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE=
 # More words for pytest: PYTEST_WORDS="-m bits".
 PYTEST_WORDS ?=
+# A folder of tests, or a file of them, for `make quick`: ROOM=datasets, ROOM=benchmarks/cli.
+ROOM ?=
 # Another kind of processor to compute as: EMULATE=avx2 (most laptops) or EMULATE=nehalem (2008).
 EMULATE ?=
 
@@ -43,7 +44,7 @@ $(error EMULATE=$(EMULATE): it is avx2, nehalem or nothing)
 endif
 
 .DELETE_ON_ERROR:
-.PHONY: help install demo test test-avx2 test-nehalem run-tests check docs format lock clean
+.PHONY: help install demo test test-avx2 test-nehalem run-tests quick check docs format lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -67,10 +68,13 @@ test-avx2:  ## run the test suite as on a processor without AVX-512
 test-nehalem:  ## run the test suite as on a processor without AVX
 	$(MAKE) run-tests EMULATE=nehalem
 
-# The groups of tests/conftest.py, in its order.
+PYTEST = $(TEST_SETTINGS) $(VENV)/bin/pytest -n $(WORKERS) --dist worksteal --timeout=900
+
 run-tests: install
-	$(EMULATE_$(EMULATE)) $(TEST_SETTINGS) $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup \
-		--no-loadscope-reorder --durations=50 --durations-min=1 --timeout=900 $(PYTEST_WORDS)
+	$(EMULATE_$(EMULATE)) $(PYTEST) --durations=50 --durations-min=1 $(PYTEST_WORDS)
+
+quick: install  ## run the tests of one folder but for the slow ones: make quick ROOM=datasets
+	$(PYTEST) -m "not slow" tests/$(ROOM) $(PYTEST_WORDS)
 
 docs: install  ## build the documentation site into site/; a broken link ends it
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from trimtab.settings import CheckedSettings
 from trimtab.types import Batch, BatchSpec, Metrics, Obs, PolicySpec, Statistics
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """A module or an optimiser, as checkpoints see it."""
 
@@ -111,6 +112,27 @@ class Needs:
     transitions_only: bool = False
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How much a method learns from at once, and how often.
+
+    Attributes:
+        batch_size: transitions in one gradient step.
+        warmup_steps: environment steps gathered before the first online update.
+        updates_per_decision: online updates for each action chunk that was executed.
+        rollout_steps: decisions of every environment in one ``Rollout``; each is learned from once,
+            at once. 0 means that ``update`` takes batches from a replay buffer or dataset.
+        acts_once_taught: whether it acts as after the warm-up from its first step online on, if
+            offline updates came before; the online updates wait for ``warmup_steps`` in any case.
+    """
+
+    batch_size: int
+    warmup_steps: int = 0
+    updates_per_decision: float = 0.0
+    rollout_steps: int = 0
+    acts_once_taught: bool = False
+
+
 class Algorithm(metaclass=CheckedSettings):
     """A learner: acts with :meth:`explore`, learns with :meth:`update`, is judged by ``policy``.
 
@@ -125,22 +147,16 @@ class Algorithm(metaclass=CheckedSettings):
             its results unchanged; runs with these values keep their names.
         needs: what it is given, and what it looks at in a dataset.
         without: settings of a parent that have no effect on it; the harness refuses them.
-        unsaved: attributes that change while it learns and are in no state, because they decide no
-            number or are set anew before they are read, such as ``optimizer.learning_rates`` of a
-            schedule; every other one that changes has to be saved. Names of parents are added.
+        unsaved: attributes that are in no state, because they never change, decide no number or are
+            set anew before they are read, such as ``optimizer.learning_rates`` of a schedule; every
+            other one that changes has to be saved. Names of parents are added.
         learns: whether it has something to learn; a run that gives such a method no steps and no
             updates is refused.
         success_reward: least reward of a decision that it takes for a success; where it is a
             number, a dataset has to have successes and others. None where it takes none for one.
-        acts_once_taught: whether it acts as after the warm-up from its first step online on, if
-            offline updates came before; the online updates wait for ``warmup_steps`` in any case.
         wants: extra fields of its batches; a keyword of its constructor may decide it.
         aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
-        batch_size: transitions in one gradient step.
-        warmup_steps: environment steps gathered before the first online update.
-        updates_per_decision: online updates for each action chunk that was executed.
-        rollout_steps: decisions of every environment in one ``Rollout``; each is learned from once,
-            at once. 0 means that ``update`` takes batches from a replay buffer or dataset.
+        pace: how much it learns from at once, and how often.
         updates: calls of ``update`` so far, for schedules; a method that has one counts them.
         kept_metrics: the last metrics of a part that is not updated in every update.
         policy: what is evaluated and exported.
@@ -157,12 +173,8 @@ class Algorithm(metaclass=CheckedSettings):
     learns: ClassVar[bool] = True
     unsaved: ClassVar[frozenset[str]] = frozenset()
     success_reward: float | None = None
-    acts_once_taught: ClassVar[bool] = False
     wants: BatchSpec = BatchSpec()
-    batch_size: int
-    warmup_steps: int = 0
-    updates_per_decision: float = 0.0
-    rollout_steps: int = 0
+    pace: Pace
     updates: int = 0
     kept_metrics: Mapping[str, float | Tensor] = MappingProxyType({})
     policy: Policy
@@ -177,9 +189,10 @@ class Algorithm(metaclass=CheckedSettings):
 
         Args:
             obs: raw observations ``[N, O]``, or parts.
-            warmup: whether the first update online is still to come; with ``acts_once_taught``,
-                whether the first of all updates is. What acts until then is a part of the method
-                and not of the harness: uniform actions in SAC, the base itself in DSRL.
+            warmup: whether the first update online is still to come; with
+                ``pace.acts_once_taught``, whether the first of all updates is. What acts until then
+                is a part of the method and not of the harness: uniform actions in SAC, the base
+                itself in DSRL.
         """
         raise TrimtabError(
             f"{type(self).__name__} learns from a dataset only; set online_steps=0 and give "
@@ -226,15 +239,26 @@ class Algorithm(metaclass=CheckedSettings):
 
     @abstractmethod
     def update(self, data: Any) -> Metrics:
-        """Learn from one ``Batch``, or from one ``Rollout`` where ``rollout_steps`` is not 0.
+        """Learn from one ``Batch``, or from one ``Rollout`` where ``pace.rollout_steps`` is not 0.
 
         Returns:
             Named scalars, of the same names every time; tensors without gradients, or numbers.
         """
 
-    @abstractmethod
     def state(self) -> Mapping[str, Stateful]:
-        """Return every module and optimiser that changes while learning, by name."""
+        """Return every module and optimiser that changes while learning, by name.
+
+        By default these are all that are attributes, but for those in ``unsaved``; each is there
+        once.
+        """
+        unsaved = {name for kind in type(self).__mro__ for name in vars(kind).get("unsaved", ())}
+        found: dict[str, Stateful] = {}
+        for name, value in vars(self).items():
+            held = any(value is other for other in found.values())
+            part = isinstance(value, Stateful) and not isinstance(value, Algorithm | type)
+            if part and name not in unsaved and not held:
+                found[name] = value
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that is needed to go on exactly here (nested, of tensors and numbers)."""

@@ -18,13 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from trimtab.benchmarks.artefacts.export import export_policy
+from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
+from trimtab.benchmarks.board.pictures import DRAWN
+from trimtab.benchmarks.board.report.page import FIGURE
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.training import base
 from trimtab.benchmarks.training import train as runs
-from trimtab.benchmarks.training.away import visible
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.evaluate import EpisodeScore, Scores
 from trimtab.benchmarks.training.judging import BundleJudge, task_of
@@ -35,8 +37,10 @@ from trimtab.benchmarks.training.rows import FILE_NAME, STOPPED_EARLY, read_epis
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.groups import GROUPS
 from trimtab.benchmarks.training.settings.words import quoted
+from trimtab.benchmarks.training.store import visible
 from trimtab.benchmarks.training.torch_state import usual_torch
 from trimtab.errors import TrimtabError, one_line_on_wrong_arguments
+from trimtab.files import check_own
 from trimtab.plugins import command_line
 from trimtab.policies.defaults import torch_defaults
 
@@ -268,7 +272,9 @@ def leaderboard(
             physics=physics,
         )
     if target is not None:
+        check_own(figure := Path(target, FIGURE), DRAWN, "out")
         boards.write(board, target)
+        curves.draw(board, figure)
     return board
 
 

@@ -8,8 +8,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Mapping
-from numbers import Integral, Real
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, overload
 
 import gymnasium
@@ -27,16 +26,15 @@ from trimtab.envs.core.fingerprint import (
 )
 from trimtab.envs.core.needs import why_not_made
 from trimtab.envs.core.options import changed_options, checked_names, checked_options
-from trimtab.envs.core.outside import OUTSIDE, OUTSIDE_GROUP, families_outside
+from trimtab.envs.core.outside import OUTSIDE, families_outside
 from trimtab.envs.core.spaces import check_limit, with_flat_spaces
 from trimtab.envs.core.spec import EnvSpec, Family, OpenFamily, OwnVector, RawEnv, Task
-from trimtab.envs.core.task_env import CheckedEnv, TaskEnv
+from trimtab.envs.core.task_env import TaskEnv
 from trimtab.errors import TrimtabError, closest
 
 __all__ = [
     "checked_names",
     "OUTSIDE",
-    "OUTSIDE_GROUP",
     "bare",
     "check_observations",
     "confirm",
@@ -287,7 +285,7 @@ def _spec(id: str, options_json: str) -> EnvSpec:
     env, family, name, task = _build(id, options)
     with contextlib.closing(env):
         if family.source is not None:
-            _first_contact(env)
+            _first_contact(env, family)
         observation, action = env.observation_space, env.action_space
         assert isinstance(observation, gymnasium.spaces.Box)
         assert isinstance(action, gymnasium.spaces.Box)
@@ -319,7 +317,7 @@ def _spec(id: str, options_json: str) -> EnvSpec:
     return dataclasses.replace(spec, fingerprint=name_of_physics)
 
 
-def _first_contact(env: TaskEnv) -> None:
+def _first_contact(env: TaskEnv, family: Family) -> None:
     """Reset and step a user's task once, so that what is wrong is told before anything is written.
 
     Raises:
@@ -327,42 +325,20 @@ def _first_contact(env: TaskEnv) -> None:
     """
     action = env.action_space
     assert isinstance(action, gymnasium.spaces.Box)
-    where = "reset()"
-    try:
+    with _one_line(env.id, family, "reset()"):
         env.reset(seed=0)
-        where = "step()"
+    with _one_line(env.id, family, "step()"):
         env.step(((action.low + action.high) / 2).astype(action.low.dtype))
-    except (TrimtabError, OSError, KeyboardInterrupt):
-        raise
-    except BaseException as error:  # it is a user's, and may hold any fault
-        raise TrimtabError(f"{env.id}: {where} raises {where_raised(error)}") from error
 
 
 def _frames(id: str, family: Family, raw: RawEnv) -> tuple[float | None, int, str]:
     """Return what a family says of a task's clock, checked where it is a user's."""
-    meant = "(time step in seconds, steps of physics per action, integrator's name)"
-    try:
-        found: Any = family.frames(raw)
-    except Exception as error:
-        if family.source is None:
-            raise
-        raise TrimtabError(
-            f"{id}: frames of its FAMILY raises {where_raised(error)}; return {meant}, such as "
-            "(0.02, 1, 'euler'), or (None, 1, 'none') where the task has no clock"
-        ) from error
-    right = isinstance(found, tuple | list) and len(found) == 3
-    if right:
-        step, skip, integrator = found
-        right = (
-            (step is None or (isinstance(step, Real) and 0 < float(step) < math.inf))
-            and (isinstance(skip, Integral) and int(skip) >= 1)
-            and isinstance(integrator, str)
-        )
-    if not right:
-        raise TrimtabError(
-            f"{id}: frames of its FAMILY returned {found!r}; return {meant}, such as "
-            "(0.02, 1, 'euler'), or (None, 1, 'none') where the task has no clock"
-        )
+    meant = "(time step in seconds or None, steps of physics per action, integrator's name)"
+    with _one_line(id, family, f"frames of its FAMILY, which returns {meant},"):
+        step, skip, integrator = family.frames(raw)
+        positive = step is None or 0 < float(step) < math.inf
+        if not (positive and int(skip) == skip >= 1 and isinstance(integrator, str)):
+            raise ValueError(f"it returned {(step, skip, integrator)}")
     # Values of Python stay as they are, because a published definition has their very text.
     step = step if isinstance(step, int | float | None) else float(step)
     return step, int(skip), integrator
@@ -388,8 +364,21 @@ def confirm(spec: EnvSpec) -> Confirmation:
 
         def raw() -> RawEnv:
             env = closing.enter_context(contextlib.closing(_build(spec.id, spec.options)[0]))
-            # What a trajectory would trip over is told in words where it is a user's.
-            looked_at = family.source is not None and family.probe is None
-            return CheckedEnv(spec.id, env.raw) if looked_at else env.raw
+            # A user's task tells in words what a trajectory would trip over.
+            return env if family.source is not None and family.probe is None else env.raw
 
-        return confirmation(family, _reference_key(known, task), raw)
+        with _one_line(spec.id, family, "an episode"):
+            return confirmation(family, _reference_key(known, task), raw)
+
+
+@contextlib.contextmanager
+def _one_line(id: str, family: Family, where: str) -> Iterator[None]:
+    """Tell in one line what the block raises where a task is a user's, which may hold any fault."""
+    try:
+        yield
+    except (TrimtabError, OSError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        if family.source is None:
+            raise
+        raise TrimtabError(f"{id}: {where} raises {where_raised(error)}") from error

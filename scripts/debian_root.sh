@@ -4,7 +4,7 @@
 # debootstrap makes a Debian 13 in FOLDER (a Debian 12 with SUITE=bookworm), apt installs there what
 # docs/installation.md names, and the last commit of this repository is put there. Each COMMAND is run
 # in it, "make demo" and "make test" if none is given. A FOLDER that is there is used again. It needs
-# root, debootstrap and 15 GB. scripts/debian_root.txt is what it printed.
+# root, debootstrap and 15 GB.
 set -euo pipefail
 
 root=$(realpath -m "${1:?usage: scripts/debian_root.sh FOLDER [COMMAND...]}")

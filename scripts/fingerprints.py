@@ -12,16 +12,14 @@ of times what another processor's rounding does. A number that moves by more tha
 tolerance, because a contact enlarges the difference, is left out of the reference from there on.
 
 ``--measure`` prints what this process sees of ids, one JSON document a line: name, definition,
-deviation from the reference, bits, and what closing leaves open. What cannot be played keeps what
-it has, and is told at the end with exit code 1.
+deviation from the reference and bits. What cannot be played keeps what it has, and is told at the
+end with exit code 1.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
-import importlib.metadata
 import json
 import os
 import subprocess
@@ -33,13 +31,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import gymnasium
 import mujoco
 import numpy as np
 from safetensors.numpy import load_file, save
 
 from trimtab.envs.core import fingerprint as physics
-from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, list_tasks, make
+from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, make
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, atomic_write_text
 from trimtab.processor import processor_kind
@@ -56,67 +53,19 @@ SHARE = 0.05
 """Share of the tolerance that a disturbed number may move by and stay in the reference."""
 
 
-def installed_versions(family: str) -> dict[str, str]:
-    """Return the version of each distribution that decides a family's physics.
-
-    Raises:
-        TrimtabError: if one is not installed.
-    """
-    (found,) = (f for f in list_families() if f.name == family)
-    try:
-        return {package: importlib.metadata.version(package) for package in found.packages}
-    except importlib.metadata.PackageNotFoundError as error:
-        raise TrimtabError(
-            f"{family}: pip install '{found.install}' ({error} is missing)"
-        ) from error
-
-
-def open_things() -> dict[str, int]:
-    """Return how much of what ``close`` should give back there is: Linux alone counts it so.
-
-    Objects are counted from the last ``gc.freeze()`` on.
-    """
-    gc.collect()
-    kinds = (type(thing) for thing in gc.get_objects())
-    return {
-        "file descriptors": len(os.listdir("/proc/self/fd")),
-        "threads": len(os.listdir("/proc/self/task")),
-        "environments": sum(issubclass(kind, gymnasium.Env) for kind in kinds),
-    }
-
-
 def measure(ids: Sequence[str]) -> Iterable[Row]:
-    """Yield a row for each id: its name, how it moves, and what closing it left open.
-
-    A simulator opens some things once and for all when it is first used, and XLA a thread more when
-    it is busy; so where something is left open the environment is made again, up to three times. A
-    leak leaks every time, and what the last one leaves is what counts. Of tasks that are compiled,
-    for half a minute each, that is looked at for the first alone.
-    """
-    tags = {id: task.tags for id, task in list_tasks().items()}
-    compiled = [id for id in ids if "mjx" in tags.get(id, ())]
+    """Yield a row for each id: its name and how it moves."""
     for id in ids:
-        gc.collect()
-        gc.freeze()  # half a million objects of libraries, which would be gone through every time
-        before, started = open_things(), time.perf_counter()
+        started = time.perf_counter()
         try:
             spec = get_spec(id)
             moved = confirm(spec)
         except Exception as error:  # simulators raise anything, and the others are still wanted
             yield {"id": id, "error": " ".join(f"{type(error).__name__}: {error}".split())}
             continue
-        seconds = time.perf_counter() - started
-        left = {name: count - before[name] for name, count in open_things().items()}
-        for _ in range(0 if id in compiled[1:] else 3):
-            if all(count <= 0 for count in left.values()):
-                break
-            before = open_things()
-            make_and_close(id)
-            left = {name: count - before[name] for name, count in open_things().items()}
         yield {
             "id": id, "name": spec.fingerprint, "definition": definition_of(id),
-            **moved.to_json(), "seconds": round(seconds, 3),
-            "left_open": {} if id in compiled[1:] else left,
+            **moved.to_json(), "seconds": round(time.perf_counter() - started, 3),
         }  # fmt: skip
 
 
@@ -135,14 +84,6 @@ def changed_parts(known: Row) -> Row:
         for part in known | published
         if published.get(part) != known.get(part)
     }
-
-
-def make_and_close(id: str) -> None:
-    """Make an environment, take a step and close it."""
-    env = make(id)
-    env.reset(seed=0)
-    env.step(env.action_space.sample())
-    env.close()
 
 
 def measure_elsewhere(
@@ -329,7 +270,6 @@ def main() -> int:
                 row["processor"] = processor_kind()
             sys.stdout.write(json.dumps(row) + "\n")
             sys.stdout.flush()
-            gc.freeze()  # what there is by now is not gone through again, six times for each id
         return 0
 
     FOLDER.mkdir(exist_ok=True)

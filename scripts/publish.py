@@ -3,7 +3,6 @@
 python scripts/publish.py runs/suites/quickstart
 python scripts/publish.py speed                    # what `trimtab speed out=speed` wrote
 python scripts/publish.py recompute                # every committed table, from its committed rows
-python scripts/publish.py replace runs/suites/online_parity ppo sb3_ppo    # these methods alone
 python scripts/publish.py add runs/suites/arena-part    # further runs, of bench with only=
 python scripts/publish.py claims                   # judge claims.yaml by committed rows
 """
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from published_bases import check_bases, keep_bases
+from PIL import Image
 from published_tables import TABLES, write_pages
 
 from trimtab.benchmarks.board import curves, leaderboard
@@ -31,13 +30,6 @@ from trimtab.benchmarks.board.arena.model import Arena
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.replacement import (
-    recorded_rows,
-    replaced_rows,
-    with_processor,
-    with_runs,
-)
-from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.cli.commands.bench import FURTHER
 from trimtab.benchmarks.cli.records import RECORDS, merged_records, methods_of, write_records
 from trimtab.benchmarks.suites.document import read_document
@@ -46,6 +38,7 @@ from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.benchmarks.training.rows import (
     FILE_NAME,
     collect_episodes,
+    in_order,
     read_episodes,
     write_episodes,
 )
@@ -58,10 +51,9 @@ from trimtab.processor import processor_kind
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 KINDS = (
-    ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
-     "figure.png"),
-    ("speed.json", "speed.md", "machine.json", "growth.json", "growth.png"),
-)  # fmt: skip
+    ("episodes.parquet", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "figure.png"),
+    ("speed.json", "speed.md", "machine.json"),
+)
 """Files of a suite, and of `trimtab speed`; a folder is of the kind whose first file it has."""
 OF_AN_ARENA = (RECORDS, "arena.md", "arena.csv", "curves.csv")
 """Files that a suite with controls has besides."""
@@ -111,9 +103,6 @@ def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None
     documents = None
     if (folder / "suite.json").is_file():
         documents = documents_for(collect_episodes(folder / FILE_NAME), documents_of(folder))
-    suite = load_suite(suite_of(place), "runs") if RECORDS in files else None
-    if suite is not None:
-        check_bases(folder, suite)
     place.mkdir(parents=True, exist_ok=True)
     if documents is not None:
         write_configurations(place, documents)
@@ -121,8 +110,7 @@ def publish(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None
         atomic_write_text(place / "machine.json", machine + "\n")
     for file in files:
         shutil.copyfile(folder / file, place / file)
-    if suite is not None:
-        keep_bases(folder, place, suite)
+    shrink_pictures(place)
     write_pages(place, project)
 
 
@@ -172,43 +160,12 @@ def recompute(results: Path = RESULTS, project: Path = ROOT) -> None:
             write_pages(place, project)
 
 
-def replace(
-    folder: Path, methods: Sequence[str], results: Path = RESULTS, project: Path = ROOT
-) -> None:
-    """Put a suite's rows of some methods in the place of their committed ones; write the tables.
-
-    All other committed rows stay, those of a renamed method under its name of now. ``machine.json``
-    stays too, so replace rows only on the kind of processor that it names. Nothing is written where
-    anything is refused.
-
-    Args:
-        folder: of the suite, or of the part of it that was run; it has ``episodes.parquet`` and
-            ``suite.json``.
-        methods: what the column ``algorithm`` has of the methods to replace.
-        results: folder of the committed results.
-        project: folder whose README.md and docs/ have tables of them.
-
-    Raises:
-        TrimtabError: if a method has no new rows, the new rows lack what the committed ones have,
-            or it is not known what a hash was computed from.
-    """
-    place = published(folder, results)
-    rows = replaced_rows(
-        read_episodes(place / FILE_NAME), collect_episodes(folder / FILE_NAME), methods
-    )
-    known = read_json(place / "configurations.json", "configurations") | documents_of(folder)
-    documents, board = documents_for(rows, known), board_of(place, rows)
-    write_episodes(place / FILE_NAME, rows)
-    write_configurations(place, documents)
-    write_tables(place, board, project)
-
-
 def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     """Add the runs of a part of a suite to its committed ones; write the tables.
 
     So a long suite is published in several sittings, whose processors ``machine.json`` names. A
-    run that is committed already gets its new rows, also where its settings have changed; a run
-    that the suite no longer has goes.
+    run that is committed already gets its new rows. In a suite with records of its runs, so does a
+    run whose settings have changed, and a run that the suite no longer has goes.
 
     Args:
         folder: what ``trimtab bench suite=… only=…`` wrote.
@@ -217,8 +174,8 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
 
     Raises:
         TrimtabError: if it is no such folder, or of another scale than the suite's first; if its
-            rows are not of one suite of ours; if it is not known what a hash was computed from; or
-            if a run from which others started is gone. Nothing is written then.
+            rows are not of one suite of ours; or if it is not known what a hash was computed from.
+            Nothing is written then.
     """
     if not (folder / "suite.json").is_file():
         raise TrimtabError(f"publish: {folder} is no folder of a suite; run trimtab bench first")
@@ -239,7 +196,6 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     if suite.controls or suite.tables:
         rows = recorded_rows(rows, records)
     documents = documents_for(rows, known)
-    check_bases(folder, suite)
     board = leaderboard.build(
         rows,
         baselines=suite.baselines or None,
@@ -255,8 +211,51 @@ def add(folder: Path, results: Path = RESULTS, project: Path = ROOT) -> None:
     if suite.controls or suite.tables:
         write_records(place / RECORDS, records)
     atomic_write_text(place / "machine.json", json.dumps(machine, indent=1) + "\n")
-    keep_bases(folder, place, suite)
     write_tables(place, board, project)
+
+
+def recorded_rows(rows: pa.Table, records: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return the rows of the runs that have a record.
+
+    Args:
+        rows: of any runs.
+        records: one a run, with its ``config_hash`` and ``seed``.
+    """
+    runs = {(record["config_hash"], record["seed"]) for record in records}
+    kept = [run in runs for run in zip(*_columns(rows), strict=True)]
+    return rows.filter(pa.array(kept, pa.bool_()))
+
+
+def with_runs(committed: pa.Table, made: pa.Table) -> pa.Table:
+    """Return committed rows and those of further runs; a run that was made again has its new rows.
+
+    Args:
+        committed: rows in order.
+        made: rows of further runs.
+    """
+    runs = [
+        [f"{digest}/{seed}" for digest, seed in zip(*_columns(table), strict=True)]
+        for table in (committed, made)
+    ]
+    again = {*runs[1]}
+    kept = pa.array([run not in again for run in runs[0]], pa.bool_())
+    return in_order(pa.concat_tables([committed.filter(kept), made]))
+
+
+def with_processor(file: Path) -> dict[str, Any]:
+    """Return what ``machine.json`` says, or would say first, with the kind of this processor.
+
+    Raises:
+        TrimtabError: if the file is there and damaged.
+    """
+    kind = processor_kind()
+    machine: dict[str, Any] = read_json(file, "machine") if file.is_file() else {"processor": kind}
+    others = sorted({*machine.get("others", []), kind} - {machine.get("processor")})
+    return {**machine, **({"others": others} if others else {})}
+
+
+def _columns(table: pa.Table) -> tuple[list[Any], list[Any]]:
+    return table["config_hash"].to_pylist(), table["seed"].to_pylist()
 
 
 def board_of(place: Path, rows: pa.Table) -> Leaderboard:
@@ -281,7 +280,6 @@ def write_tables(place: Path, board: Leaderboard, project: Path) -> None:
     atomic_write_text(place / "leaderboard.md", board.to_markdown())
     atomic_write_text(place / "leaderboard.csv", board.to_csv())
     atomic_write_text(place / "leaderboard.json", board.to_json())
-    atomic_write_text(place / "index.html", render(board))
     suite = load_suite(suite_of(place), "runs")
     names = methods_of(read_json(place / RECORDS, "runs")) if suite.tables else {}
     if suite.controls:
@@ -294,7 +292,17 @@ def write_tables(place: Path, board: Leaderboard, project: Path) -> None:
         rows = collect_episodes(place / FILE_NAME)
         for name in suite.tables:
             FURTHER[name].write(rows, place, names)
+    shrink_pictures(place)
     write_pages(place, project)
+
+
+def shrink_pictures(place: Path) -> None:
+    """Write the pictures of a result with 256 colours: a third of the bytes, and the same look."""
+    for file in place.glob("*.png"):
+        with Image.open(file) as picture:
+            if picture.mode != "P":
+                few = picture.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+                few.save(file, optimize=True)
 
 
 def arena_of(place: Path) -> Arena:
@@ -347,8 +355,6 @@ def main(words: Sequence[str], results: Path = RESULTS, project: Path = ROOT) ->
                 claims(results)
             case ["add", folder]:
                 add(Path(folder), results, project)
-            case ["replace", folder, *methods]:
-                replace(Path(folder), methods, results, project)
             case [folder]:
                 publish(Path(folder), results, project)
             case _:

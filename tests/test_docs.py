@@ -191,6 +191,13 @@ def test_every_format_is_documented(root: Path) -> None:
         assert (written[1] == "yes") is (format.save is not None)
 
 
+def test_tests_that_the_pages_name_are_there(root: Path) -> None:
+    pages = [root / "README.md", *(root / "docs").glob("*.md")]
+    named = {name for page in pages for name in re.findall(r"\btests/[\w/]+\.py", page.read_text())}
+    assert len(named) > 30
+    assert [name for name in sorted(named) if not (root / name).is_file()] == []
+
+
 def test_links_in_the_documents_lead_somewhere(root: Path) -> None:
     for page in [root / "README.md", *(root / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

@@ -1,7 +1,7 @@
 """The committed comparison with peers: what its rows say, and those checks anew whose peer is here.
 
 Peers that are in the lock answer in this process: Minari, diffusers and Stable-Baselines3. The
-others need environments of their own, which ``scripts/peers.py`` makes.
+others need environments of their own, which ``benchmarks/results/peers/peers.py`` makes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Row = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def peers(root: Path) -> Iterator[ModuleType]:
+def peers(folder: Path) -> Iterator[ModuleType]:
     """The script, with its folders on the path of imports as when it runs."""
     with pytest.MonkeyPatch.context() as patch:
-        for folder in (root / "scripts" / "peer_sides", root / "scripts"):
-            patch.syspath_prepend(folder)
+        patch.syspath_prepend(folder / "peer_sides")
+        patch.syspath_prepend(folder)
         yield importlib.import_module("peers")
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from loading import load_module
 
 from trimtab.benchmarks.training.identity import hash_of
 from trimtab.benchmarks.training.rows import SCHEMA, read_episodes
@@ -70,34 +68,3 @@ def test_a_renamed_method_is_read_under_its_name_of_now() -> None:
     old, new = (set(t["algorithm"].to_pylist()) for t in (pq.read_table(file), read_episodes(file)))
     assert {RENAMED.get(name, name) for name in old} == new
     assert "dropout_ppo" in new and "d_ppo" not in new
-
-
-def test_what_cannot_be_published_is_one_line_and_changes_nothing(
-    root: Path,
-    tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.syspath_prepend(root / "scripts")
-    publish = load_module(root / "scripts" / "publish.py")
-    (tmp_path / "project").mkdir()
-    for name in ("quikstart", "families", "quickstart"):
-        shutil.copytree(root / "benchmarks" / "results" / "families", tmp_path / name)
-    (tmp_path / "families" / "figure.png").unlink()
-    gone = {"folders": {"a run": str(tmp_path / "no run")}}
-    (tmp_path / "quickstart" / "suite.json").write_text(json.dumps(gone))
-    for words, told in (
-        ([], "name one folder"),
-        (["one", "two"], "name one folder"),
-        ([str(tmp_path / "nowhere")], "is no folder"),
-        ([str(tmp_path / "project")], "has none of episodes.parquet, speed.json"),
-        ([str(tmp_path / "quikstart")], "did you mean quickstart?"),
-        ([str(tmp_path / "families")], "figure.png is missing"),
-        ([str(tmp_path / "quickstart")], "no run's provenance.json says what"),
-    ):
-        assert publish.main(words, tmp_path / "project", tmp_path) == 2
-        shown = capfd.readouterr()
-        assert told in shown.err and len(shown.err.splitlines()) == 1 and not shown.out
-        assert not list((tmp_path / "project").iterdir())
-    assert publish.main(["--help"]) == 0
-    assert "python scripts/publish.py" in capfd.readouterr().out

@@ -25,7 +25,6 @@ from trimtab.benchmarks.board.data_contests import contests_of
 from trimtab.benchmarks.board.intervals.improvement import verdict
 from trimtab.benchmarks.board.intervals.means import difference_interval
 from trimtab.benchmarks.board.stats import Array, Interval
-from trimtab.benchmarks.board.wording import READING
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.speed.measure import Row, all_pairs
 from trimtab.benchmarks.speed.report import markdown
@@ -118,10 +117,6 @@ def test_tables_are_recomputed_from_the_rows(name: str) -> None:
     assert json.loads(board.to_json()) == near(committed)
     assert alike(board.to_markdown(), (folder / "leaderboard.md").read_text())
     assert cells(board.to_csv()) == near(cells((folder / "leaderboard.csv").read_text()))
-    page = (folder / "index.html").read_text()
-    for table in board.tables:
-        assert all(entry.mean.text(table.digits) in page for entry in table.entries)
-    assert READING.partition(". ")[0] in page
 
 
 @pytest.mark.parametrize("policy", ["flow", "diffusion"])
@@ -239,7 +234,7 @@ def test_the_published_bases_are_those_that_the_arena_started_from(
         kept = collect_episodes(run / "episodes.parquet").to_pylist()
         assert same(kept) == same(known[kept[0]["config_hash"], kept[0]["seed"]])
 
-    # Copied to where the runs go, they are done, and what starts from them finds the same.
+    # Copied to where the runs go, they are done, and a method starts from them.
     shutil.copytree(bases, tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as ended:

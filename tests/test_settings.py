@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -67,30 +68,20 @@ def test_what_is_within_its_bounds_is_taken(kind: type[Parent], settings: dict[s
 
 @pytest.mark.parametrize("kind", [Parent, Child])
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    "settings",
     [
-        ({"tau": 1.5}, "algorithm.tau=1.5: must be from 0 to 1"),
-        ({"tau": math.nan}, "algorithm.tau=nan: must be from 0 to 1"),
-        ({"tau": "a"}, "algorithm.tau=a: must be of type float"),
-        ({"critics": 0}, "algorithm.critics=0: must be at least 1"),
-        ({"critics": 1.5}, "algorithm.critics=1.5: must be of type int"),
-        ({"critics": True}, "algorithm.critics=True: must be of type int"),
-        ({"subset": 3}, r"subset=3: must be from 1 to 2 \(algorithm.critics is a limit\)"),
-        ({"subset": 4, "critics": 3}, "algorithm.subset=4: must be from 1 to 3"),
-        ({"wait": -1}, "algorithm.wait=-1: must be at least 0"),
-        ({"weight": -0.1}, "algorithm.weight=-0.1: must be at least 0"),
-        ({"scale": 0}, "algorithm.scale=0: must be above 0"),
-        ({"dropout": 1.0}, "algorithm.dropout=1.0: must be at least 0 and below 1"),
-        ({"widths": [8, 0]}, r"algorithm.widths=\[8, 0\]: must be at least 1"),
-        ({"widths": 8}, "algorithm.widths=8: must be of type Sequence"),
-        ({"order": "none"}, "algorithm.order=none: must be each or repeated"),
+        {"tau": 1.5}, {"tau": math.nan}, {"tau": "a"}, {"critics": 0}, {"critics": 1.5},
+        {"critics": True}, {"subset": 3}, {"subset": 4, "critics": 3}, {"wait": -1},
+        {"weight": -0.1}, {"scale": 0}, {"dropout": 1.0}, {"widths": [8, 0]}, {"widths": 8},
+        {"order": "none"},
     ],
-)
-def test_what_is_not_is_refused_before_anything_is_made(
-    kind: type[Parent], settings: dict[str, Any], message: str
+)  # fmt: skip
+def test_what_is_not_is_refused_by_name_and_value_before_anything_is_made(
+    kind: type[Parent], settings: dict[str, Any]
 ) -> None:
     made = kind.made
-    with pytest.raises(TrimtabError, match=message):
+    name, value = next(iter(settings.items()))
+    with pytest.raises(TrimtabError, match=re.escape(f"algorithm.{name}={value}: must be ")):
         kind(**settings)
     assert kind.made == made
 

@@ -22,7 +22,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import continued
 from trimtab.algorithms.common.starts import start_of
@@ -57,6 +57,7 @@ class GroupActorCritic(Algorithm):
     """
 
     needs = Needs({"start"}, base_kind="flow")
+    unsaved = frozenset({"slow"})  # a part of the policy
 
     def __init__(
         self,
@@ -78,8 +79,8 @@ class GroupActorCritic(Algorithm):
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
         self.states, self.group, self.conservative = states, group, conservative
-        self.batch_size, self.tau, self.actor_tau = batch_size, tau, actor_tau
-        self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau, self.actor_tau = tau, actor_tau
         self.act_steps = setup.spec.horizon  # the start may plan further than is executed
         self.actor = start_of(self, setup, FlowPolicy)
         self.slow = copy.deepcopy(self.actor).requires_grad_(False).eval()
@@ -93,29 +94,6 @@ class GroupActorCritic(Algorithm):
         self.actor_optimizer = Adam(self.actor.network.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), critic_learning_rate)
 
-    def proposer(self, slow: FlowPolicy) -> Policy:
-        """Return what draws samples of the slow actor."""
-        return slow
-
-    @abstractmethod
-    def actor_loss(self, data: Batch, rows: Obs, noise: Tensor) -> dict[str, Tensor]:
-        """Return the actor's loss as ``actor_loss``, and what else is to be logged.
-
-        Args:
-            data: the whole batch.
-            rows: observations, each ``group`` times, one group after another.
-            noise: of the proposer, one for each row.
-        """
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Play any sample during warm-up, and the best of several after it."""
-        acting = self.policy.base if warmup else self.policy
-        return acting.act(obs)[:, : self.act_steps], {}
-
-    def continued_action(self, data: Batch) -> Tensor:
-        """Return a batch's chunks ``[B, H, A]``, continued by a sample where they were cut."""
-        return continued(data, self.policy.base)
-
     def update(self, data: Batch) -> Metrics:
         """Take one step of the actor, then of the critics, and let the slow ones follow."""
         rows = self.grouped(data.obs)
@@ -127,7 +105,7 @@ class GroupActorCritic(Algorithm):
             following = self.policy.base.act(data.next_obs)
             next_value = self.policy.value(data.next_obs, following).mean(0)
             backup = data.reward + data.discount * next_value
-        value = self.policy.value(data.obs, self.continued_action(data), self.critic)
+        value = self.policy.value(data.obs, continued(data, self.policy.base), self.critic)
         critic_loss = (value - backup).square().mean(1).sum()
         self.critic_optimizer.step(critic_loss)
         polyak(self.policy.critic, self.critic, self.tau)
@@ -138,6 +116,16 @@ class GroupActorCritic(Algorithm):
             "q_mean": value.detach().mean(),
             **{name: one.detach() for name, one in found.items()},
         }
+
+    @abstractmethod
+    def actor_loss(self, data: Batch, rows: Obs, noise: Tensor) -> dict[str, Tensor]:
+        """Return the actor's loss as ``actor_loss``, and what else is to be logged.
+
+        Args:
+            data: the whole batch.
+            rows: observations, each ``group`` times, one group after another.
+            noise: of the proposer, one for each row.
+        """
 
     def grouped(self, obs: Obs) -> Obs:
         """Return some of a batch's observations, each ``group`` times."""
@@ -163,12 +151,11 @@ class GroupActorCritic(Algorithm):
             found = own.amin(0).clamp_min(0.0) + own.amax(0).clamp_max(0.0)
         return found.flatten()
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return actor, critics, what is slow, and optimisers."""
-        return {
-            "actor": self.actor,
-            "critic": self.critic,
-            "policy": self.policy,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-        }
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Play any sample during warm-up, and the best of several after it."""
+        acting = self.policy.base if warmup else self.policy
+        return acting.act(obs)[:, : self.act_steps], {}
+
+    def proposer(self, slow: FlowPolicy) -> Policy:
+        """Return what draws samples of the slow actor."""
+        return slow

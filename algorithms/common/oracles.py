@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,10 @@ from torch import Tensor, nn
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.types import Rollout
 
-__all__ = ["RULES", "Rule", "Seen", "Turns", "ValueEnsembles", "standardized", "stretches"]
+__all__ = ["Seen", "Selection", "Turns", "ValueEnsembles", "score", "standardized", "stretches"]
+
+Selection = Literal["raps", "mean", "maps", "mamba"]
+"""Rules by which a policy takes over from the learner."""
 
 
 class ValueEnsembles(nn.Module):
@@ -131,45 +134,22 @@ class Turns(nn.Module):
         self.fresh[list(rows)] = True
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Which policy takes over at a switch, and whose values are the baseline.
+def score(rule: Selection, mean: Tensor, deviation: Tensor) -> Tensor:
+    """Return scores ``[P, B]``, the learner's first: the policy with the highest takes over.
 
-    Attributes:
-        score: of means and deviations, each ``[P, B]``, the learner first: the highest takes over.
-        with_learner: whether the learner's value counts in f.
+    Args:
+        rule: ``raps``: upper bounds of the oracles' values and the learner's lower bound; ``mean``:
+            means; ``maps``: upper bounds of the oracles' values; ``mamba``: chance. With the last
+            two, the learner is never chosen.
+        mean: of each policy's values, ``[P, B]``.
+        deviation: as ``mean``.
     """
-
-    score: Callable[[Tensor, Tensor], Tensor]
-    with_learner: bool
-
-
-def confident(mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return upper bounds of the oracles' values, and the learner's lower bound."""
-    return mean + torch.cat([-deviation[:1], deviation[1:]])
-
-
-def optimistic(mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return upper bounds of the oracles' values; the learner is never chosen."""
-    return without_learner(mean + deviation)
-
-
-def blind(mean: Tensor, deviation: Tensor) -> Tensor:
-    """Return chance; the learner is never chosen."""
-    return without_learner(torch.rand_like(mean))
-
-
-def without_learner(score: Tensor) -> Tensor:
-    """Return scores ``[P, ...]`` with a learner that is never chosen."""
-    return torch.cat([torch.full_like(score[:1], -torch.inf), score[1:]])
-
-
-RULES: Mapping[str, Rule] = {
-    "raps": Rule(confident, with_learner=True),
-    "mean": Rule(lambda mean, deviation: mean, with_learner=True),
-    "maps": Rule(optimistic, with_learner=False),
-    "mamba": Rule(blind, with_learner=False),
-}
+    if rule == "mean":
+        return mean
+    if rule == "raps":
+        return mean + torch.cat([-deviation[:1], deviation[1:]])
+    oracles = mean + deviation if rule == "maps" else torch.rand_like(mean)
+    return torch.cat([torch.full_like(mean[:1], -torch.inf), oracles[1:]])
 
 
 def stretches(data: Rollout) -> Tensor:

@@ -22,13 +22,10 @@ __all__ = ["as_plans", "check_clonable", "continued"]
 def continued(data: Batch, proposer: Policy) -> Tensor:
     """Return a batch's action chunks ``[B, H, A]``, continued by a proposal where they were cut.
 
-    What stands after the last executed action has no effect if the episode ended there, so any
-    actions there describe the same decision. (After a time limit that is nearly so: the task
-    without its limit would go on with them.) A critic that ranks proposals learns their worth near
-    an episode's end only if it sees such actions there. One proposal is drawn and not the best of
-    several: all are ranked. On the CPU plans are made for the cut chunks alone, which are few. On a
-    GPU they are made for all: the program would have to wait for the GPU to learn which chunks were
-    cut.
+    As ``Algorithm.continued_action``, for a critic that ranks proposals. One is drawn and not the
+    best of several: all are ranked. On the CPU plans are made for the cut chunks alone, which are
+    few. On a GPU they are made for all: the program would have to wait for the GPU to learn which
+    chunks were cut.
 
     Args:
         data: with chunks of the executed length.

@@ -54,9 +54,6 @@ class FittedQ(metaclass=CheckedSettings):
         hidden: widths of the hidden layers.
         learning_rate: Adam's.
         tau: Polyak rate of the target, which is what is read out.
-
-    Raises:
-        TrimtabError: if a setting is out of bounds.
     """
 
     section = "algorithm"
@@ -82,11 +79,11 @@ class FittedQ(metaclass=CheckedSettings):
             self.critic.parameters(), learning_rate, weight_decay=WEIGHT_DECAY, partial=False
         )
 
-    def loss(
+    def update(
         self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor,
         act: Act,
     ) -> Tensor:  # fmt: skip
-        """Return the mean squared error of Bellman's equation, in the network's unit.
+        """Take one step on Bellman's equation; return its squared error, in the network's unit.
 
         Args:
             obs: normalised ``[B, O]``.
@@ -100,14 +97,7 @@ class FittedQ(metaclass=CheckedSettings):
             backup = reward + discount * self.value(next_obs, act(next_obs))
             backup = backup.clamp(*self.limits) / self.unit
         error: Tensor = self.critic(obs, action).squeeze(0) - backup
-        return error.square().mean()
-
-    def update(
-        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor,
-        act: Act,
-    ) -> Tensor:  # fmt: skip
-        """Take one step; return the loss. The arguments are those of :meth:`loss`."""
-        loss = self.loss(obs, action, reward, next_obs, discount, act)
+        loss = error.square().mean()
         self.optimizer.step(loss)
         polyak(self.target, self.critic, self.tau)
         return loss.detach()

@@ -47,7 +47,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.common.targets import polyak
@@ -110,8 +110,9 @@ class EXPO(Algorithm):
         warmup_steps: Natural = 4_000,
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau
-        self.updates_per_decision, self.actor_every = updates_per_decision, actor_every
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau = tau
+        self.actor_every = actor_every
         self.backup_candidates, self.base_rate = backup_candidates, base_rate
 
         self.base = setup.start()  # learns; the copy that acts is in the policy
@@ -134,20 +135,6 @@ class EXPO(Algorithm):
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
         self.kept_metrics = {"editor_loss": 0.0, "entropy": 0.0, "bc_loss": 0.0}
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Train the base alone on the dataset, then all of it on what is gathered."""
-        usual = (
-            Phase("imitation", budget.offline_steps, "updates", Feed.DATASET, self.imitate),
-            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
-        )
-        return tuple(phase for phase in usual if phase.length)
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Act as the slow base does during warm-up, as the on-the-fly policy after it."""
-        actor = self.policy.base if warmup else self.policy
-        return actor.act(obs)[:, : self.act_steps], {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics, and at times one of editor, temperature and base."""
@@ -187,10 +174,6 @@ class EXPO(Algorithm):
         chosen = picked(plans, best)[:, None]
         return self.policy.values(obs, chosen, self.members()).amin(0)[:, 0]
 
-    def members(self) -> Tensor | None:
-        """Return the numbers of the critics of one draw."""
-        return self.critic.drawn(self.policy.target_critics)
-
     def update_editor(self, raw_obs: Obs, obs: Tensor, taken: Tensor, alpha: Tensor) -> Metrics:
         """Take one step of editor and temperature."""
         # Editor: entropy-regularised ascent on the mean of the critics, from the buffer's actions.
@@ -203,6 +186,17 @@ class EXPO(Algorithm):
         temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
         self.temperature_optimizer.step(temperature_loss)
         return {"editor_loss": loss.detach(), "entropy": -log_prob.mean()}
+
+    def imitate(self, data: Batch) -> Metrics:
+        """Take one step of the base on its own imitation loss, and move the one that acts."""
+        loss = self.base.bc_loss(as_plans(data, self.base.spec.horizon))
+        self.base_optimizer.step(loss)
+        polyak(self.policy.base, self.base, self.base_rate)
+        return {"bc_loss": loss.detach()}
+
+    def members(self) -> Tensor | None:
+        """Return the numbers of the critics of one draw."""
+        return self.critic.drawn(self.policy.target_critics)
 
     def edited(self, obs: Obs, action: Tensor) -> tuple[Tensor, Tensor]:
         """Return normalised actions ``[B, h, A]`` edited, and log-densities of what was added."""
@@ -222,22 +216,16 @@ class EXPO(Algorithm):
         planned, _ = self.edited(data.obs, normalizer.normalize_action(plan))
         return torch.where(data.valid[..., None], taken, planned)
 
-    def imitate(self, data: Batch) -> Metrics:
-        """Take one step of the base on its own imitation loss, and move the one that acts."""
-        loss = self.base.bc_loss(as_plans(data, self.base.spec.horizon))
-        self.base_optimizer.step(loss)
-        polyak(self.policy.base, self.base, self.base_rate)
-        return {"bc_loss": loss.detach()}
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Act as the slow base does during warm-up, as the on-the-fly policy after it."""
+        actor = self.policy.base if warmup else self.policy
+        return actor.act(obs)[:, : self.act_steps], {}
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return the base that learns, the policy with the one that acts, and the learners."""
-        return {
-            "base": self.base,
-            "policy": self.policy,
-            "critic": self.critic,
-            "temperature": self.temperature,
-            "base_optimizer": self.base_optimizer,
-            "editor_optimizer": self.editor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-            "temperature_optimizer": self.temperature_optimizer,
-        }
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Train the base alone on the dataset, then all of it on what is gathered."""
+        usual = (
+            Phase("imitation", budget.offline_steps, "updates", Feed.DATASET, self.imitate),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )
+        return tuple(phase for phase in usual if phase.length)

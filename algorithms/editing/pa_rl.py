@@ -43,7 +43,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable
 from trimtab.algorithms.common.targets import polyak
@@ -109,8 +109,9 @@ class PARL(Algorithm):
         warmup_steps: Natural = 4_000,
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau
-        self.updates_per_decision, self.base_every = updates_per_decision, base_every
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau = tau
+        self.base_every = base_every
         self.backup_candidates, self.temperature = backup_candidates, temperature
         self.target_critics, self.proposal_tau = target_critics, proposal_tau
         self.starts_cloned = setup.base is not None
@@ -128,32 +129,6 @@ class PARL(Algorithm):
         self.base_optimizer = Adam(self.policy.base.parameters(), base_learning_rate)
         self.clone_optimizer = Adam(self.policy.base.parameters(), clone_learning_rate)
         self.kept_metrics = {"bc_loss": 0.0, "q_spread": 0.0}
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Clone the data where the policy is new, fit the critics to it, then learn all online."""
-        cloning = 0 if self.starts_cloned else budget.offline_steps // 2
-        fitting = budget.offline_steps - cloning
-        usual = (
-            Phase("clone", cloning, "updates", Feed.DATASET, self.clone),
-            Phase("critic", fitting, "updates", Feed.DATASET, self.update_critic),
-            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
-        )
-        return tuple(phase for phase in usual if phase.length)
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Act as the policy does during warm-up, by a draw of its optimised actions after it."""
-        if warmup:
-            return self.policy.base.act(obs)[:, : self.act_steps], {}
-        plans, values = self.policy.optimized(obs, self.policy.sample_noise(count(obs)))
-        return picked(plans, self.draw(values))[:, : self.act_steps], {}
-
-    def draw(self, values: Tensor) -> Tensor:
-        """Return numbers ``[B]``, drawn from the softmax of values ``[B, K]`` over temperature."""
-        # The largest logit with Gumbel noise (-log of a waiting time) is a draw from the softmax.
-        waits: Tensor = torch.empty_like(values).exponential_()
-        drawn: Tensor = (values / self.temperature - waits.log()).argmax(1)
-        return drawn
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics, and at times one of the policy."""
@@ -204,6 +179,13 @@ class PARL(Algorithm):
         polyak(self.proposer, self.policy.base, 1.0)
         return {"bc_loss": loss.detach()}
 
+    def draw(self, values: Tensor) -> Tensor:
+        """Return numbers ``[B]``, drawn from the softmax of values ``[B, K]`` over temperature."""
+        # The largest logit with Gumbel noise (-log of a waiting time) is a draw from the softmax.
+        waits: Tensor = torch.empty_like(values).exponential_()
+        drawn: Tensor = (values / self.temperature - waits.log()).argmax(1)
+        return drawn
+
     def noise(self, rows: int) -> Tensor:
         """Return noise of the target's proposals ``[rows, N, ...]``."""
         many = self.backup_candidates
@@ -219,13 +201,21 @@ class PARL(Algorithm):
             action = torch.where(data.valid[..., None], action, plan)
         return self.policy.normalizer.normalize_action(action)
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return the policy with its critics, their target and the optimisers."""
-        return {
-            "policy": self.policy,
-            "target": self.target,
-            "proposer": self.proposer,
-            "critic_optimizer": self.critic_optimizer,
-            "base_optimizer": self.base_optimizer,
-            "clone_optimizer": self.clone_optimizer,
-        }
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Act as the policy does during warm-up, by a draw of its optimised actions after it."""
+        if warmup:
+            return self.policy.base.act(obs)[:, : self.act_steps], {}
+        plans, values = self.policy.optimized(obs, self.policy.sample_noise(count(obs)))
+        return picked(plans, self.draw(values))[:, : self.act_steps], {}
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Clone the data where the policy is new, fit the critics to it, then learn all online."""
+        cloning = 0 if self.starts_cloned else budget.offline_steps // 2
+        fitting = budget.offline_steps - cloning
+        usual = (
+            Phase("clone", cloning, "updates", Feed.DATASET, self.clone),
+            Phase("critic", fitting, "updates", Feed.DATASET, self.update_critic),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )
+        return tuple(phase for phase in usual if phase.length)

@@ -51,7 +51,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import Progress
 from trimtab.algorithms.common.targets import polyak
@@ -126,8 +126,8 @@ class Residual(Algorithm):
             raise TrimtabError("algorithm.reward_offset goes with n_step=1 only; leave one out")
         assert setup.base is not None
         self.wants = BatchSpec(n_step=n_step)
-        self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau
-        self.updates_per_decision = updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau = tau
         self.target_critics, self.actor_every = target_critics, actor_every
         self.pessimistic_actor, self.backup_entropy = pessimistic_actor, backup_entropy
         self.reward_offset, self.store_base = reward_offset, store_base
@@ -153,28 +153,6 @@ class Residual(Algorithm):
         )
         self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
         self.kept_metrics = {"actor_loss": 0.0, "entropy": 0.0}
-
-    @property
-    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The base's chunk is stored: the actor learns to correct the one that was played."""
-        if not self.store_base:
-            return {}
-        return {"base": (self.act_steps, self.policy.spec.action_dim)}
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Correct some of the base's chunks, the more the later; return the base's chunks too."""
-        plan = self.drawn(obs)
-        shape = (len(plan), *self.policy.editor.noise_shape)
-        if warmup:
-            edit = 2 * torch.rand(shape, device=plan.device) - 1
-        else:
-            noise = torch.randn(shape, device=plan.device)
-            edit, _ = self.policy.editor.sample_with_log_prob(self.policy.seen(obs, plan), noise)
-        # A chunk that is not corrected is stored as it is played: with u = 0.
-        corrected = self.progress.coins(len(plan))
-        edit = torch.where(corrected[:, None, None], edit, torch.zeros_like(edit))
-        return self.policy.applied(plan, edit), {"base": plan} if self.store_base else {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics, actor and temperature, and move the target critics."""
@@ -223,6 +201,14 @@ class Residual(Algorithm):
         self.temperature_optimizer.step(loss)
         return {"actor_loss": actor_loss.detach(), "entropy": -log_prob.mean()}
 
+    def corrected(self, obs: Obs, plan: Tensor) -> tuple[Tensor, Tensor]:
+        """Return corrected chunks in normalised units, and the log-densities of corrections."""
+        editor = self.policy.editor
+        noise = torch.randn(len(plan), *editor.noise_shape, device=plan.device)
+        edit, log_prob = editor.sample_with_log_prob(self.policy.seen(obs, plan), noise)
+        action = self.policy.applied(plan, edit)
+        return self.policy.normalizer.normalize_action(action), log_prob
+
     @torch.no_grad()
     def drawn(self, obs: Obs) -> Tensor:
         """Return the executed part of chunks that the base draws, raw ``[B, h, A]``."""
@@ -241,14 +227,6 @@ class Residual(Algorithm):
         first, second = both.chunk(2)
         return first, second
 
-    def corrected(self, obs: Obs, plan: Tensor) -> tuple[Tensor, Tensor]:
-        """Return corrected chunks in normalised units, and the log-densities of corrections."""
-        editor = self.policy.editor
-        noise = torch.randn(len(plan), *editor.noise_shape, device=plan.device)
-        edit, log_prob = editor.sample_with_log_prob(self.policy.seen(obs, plan), noise)
-        action = self.policy.applied(plan, edit)
-        return self.policy.normalizer.normalize_action(action), log_prob
-
     def executed(self, data: Batch, plan: Tensor) -> Tensor:
         """Return what was executed, normalised; what an end cut off goes on as now corrected."""
         taken = self.policy.normalizer.normalize_action(data.action)
@@ -257,15 +235,24 @@ class Residual(Algorithm):
         planned, _ = self.corrected(data.obs, plan)
         return torch.where(data.valid[..., None], taken, planned)
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, temperature, optimisers and the decisions so far."""
-        return {
-            "policy": self.policy,
-            "critic": self.critic,
-            "target": self.target,
-            "temperature": self.temperature,
-            "progress": self.progress,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-            "temperature_optimizer": self.temperature_optimizer,
-        }
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Correct some of the base's chunks, the more the later; return the base's chunks too."""
+        plan = self.drawn(obs)
+        shape = (len(plan), *self.policy.editor.noise_shape)
+        if warmup:
+            edit = 2 * torch.rand(shape, device=plan.device) - 1
+        else:
+            noise = torch.randn(shape, device=plan.device)
+            edit, _ = self.policy.editor.sample_with_log_prob(self.policy.seen(obs, plan), noise)
+        # A chunk that is not corrected is stored as it is played: with u = 0.
+        corrected = self.progress.coins(len(plan))
+        edit = torch.where(corrected[:, None, None], edit, torch.zeros_like(edit))
+        return self.policy.applied(plan, edit), {"base": plan} if self.store_base else {}
+
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The base's chunk is stored: the actor learns to correct the one that was played."""
+        if not self.store_base:
+            return {}
+        return {"base": (self.act_steps, self.policy.spec.action_dim)}

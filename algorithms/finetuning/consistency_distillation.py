@@ -28,12 +28,13 @@ student.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.one_step import KarrasDenoiser, same_noise_loss, student_of
 from trimtab.algorithms.common.targets import polyak
@@ -64,12 +65,13 @@ class ConsistencyDistillation(Algorithm):
     """
 
     needs = Needs({"base", "dataset"}, next_observations=False, rewards=False)
+    unsaved = frozenset({"teacher", "denoiser"})  # they are frozen
 
     def __init__(
         self,
         setup: Setup,
         *,
-        target: str = "same_noise",
+        target: Literal["same_noise", "consistency"] = "same_noise",
         sampling_steps: int = 1,
         hidden: Sequence[int] = (256, 256, 256),
         time_dim: int = 16,
@@ -79,10 +81,8 @@ class ConsistencyDistillation(Algorithm):
         ema_decay: Share = 0.995,
     ) -> None:
         assert setup.base is not None
-        losses = {"same_noise": self.same_noise, "consistency": self.consistency}
-        if target not in losses:
-            raise TrimtabError(f"algorithm.target={target}: there are {', '.join(losses)}")
-        self.batch_size, self.ema_decay = batch_size, ema_decay
+        self.pace = Pace(batch_size)
+        self.ema_decay = ema_decay
         self.teacher = copy.deepcopy(setup.base).to(setup.device).requires_grad_(False).eval()
         self.student: ConsistencyPolicy = student_of(
             self.teacher,
@@ -91,8 +91,8 @@ class ConsistencyDistillation(Algorithm):
             levels=levels,
             sampling_steps=sampling_steps,
         )
-        self.loss = losses[target]
-        if self.loss == self.consistency:
+        self.loss = self.consistency if target == "consistency" else self.same_noise
+        if target == "consistency":
             self.denoiser = KarrasDenoiser(self.teacher, self.student)
         elif sampling_steps > 1:
             raise TrimtabError(
@@ -135,7 +135,3 @@ class ConsistencyDistillation(Algorithm):
         bend = _HUBER * squared.shape[1] ** 0.5
         distance: Tensor = (squared.sum(1) + bend**2).sqrt() - bend
         return (distance / (sigma - lower)).mean()
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return student, average and optimiser."""
-        return {"student": self.student, "policy": self.policy, "optimizer": self.optimizer}

@@ -31,7 +31,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.starts import any_start_of
@@ -77,18 +77,13 @@ class DiffusionAWR(Algorithm):
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
         self.beta, self.most_weight, self.return_decay = beta, most_weight, return_decay
-        self.batch_size, self.warmup_steps = batch_size, warmup_steps
-        self.updates_per_decision = updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
         self.act_steps = setup.spec.horizon
         self.policy = any_start_of(setup)
         self.plans = NoisyPlans(self.policy, sampling_floor)
         self.critic = mlp(self.policy.spec.obs_dim, hidden, 1, activation="silu").to(setup.device)
         self.optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), critic_learning_rate)
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return noisy plans' first actions, during warm-up as after it."""
-        return self.plans.draw(obs)[:, : self.act_steps], {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of V, then of the policy."""
@@ -124,11 +119,6 @@ class DiffusionAWR(Algorithm):
         scaled = (advantage - advantage.mean()) / (advantage.std() + 1e-6)
         return advantage_weight(scaled, self.beta, self.most_weight)
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return policy, V and optimisers."""
-        return {
-            "policy": self.policy,
-            "critic": self.critic,
-            "optimizer": self.optimizer,
-            "critic_optimizer": self.critic_optimizer,
-        }
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return noisy plans' first actions, during warm-up as after it."""
+        return self.plans.draw(obs)[:, : self.act_steps], {}

@@ -39,7 +39,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
 from trimtab.algorithms.common.targets import polyak
@@ -94,9 +94,9 @@ class DiffusionQL(Algorithm):
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
         self.eta, self.backup_samples = eta, backup_samples
-        self.batch_size, self.tau = batch_size, tau
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau = tau
         self.ema_decay, self.ema_start, self.ema_every = ema_decay, ema_start, ema_every
-        self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision
         self.act_steps = setup.spec.horizon  # the policy may plan further than is executed
         self.learner = setup.start()
         check_clonable(self.learner)
@@ -115,21 +115,12 @@ class DiffusionQL(Algorithm):
             self.critic.parameters(), learning_rate, max_gradient_norm=max_gradient_norm
         )
 
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Play single samples during warm-up, and after it one of several, by their values."""
-        acting = self.policy.base if warmup else self.policy
-        return acting.act(obs)[:, : self.act_steps], {}
-
-    def continued_action(self, data: Batch) -> Tensor:
-        """Return a batch's chunks ``[B, H, A]``, continued by a sample where they were cut."""
-        return continued(data, self.policy.base)
-
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics and policy; move target and average."""
         # Critics: the value of the next state under the policy's average and the targets.
         with torch.no_grad():
             backup = data.reward + data.discount * self.next_value(data.next_obs)
-        estimate = self.policy.value(data.obs, self.continued_action(data), self.critic)
+        estimate = self.policy.value(data.obs, continued(data, self.policy.base), self.critic)
         critic_loss = (estimate - backup).square().mean(1).sum()
         self.critic_optimizer.step(critic_loss)
 
@@ -166,12 +157,7 @@ class DiffusionQL(Algorithm):
         climbed, scale = value.mean(1), value.detach().abs().mean(1).clamp_min(1e-6)
         return -torch.where(coin, climbed[0] / scale[1], climbed[1] / scale[0])
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what is judged, learners and optimisers."""
-        return {
-            "policy": self.policy,
-            "learner": self.learner,
-            "critic": self.critic,
-            "policy_optimizer": self.policy_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-        }
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Play single samples during warm-up, and after it one of several, by their values."""
+        acting = self.policy.base if warmup else self.policy
+        return acting.act(obs)[:, : self.act_steps], {}

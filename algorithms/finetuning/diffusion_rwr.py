@@ -28,7 +28,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.starts import any_start_of
 from trimtab.algorithms.common.weighting import NoisyPlans, weighted_bc_loss
@@ -67,21 +67,12 @@ class DiffusionRWR(Algorithm):
         epochs: Count = 16,
     ) -> None:
         self.beta, self.most_weight = beta, most_weight
-        self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
+        self.pace = Pace(batch_size, rollout_steps=rollout_steps)
+        self.epochs = epochs
         self.act_steps = setup.spec.horizon
         self.policy = any_start_of(setup)
         self.plans = NoisyPlans(self.policy, sampling_floor)
         self.optimizer = Adam(self.policy.parameters(), learning_rate)
-
-    @property
-    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The whole plan, of which a part was executed."""
-        return {"plan": (self.policy.spec.horizon, self.policy.spec.action_dim)}
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return noisy plans' first actions; there is no warm-up."""
-        plan = self.plans.draw(obs)
-        return plan[:, : self.act_steps], {"plan": plan}
 
     def update(self, data: Rollout) -> Metrics:
         """Clone the rollout's decisions by their returns."""
@@ -92,7 +83,7 @@ class DiffusionRWR(Algorithm):
             return dict.fromkeys(("bc_loss", "weight", "return", "ended"), nothing)
         returns = returns_to_go(data).flatten()[ended]
         found, weight = self.batch(data, returns, ended), self.weights(returns)
-        size = min(self.batch_size, len(found))
+        size = min(self.pace.batch_size, len(found))
         losses = []
         for _ in range(self.epochs):
             order = torch.randperm(len(found), device=returns.device)
@@ -126,9 +117,15 @@ class DiffusionRWR(Algorithm):
             valid=torch.ones(plan.shape[:2], dtype=torch.bool, device=plan.device),
         )
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return policy and optimiser."""
-        return {"policy": self.policy, "optimizer": self.optimizer}
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return noisy plans' first actions; there is no warm-up."""
+        plan = self.plans.draw(obs)
+        return plan[:, : self.act_steps], {"plan": plan}
+
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The whole plan, of which a part was executed."""
+        return {"plan": (self.policy.spec.horizon, self.policy.spec.action_dim)}
 
 
 def returns_to_go(data: Rollout) -> Tensor:

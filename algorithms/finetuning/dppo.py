@@ -35,17 +35,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Needs, Setup
-from trimtab.algorithms.common.chain_ppo import (
-    ChainPPO,
+from trimtab.algorithms.common.returns import normalized
+from trimtab.algorithms.common.rollouts import (
     Decisions,
-    Judged,
+    RolloutActorCritic,
     clipped_surrogate,
+    mean_metrics,
+    minibatch_rows,
+    surrogate_metrics,
 )
 from trimtab.algorithms.common.starts import start_of
 from trimtab.errors import TrimtabError
@@ -61,13 +65,13 @@ from trimtab.policies.networks.chains import (
 )
 from trimtab.policies.networks.samplers import with_steps
 from trimtab.settings import Bounds, Count, Share
-from trimtab.types import Obs
+from trimtab.types import Metrics, Obs, Rollout
 
 LOWEST, HIGHEST = -5.0, 2.0
 """Limits of each entry's log-density."""
 
 
-class DPPO(ChainPPO):
+class DPPO(RolloutActorCritic):
     """Diffusion policy policy optimisation.
 
     Args:
@@ -78,11 +82,12 @@ class DPPO(ChainPPO):
         sampling_floor: least standard deviation of a step when it acts.
         likelihood_floor: least standard deviation of a step in the densities.
         guard: whether ratios and gradients are normalised as in GRPO-Guard.
-        ppo: settings of ``ChainPPO``; ``batch_size`` counts pairs, ``clip`` is eps of the last
-            step.
+        common: settings of ``RolloutActorCritic``; ``batch_size`` counts pairs, ``clip`` is eps of
+            the last step.
     """
 
     needs = Needs({"start"}, base_kind="diffusion")
+    unsaved = frozenset({"acting", "chain"})  # they never change
 
     def __init__(
         self,
@@ -94,7 +99,7 @@ class DPPO(ChainPPO):
         sampling_floor: Annotated[float, Bounds(least=1e-6)] = 0.1,
         likelihood_floor: Annotated[float, Bounds(least=1e-6)] = 0.1,
         guard: bool = False,
-        **ppo: Any,
+        **common: Any,
     ) -> None:
         start = start_of(self, setup, DiffusionPolicy)
         steps = len(with_steps(start.sampler).timesteps)
@@ -106,11 +111,11 @@ class DPPO(ChainPPO):
         self.policy: TunedDiffusionPolicy = TunedDiffusionPolicy(start, tuned_steps=tuned)
         self.policy.to(setup.device)
         learned = list(self.policy.tuned.parameters())
-        super().__init__(setup, learned, points=tuned + 1, items=tuned, **ppo)
+        super().__init__(setup, learned, points=tuned + 1, **common)
         sampler, device = start.sampler, setup.device
         self.acting = DiffusionChain(sampler, floor=sampling_floor).to(device)
         self.chain = DiffusionChain(sampler, floor=likelihood_floor).to(device)
-        self.early, self.guard = self.policy.early, guard
+        self.early, self.guard, self.tuned_steps = self.policy.early, guard, tuned
         share = torch.linspace(0, 1, tuned) if tuned > 1 else torch.ones(1)
         growth = (torch.exp(3.0 * share) - 1) / (math.exp(3.0) - 1)
         self.clips = (first_clip + (self.clip - first_clip) * growth).to(device)
@@ -118,39 +123,34 @@ class DPPO(ChainPPO):
         weight = 1 / self.chain.sensitivity[self.early :]
         self.weights = weight / weight.mean()
 
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return actions of noisy chains, and the tuned part of these; there is no warm-up."""
-        spec, normalizer = self.policy.spec, self.policy.normalizer
-        shape = (count(obs), self.acting.steps + 1, spec.horizon, spec.action_dim)
-        noise = chain_noise(shape, normalizer.obs_shift.device)
-        points = walk(self.acting, self.policy.predictor(obs, self.acting), noise)
-        action = normalizer.raw_action(points[-1])[:, : self.act_steps]
-        return action, {"chain": torch.stack(points[self.early :], dim=1)}
+    def update(self, data: Rollout) -> Metrics:
+        """Improve chain and V on one rollout, in minibatches of all pairs (t, i)."""
+        samples = self.decisions(data, self.old_means)
+        pairs, device = len(samples) * self.tuned_steps, samples.obs.device
+        steps = []
+        for rows in minibatch_rows(pairs, self.pace.batch_size, self.epochs, device):
+            decision = torch.div(rows, self.tuned_steps, rounding_mode="floor")
+            part, item = samples[decision], rows % self.tuned_steps
+            # V knows the environment's state alone, so one value counts for a whole chain.
+            value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
+            self.critic_optimizer.step(value_loss)
+            nothing = torch.zeros_like(part.target)
+            loss, log_ratio = nothing.sum(), nothing
+            if self.updates >= self.critic_warmup:
+                part = replace(part, advantage=normalized(part.advantage))
+                loss, log_ratio = self.surrogate_loss(part, item)
+                self.actor_optimizer.step(loss)
+            steps.append(surrogate_metrics(loss, value_loss, log_ratio, self.clips[item]))
+        self.updates += 1
+        return mean_metrics(steps)
 
-    def means(self, obs: Tensor, point: Tensor, item: Tensor) -> Tensor:
-        """Return the mean of the next point ``[M, H, A]`` under the tuned network.
+    def surrogate_loss(self, part: Decisions, item: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the clipped surrogate of pairs (t, i), a scalar, and the log-ratios ``[M]``.
 
         Args:
-            obs: normalised ``[M, O]``.
-            point: where each chain is, ``[M, H, A]``.
+            part: M decisions, their advantages normalised.
             item: number of each row's tuned step, 0 for the noisiest, ``[M]``.
         """
-        network, index = self.policy.tuned, item + self.early
-        prediction = network(point, self.chain.time(index), network.condition(obs))
-        return self.chain.mean(point, prediction, index)
-
-    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
-        """Return the means of all tuned steps, ``[M, K', H, A]``."""
-        steps = torch.arange(self.items, device=obs.device)
-        found = [
-            self.means(obs, chain[:, step], steps[step].expand(len(obs)))
-            for step in range(self.items)
-        ]
-        return torch.stack(found, dim=1)
-
-    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
-        """Return the clipped surrogate over pairs of environment and denoising steps."""
         rows, executed = torch.arange(len(item), device=item.device), slice(self.act_steps)
         value = part.chain[rows, item + 1][:, executed]
         old_mean = part.old[rows, item][:, executed]
@@ -166,4 +166,34 @@ class DPPO(ChainPPO):
         loss = clipped_surrogate(log_ratio, advantage, clip)
         if self.guard:
             loss = loss * self.weights[item]
-        return Judged(loss.mean(), log_ratio, (log_ratio.exp() - 1).abs() > clip)
+        return loss.mean(), log_ratio
+
+    def means(self, obs: Tensor, point: Tensor, item: Tensor) -> Tensor:
+        """Return the mean of the next point ``[M, H, A]`` under the tuned network.
+
+        Args:
+            obs: normalised ``[M, O]``.
+            point: where each chain is, ``[M, H, A]``.
+            item: number of each row's tuned step, ``[M]``.
+        """
+        network, index = self.policy.tuned, item + self.early
+        prediction = network(point, self.chain.time(index), network.condition(obs))
+        return self.chain.mean(point, prediction, index)
+
+    def old_means(self, obs: Tensor, chain: Tensor) -> Tensor:
+        """Return the means of all tuned steps, ``[M, K', H, A]``."""
+        steps = torch.arange(self.tuned_steps, device=obs.device)
+        found = [
+            self.means(obs, chain[:, i], step.expand(len(obs))) for i, step in enumerate(steps)
+        ]
+        return torch.stack(found, dim=1)
+
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return actions of noisy chains, and the tuned part of these; there is no warm-up."""
+        spec, normalizer = self.policy.spec, self.policy.normalizer
+        shape = (count(obs), self.acting.steps + 1, spec.horizon, spec.action_dim)
+        noise = chain_noise(shape, normalizer.obs_shift.device)
+        points = walk(self.acting, self.policy.predictor(obs, self.acting), noise)
+        action = normalizer.raw_action(points[-1])[:, : self.act_steps]
+        return action, {"chain": torch.stack(points[self.early :], dim=1)}

@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
 from trimtab.algorithms.common.targets import polyak
@@ -70,7 +70,6 @@ class FQL(Algorithm):
     """
 
     needs = Needs({"start"})
-    acts_once_taught = True
     revision = 2  # 1 let the flow gather the first steps after offline updates, too
 
     def __init__(
@@ -91,9 +90,9 @@ class FQL(Algorithm):
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
         self.alpha, self.normalize_q, self.pessimistic = alpha, normalize_q, pessimistic
-        self.batch_size, self.tau = batch_size, tau
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision, acts_once_taught=True)
+        self.tau = tau
         self.distill_updates = distill_updates
-        self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision
         self.act_steps = setup.spec.horizon  # the flow may plan further than is executed
         self.flow = setup.start()
         check_clonable(self.flow)
@@ -118,52 +117,11 @@ class FQL(Algorithm):
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
 
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Return the usual phases; without an offline one, the flow gathers and is distilled."""
-        first, rest = self.warmup_steps, budget.online_steps - self.warmup_steps
-        taught = self.distill_updates
-        if budget.offline_steps or not first or rest <= 0 or not self.distill_updates:
-            return super().phases(budget)
-        return (
-            # Nothing is judged before the policy of one step has been distilled.
-            Phase("warmup", first, "steps", Feed.EXPERIENCE, None, eval_every=2 * first),
-            Phase("distill", taught, "updates", Feed.EXPERIENCE, self.distill, eval_every=taught),
-            Phase("online", rest, "steps", Feed.EXPERIENCE, self.update),
-        )
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Act as the flow during warm-up, and as the policy of one step after it."""
-        acting = self.flow if warmup else self.policy
-        return acting.act(obs)[:, : self.act_steps], {}
-
-    def continued_action(self, data: Batch) -> Tensor:
-        """Return a batch's chunks ``[B, H, A]``, continued by the policy where they were cut."""
-        return continued(data, self.policy)
-
-    def distill(self, data: Batch) -> Metrics:
-        """Take one step of the policy towards the flow, with no critic."""
-        loss, _ = self.distillation(data.obs)
-        self.policy_optimizer.step(loss)
-        return {"distillation_loss": loss.detach()}
-
-    def distillation(self, obs: Obs) -> tuple[Tensor, Tensor]:
-        """Return the error against the flow's end points, and the policy's plans ``[B, H, A]``."""
-        noise = self.policy.sample_noise(count(obs))
-        with torch.no_grad():
-            taught = self.policy.normalizer.normalize_action(self.flow(obs, noise))
-        plan = self.policy.unclipped(obs, noise)
-        return (plan - taught).square().mean(), plan
-
-    def executed(self, plan: Tensor) -> Tensor:
-        """Return the executed part of normalised plans, within the task's limits, normalised."""
-        normalizer = self.policy.normalizer
-        return normalizer.normalize_action(normalizer.raw_action(plan[:, : self.act_steps]))
-
     def update(self, data: Batch) -> Metrics:
         """Take one step of policy, critics and flow, and move the target critics."""
         normalizer = self.policy.normalizer
         obs = normalizer.obs(data.obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(continued(data, self.policy))
 
         # Critic: regress every Q to the value of the next state under the policy of one step.
         with torch.no_grad():
@@ -197,14 +155,39 @@ class FQL(Algorithm):
             "policy_loss": policy_loss.detach(),
         }
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return flow, policy, critics and optimisers."""
-        return {
-            "flow": self.flow,
-            "policy": self.policy,
-            "critic": self.critic,
-            "target": self.target,
-            "flow_optimizer": self.flow_optimizer,
-            "policy_optimizer": self.policy_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-        }
+    def distill(self, data: Batch) -> Metrics:
+        """Take one step of the policy towards the flow, with no critic."""
+        loss, _ = self.distillation(data.obs)
+        self.policy_optimizer.step(loss)
+        return {"distillation_loss": loss.detach()}
+
+    def distillation(self, obs: Obs) -> tuple[Tensor, Tensor]:
+        """Return the error against the flow's end points, and the policy's plans ``[B, H, A]``."""
+        noise = self.policy.sample_noise(count(obs))
+        with torch.no_grad():
+            taught = self.policy.normalizer.normalize_action(self.flow(obs, noise))
+        plan = self.policy.unclipped(obs, noise)
+        return (plan - taught).square().mean(), plan
+
+    def executed(self, plan: Tensor) -> Tensor:
+        """Return the executed part of normalised plans, within the task's limits, normalised."""
+        normalizer = self.policy.normalizer
+        return normalizer.normalize_action(normalizer.raw_action(plan[:, : self.act_steps]))
+
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Act as the flow during warm-up, and as the policy of one step after it."""
+        acting = self.flow if warmup else self.policy
+        return acting.act(obs)[:, : self.act_steps], {}
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Return the usual phases; without an offline one, the flow gathers and is distilled."""
+        first, taught = self.pace.warmup_steps, self.distill_updates
+        rest = budget.online_steps - first
+        if budget.offline_steps or not first or rest <= 0 or not self.distill_updates:
+            return super().phases(budget)
+        return (
+            # Nothing is judged before the policy of one step has been distilled.
+            Phase("warmup", first, "steps", Feed.EXPERIENCE, None, eval_every=2 * first),
+            Phase("distill", taught, "updates", Feed.EXPERIENCE, self.distill, eval_every=taught),
+            Phase("online", rest, "steps", Feed.EXPERIENCE, self.update),
+        )

@@ -25,13 +25,12 @@ a rate that grows); the entries of executed actions alone count.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.group_actor_critic import GroupActorCritic
 from trimtab.policies.networks.samplers import euler_steps
 from trimtab.settings import Bounds, NonNegative
@@ -111,7 +110,3 @@ class NFT(GroupActorCritic):
         kept = (velocity - start).square().mean()
         total: Tensor = MOST / self.strength * both.mean() + self.reference_weight * kept
         return total
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what actor and critics hold, and where the actor started."""
-        return {**super().state(), "reference": self.reference}

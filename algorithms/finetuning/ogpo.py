@@ -34,17 +34,16 @@ not slide within chunks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful
-from trimtab.algorithms.common.chain_ppo import clipped_surrogate
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.group_actor_critic import GroupActorCritic
 from trimtab.algorithms.common.plans import as_plans
+from trimtab.algorithms.common.rollouts import clipped_surrogate
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.stochastic_flow import StochasticFlowPolicy
 from trimtab.policies.networks.chains import NOISE_LIMIT, guarded_log_ratio, log_density
@@ -52,22 +51,12 @@ from trimtab.settings import Bounds, NonNegative, Positive
 from trimtab.types import Batch, BatchSpec, Obs
 
 
-class Seen(nn.Module):
-    """Whether a batch has had a success."""
-
-    success: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("success", torch.zeros((), dtype=torch.bool))
-
-
 class OGPO(GroupActorCritic):
     """Off-policy generative policy optimisation.
 
     Args:
         setup: needs ``base``, or ``policy`` with ``dataset``; a flow policy.
-        noise: how the chain's noise goes with time, a name of ``chains.FLOW_NOISE``.
+        noise: how the chain's noise goes with time, as ``chains.FlowChain`` has it.
         noise_level: how large it is.
         clip: eps.
         clone_weight: weight of the clone's loss.
@@ -77,11 +66,13 @@ class OGPO(GroupActorCritic):
         common: settings of ``GroupActorCritic``.
     """
 
+    unsaved = frozenset({"sampler"})  # a part of the policy
+
     def __init__(
         self,
         setup: Setup,
         *,
-        noise: str = "tapered",
+        noise: Literal["tapered", "constant", "odds"] = "tapered",
         noise_level: Annotated[float, Bounds(least=1e-6)] = 0.05,
         clip: Positive = 0.01,
         clone_weight: NonNegative = 1.0,
@@ -96,15 +87,6 @@ class OGPO(GroupActorCritic):
         self.wants = BatchSpec(mc_return=success and clone_weight > 0)
         super().__init__(setup, **common)
         self.seen = Seen().to(setup.device)
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what the parent holds, and whether there was a success."""
-        return {**super().state(), "seen": self.seen}
-
-    def proposer(self, slow: FlowPolicy) -> StochasticFlowPolicy:
-        """Return the slow actor as a chain."""
-        self.sampler = StochasticFlowPolicy(slow, noise=self.noise, level=self.noise_level)
-        return self.sampler
 
     def actor_loss(self, data: Batch, rows: Obs, noise: Tensor) -> dict[str, Tensor]:
         """Return PPO's loss over fresh chains of the slow actor, and the clone's."""
@@ -165,3 +147,18 @@ class OGPO(GroupActorCritic):
         self.seen.success.logical_or_(good.any())
         kept = good | ~self.seen.success
         return replace(data, valid=data.valid & kept[:, None], whole=False)
+
+    def proposer(self, slow: FlowPolicy) -> StochasticFlowPolicy:
+        """Return the slow actor as a chain."""
+        self.sampler = StochasticFlowPolicy(slow, noise=self.noise, level=self.noise_level)
+        return self.sampler
+
+
+class Seen(nn.Module):
+    """Whether a batch has had a success."""
+
+    success: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("success", torch.zeros((), dtype=torch.bool))

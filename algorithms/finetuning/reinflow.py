@@ -39,12 +39,14 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
-from trimtab.algorithms.common.chain_ppo import (
-    ChainPPO,
-    Decisions,
-    Judged,
+from trimtab.algorithms.base import Needs, Setup
+from trimtab.algorithms.common.returns import normalized
+from trimtab.algorithms.common.rollouts import (
+    RolloutActorCritic,
     clipped_surrogate,
+    mean_metrics,
+    minibatch_rows,
+    surrogate_metrics,
 )
 from trimtab.algorithms.common.starts import start_of
 from trimtab.observations import count
@@ -52,13 +54,13 @@ from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import FlowChain, NoiseNetwork, chain_noise, log_density
 from trimtab.policies.networks.samplers import euler_steps
 from trimtab.settings import Bounds, Count, NonNegative
-from trimtab.types import Obs
+from trimtab.types import Metrics, Obs, Rollout
 
 LIMIT = 1.0
 """Bound on the size of a path's mean log-density."""
 
 
-class ReinFlow(ChainPPO):
+class ReinFlow(RolloutActorCritic):
     """PPO on a flow with learned noise.
 
     Args:
@@ -70,10 +72,11 @@ class ReinFlow(ChainPPO):
         decay_steps: environment steps of the run, for that, where a decision counts as a whole
             chunk; None: it does not fall.
         entropy_weight: c_H.
-        ppo: settings of ``ChainPPO``.
+        common: settings of ``RolloutActorCritic``; ``clip`` is eps.
     """
 
     needs = Needs({"start"}, base_kind="flow")
+    unsaved = frozenset({"chain"})  # it never changes
     revision = 2  # 1 took the mean of the K steps' entropies
 
     def __init__(
@@ -86,7 +89,7 @@ class ReinFlow(ChainPPO):
         noise_hold: Annotated[float, Bounds(least=0, most=1 - 1e-6)] = 0.35,
         decay_steps: Count | None = None,
         entropy_weight: NonNegative = 0.03,
-        **ppo: Any,
+        **common: Any,
     ) -> None:
         self.least_noise, self.most_noise, self.noise_hold = least_noise, most_noise, noise_hold
         self.decay_steps, self.entropy_weight = decay_steps, entropy_weight
@@ -97,7 +100,63 @@ class ReinFlow(ChainPPO):
         ).to(setup.device)
         self.chain = FlowChain(euler_steps(self.policy.sampler), drift=False).to(setup.device)
         learned = [*network.parameters(), *self.noise.parameters()]
-        super().__init__(setup, learned, points=self.chain.steps + 1, items=1, **ppo)
+        super().__init__(setup, learned, points=self.chain.steps + 1, **common)
+
+    def update(self, data: Rollout) -> Metrics:
+        """Improve flow, noise and V on one rollout, in minibatches of paths."""
+        samples = self.decisions(data, lambda obs, chain: self.density(obs, chain)[0])
+        steps = []
+        for rows in minibatch_rows(
+            len(samples), self.pace.batch_size, self.epochs, samples.obs.device
+        ):
+            part = samples[rows]
+            value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
+            self.critic_optimizer.step(value_loss)
+            nothing = torch.zeros_like(part.target)
+            loss, log_ratio = nothing.sum(), nothing
+            if self.updates >= self.critic_warmup:
+                advantage = normalized(part.advantage)
+                loss, log_ratio = self.surrogate_loss(part.obs, part.chain, part.old, advantage)
+                self.actor_optimizer.step(loss)
+            steps.append(surrogate_metrics(loss, value_loss, log_ratio, self.clip))
+        self.updates += 1
+        return mean_metrics(steps)
+
+    def surrogate_loss(
+        self, obs: Tensor, chain: Tensor, old: Tensor, advantage: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the clipped surrogate of whole paths, less their entropy, and the log-ratios.
+
+        Args:
+            obs: normalised ``[M, O]``.
+            chain: points of the paths, ``[M, K + 1, H, A]``.
+            old: log-densities under the policy that acted, ``[M]``.
+            advantage: ``[M]``.
+        """
+        log_density_now, entropy = self.density(obs, chain)
+        log_ratio = log_density_now - old
+        loss = clipped_surrogate(log_ratio, advantage, self.clip).mean()
+        return loss - self.entropy_weight * entropy.mean(), log_ratio
+
+    def density(self, obs: Tensor, chain: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each path's mean log-density, cut, and its entropy over K + 1, each ``[M]``."""
+        rows, steps, executed = len(obs), self.chain.steps, self.act_steps
+        # All steps of all paths in one pass: row m of step k is row m K + k.
+        index = torch.arange(steps, device=obs.device).repeat(rows)
+        condition = self.policy.network.condition(obs).repeat_interleave(steps, dim=0)
+        here, there = chain[:, :-1].flatten(0, 1), chain[:, 1:].flatten(0, 1)
+        time = self.chain.time(index)
+        mean = self.chain.mean(here, self.policy.network(here, time, condition), index)
+        std = self.noise(
+            obs.repeat_interleave(steps, dim=0), time, self.least_noise, self.upper_bound()
+        )
+        mean, std, there = mean[:, :executed], std[:, :executed], there[:, :executed]
+        moved = log_density(there, mean, std).mean((1, 2)).reshape(rows, steps)
+        first = chain[:, 0, :executed]
+        origin = log_density(first, torch.zeros_like(first), torch.ones_like(first)).mean((1, 2))
+        found = (origin + moved.sum(1)) / (steps + 1)
+        entropy = 0.5 * math.log(2 * math.pi * math.e) + std.log().mean((1, 2))
+        return found.clamp(-LIMIT, LIMIT), entropy.reshape(rows, steps).sum(1) / (steps + 1)
 
     def upper_bound(self) -> float:
         """Return the upper bound of sigma now."""
@@ -125,39 +184,3 @@ class ReinFlow(ChainPPO):
             points.append(mean + std * noise[:, index + 1])
         action = normalizer.raw_action(points[-1])[:, : self.act_steps]
         return action, {"chain": torch.stack(points, dim=1)}
-
-    def density(self, obs: Tensor, chain: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each path's mean log-density, cut, and its entropy over K + 1, each ``[M]``."""
-        rows, steps, executed = len(obs), self.chain.steps, self.act_steps
-        # All steps of all paths in one pass: row m of step k is row m K + k.
-        index = torch.arange(steps, device=obs.device).repeat(rows)
-        condition = self.policy.network.condition(obs).repeat_interleave(steps, dim=0)
-        here, there = chain[:, :-1].flatten(0, 1), chain[:, 1:].flatten(0, 1)
-        time = self.chain.time(index)
-        mean = self.chain.mean(here, self.policy.network(here, time, condition), index)
-        std = self.noise(
-            obs.repeat_interleave(steps, dim=0), time, self.least_noise, self.upper_bound()
-        )
-        mean, std, there = mean[:, :executed], std[:, :executed], there[:, :executed]
-        moved = log_density(there, mean, std).mean((1, 2)).reshape(rows, steps)
-        first = chain[:, 0, :executed]
-        origin = log_density(first, torch.zeros_like(first), torch.ones_like(first)).mean((1, 2))
-        found = (origin + moved.sum(1)) / (steps + 1)
-        entropy = 0.5 * math.log(2 * math.pi * math.e) + std.log().mean((1, 2))
-        return found.clamp(-LIMIT, LIMIT), entropy.reshape(rows, steps).sum(1) / (steps + 1)
-
-    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
-        """Return the log-densities of the paths that acted, ``[M]``."""
-        return self.density(obs, chain)[0]
-
-    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
-        """Return the clipped surrogate over whole paths, less their entropy."""
-        log_density_now, entropy = self.density(part.obs, part.chain)
-        log_ratio = log_density_now - part.old
-        loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
-        clipped = (log_ratio.exp() - 1).abs() > self.clip
-        return Judged(loss - self.entropy_weight * entropy.mean(), log_ratio, clipped)
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what PPO over chains holds, and the noise network."""
-        return {**super().state(), "noise": self.noise}

@@ -50,9 +50,9 @@ class AnnealedSAC(SAC):
         **sac: Any,
     ) -> None:
         super().__init__(setup, **sac)
-        updates_per_step = self.updates_per_decision / setup.spec.horizon
+        updates_per_step = self.pace.updates_per_decision / setup.spec.horizon
         self.expectile = AnnealedExpectile(
-            expectile, anneal_steps, self.warmup_steps, updates_per_step
+            expectile, anneal_steps, self.pace.warmup_steps, updates_per_step
         )
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:

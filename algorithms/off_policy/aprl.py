@@ -33,7 +33,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.observations import count, first_leaf
@@ -59,14 +59,10 @@ class APRL(SAC):
             does. It is in the units of observations, squared.
         surprise_window: decisions between two judgements, and the age of what is judged.
         dropout: chance that a hidden number of the critics is 0.
-        hidden: widths of the hidden layers of actor, critics and dynamics network.
-        learning_rate: Adam's, for all of them.
         updates_per_decision: updates for each executed action.
         max_gradient_norm: bound on the norm of all gradients of the critics together.
-        sac: further settings of SAC; DroQ's are in ``conf/algorithm/aprl.yaml``.
-
-    Raises:
-        TrimtabError: if a setting is out of its range.
+        sac: further settings of SAC; DroQ's are in ``conf/algorithm/aprl.yaml``. ``hidden`` and
+            ``learning_rate`` are the dynamics network's, too.
     """
 
     def __init__(
@@ -80,62 +76,20 @@ class APRL(SAC):
         surprise_threshold: NonNegative | None = 1.5,
         surprise_window: Count = 256,
         dropout: Annotated[float, Bounds(least=0, below=1)] = 0.01,
-        hidden: Sequence[int] = (256, 256),
-        learning_rate: float = 3e-4,
         updates_per_decision: Annotated[float, Bounds(least=1e-3)] = 20.0,
         max_gradient_norm: Positive = 100.0,
         **sac: Any,
     ) -> None:
         self.dropout = dropout
-        super().__init__(
-            setup, hidden=hidden, learning_rate=learning_rate,
-            updates_per_decision=updates_per_decision, **sac,
-        )  # fmt: skip
+        super().__init__(setup, updates_per_decision=updates_per_decision, **sac)
         self.penalty, self.act_steps = penalty, setup.spec.horizon
         self.critic_optimizer.max_gradient_norm = max_gradient_norm
         self.judged_every = max(1, round(surprise_window * updates_per_decision))
-        size = setup.spec.horizon * setup.spec.action_dim
-        self.dynamics = mlp(setup.spec.obs_dim + size, hidden, setup.spec.obs_dim).to(setup.device)
-        self.dynamics_optimizer = Adam(self.dynamics.parameters(), learning_rate)
+        spec, rate = setup.spec, self.critic_optimizer.learning_rate
+        reads = spec.obs_dim + spec.horizon * spec.action_dim
+        self.dynamics = mlp(reads, self.hidden, spec.obs_dim).to(setup.device)
+        self.dynamics_optimizer = Adam(self.dynamics.parameters(), rate)
         self.ramp = Ramp(first_limit, last_limit, ramp_steps, surprise_threshold).to(setup.device)
-
-    def make_critic(
-        self, obs_dim: int, size: int, hidden: Sequence[int], critics: int, layer_norm: bool
-    ) -> EnsembleCritic:
-        """Return Q functions with dropout."""
-        return EnsembleCritic(
-            obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm,
-            dropout=self.dropout,
-        )  # fmt: skip
-
-    @property
-    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The number of updates at that moment is stored, which tells the newest transitions."""
-        return {"moment": ()}
-
-    @property
-    def steps(self) -> float:
-        """Environment steps of the run, as many as its updates say."""
-        return self.warmup_steps + self.act_steps * self.updates / self.updates_per_decision
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return uniform actions within the limit during warm-up, sampled ones after it."""
-        device, rows = first_leaf(obs).device, count(obs)
-        aux = {"moment": torch.full((rows,), float(self.updates), device=device)}
-        if not warmup:
-            return self.actor.act(obs), aux
-        noise = 2 * torch.rand(rows, *self.actor.noise_shape, device=device) - 1
-        limit = self.ramp.limit(0.0)
-        wider = torch.rand(rows, 1, 1, device=device) < _WIDER_CHANCE
-        within = torch.where(wider, (_WIDER * limit).clamp(max=1.0), limit)
-        return self.actor.normalizer.raw_action(within * noise), aux
-
-    def penalized(self, loss: Tensor, action: Tensor) -> Tensor:
-        """Return the actor's loss with the cost of actions ``[B, H, A]`` beyond the limit."""
-        size = action.abs()
-        beyond = (size.detach() > self.ramp.limit(self.steps)).any(2)
-        self.ramp.beyond.copy_(beyond.float().mean())
-        return loss + self.penalty * (size.sum(2) * beyond).sum(1).mean()
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of SAC, and of the dynamics network where the actor had one."""
@@ -152,6 +106,26 @@ class APRL(SAC):
             "beyond_limit": self.ramp.beyond.clone(),
         }
 
+    def update_actor(self, raw_obs: Obs, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        """Take one step of actor and temperature; return the actor's loss and log-densities."""
+        action, log_prob = self.sample(raw_obs)
+        value = self.critic(obs, action)
+        value = value.amin(0) if self.pessimistic_actor else value.mean(0)
+        actor_loss = self.penalized((alpha * log_prob - value).mean(), action)
+        self.actor_optimizer.step(actor_loss)
+
+        log_prob = log_prob.detach()
+        temperature_loss = -(self.temperature.log * (log_prob + self.target_entropy)).mean()
+        self.temperature_optimizer.step(temperature_loss)
+        return actor_loss, log_prob
+
+    def penalized(self, loss: Tensor, action: Tensor) -> Tensor:
+        """Return the actor's loss with the cost of actions ``[B, H, A]`` beyond the limit."""
+        size = action.abs()
+        beyond = (size.detach() > self.ramp.limit(self.steps)).any(2)
+        self.ramp.beyond.copy_(beyond.float().mean())
+        return loss + self.penalty * (size.sum(2) * beyond).sum(1).mean()
+
     def update_dynamics(self, data: Batch) -> None:
         """Take one step of the dynamics network, and count its errors at the newest rows."""
         normalizer = self.actor.normalizer
@@ -164,14 +138,38 @@ class APRL(SAC):
         newest = data.aux["moment"] > self.updates - self.judged_every
         self.ramp.see(error.detach(), newest)
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, temperature, optimisers, and the limit with what it was judged by."""
-        return {
-            **super().state(),
-            "dynamics": self.dynamics,
-            "dynamics_optimizer": self.dynamics_optimizer,
-            "ramp": self.ramp,
-        }
+    @property
+    def steps(self) -> float:
+        """Environment steps of the run, as many as its updates say."""
+        return (
+            self.pace.warmup_steps + self.act_steps * self.updates / self.pace.updates_per_decision
+        )
+
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The number of updates at that moment is stored, which tells the newest transitions."""
+        return {"moment": ()}
+
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return uniform actions within the limit during warm-up, sampled ones after it."""
+        device, rows = first_leaf(obs).device, count(obs)
+        aux = {"moment": torch.full((rows,), float(self.updates), device=device)}
+        if not warmup:
+            return self.actor.act(obs), aux
+        noise = 2 * torch.rand(rows, *self.actor.noise_shape, device=device) - 1
+        limit = self.ramp.limit(0.0)
+        wider = torch.rand(rows, 1, 1, device=device) < _WIDER_CHANCE
+        within = torch.where(wider, (_WIDER * limit).clamp(max=1.0), limit)
+        return self.actor.normalizer.raw_action(within * noise), aux
+
+    def make_critic(
+        self, obs_dim: int, size: int, hidden: Sequence[int], critics: int, layer_norm: bool
+    ) -> EnsembleCritic:
+        """Return Q functions with dropout."""
+        return EnsembleCritic(
+            obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm,
+            dropout=self.dropout,
+        )  # fmt: skip
 
 
 class Ramp(nn.Module):

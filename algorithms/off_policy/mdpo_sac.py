@@ -16,12 +16,11 @@ small. As there, c is the same all the time, and pi_old is a copy and not an ave
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.errors import TrimtabError
 from trimtab.settings import Count, NonNegative
@@ -81,7 +80,3 @@ class MDPOSAC(SAC):
         actor_loss = (weight * divergence + alpha * old_log_prob - value).mean()
         self.actor_optimizer.step(actor_loss)
         return actor_loss, log_prob.detach()
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what SAC holds, and the old policy."""
-        return {**super().state(), "old_actor": self.old_actor}

@@ -29,14 +29,14 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count, first_leaf
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
-from trimtab.types import Batch, Metrics, Obs, PolicySpec
+from trimtab.types import Batch, Metrics, Obs
 
 
 class SAC(Algorithm):
@@ -86,14 +86,11 @@ class SAC(Algorithm):
         updates_per_decision: NonNegative = 1.0,
         log_std_min: Annotated[float, Bounds(most=2)] = -5.0,
     ) -> None:
-        self.batch_size = batch_size
-        self.warmup_steps = warmup_steps
-        self.updates_per_decision = updates_per_decision
-        self.tau = tau
-        self.backup_entropy = backup_entropy
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.hidden, self.tau, self.backup_entropy = hidden, tau, backup_entropy
         self.target_critics, self.actor_every = target_critics, actor_every
         self.pessimistic_actor = pessimistic_actor
-        spec = self.actor_spec(setup)
+        spec = setup.spec
         size = spec.horizon * spec.action_dim
         self.target_entropy = (
             entropy_per_dimension * size if target_entropy is None else float(target_entropy)
@@ -115,35 +112,15 @@ class SAC(Algorithm):
         self.policy = self.actor
         self.kept_metrics = {"actor_loss": 0.0, "entropy": 0.0}
 
-    def actor_spec(self, setup: Setup) -> PolicySpec:
-        """Return the shapes and limits of the actor: those of the task."""
-        return setup.spec
-
-    def make_critic(
-        self, obs_dim: int, size: int, hidden: Sequence[int], critics: int, layer_norm: bool
-    ) -> EnsembleCritic:
-        """Return the Q functions with fresh weights."""
-        return EnsembleCritic(obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm)
-
-    def initialize_weights(self) -> None:
-        """Change the weights that actor and critics begin with; here they stay."""
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return uniform random actions during warm-up, sampled ones after it."""
-        if not warmup:
-            return self.actor.act(obs), {}
-        noise = torch.rand(count(obs), *self.actor.noise_shape, device=first_leaf(obs).device)
-        return self.actor.normalizer.raw_action(2 * noise - 1), {}
-
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics, actor and temperature, and move the target critics."""
-        action = self.actor.normalizer.normalize_action(self.action_for_critic(data))
+        action = self.actor.normalizer.normalize_action(self.continued_action(data))
         obs = self.actor.normalizer.obs(data.obs)
         alpha = self.temperature().detach()
 
         # Critic: regress every Q to the soft value of the next state under the target critics.
         with torch.no_grad():
-            backup = self.target_reward(data) + data.discount * self.next_value(data, alpha)
+            backup = data.reward + data.discount * self.next_value(data, alpha)
         value = self.critic(obs, action)
         critic_loss = self.critic_loss(value, backup)
         self.critic_optimizer.step(critic_loss)
@@ -162,10 +139,6 @@ class SAC(Algorithm):
             **self.kept_metrics,
             "temperature": alpha,
         }
-
-    def target_reward(self, data: Batch) -> Tensor:
-        """Return the rewards ``[B]`` that the target y counts."""
-        return data.reward
 
     def next_value(self, data: Batch, alpha: Tensor) -> Tensor:
         """Return the soft value ``[B]`` of the next observations under the target critics."""
@@ -186,7 +159,6 @@ class SAC(Algorithm):
         value = self.critic(obs, action)
         value = value.amin(0) if self.pessimistic_actor else value.mean(0)
         actor_loss = (alpha * log_prob - value).mean()
-        actor_loss = self.penalized(actor_loss, action)
         self.actor_optimizer.step(actor_loss)
 
         # Temperature: raise alpha while the entropy is below its target.
@@ -195,30 +167,26 @@ class SAC(Algorithm):
         self.temperature_optimizer.step(temperature_loss)
         return actor_loss, log_prob
 
-    def penalized(self, loss: Tensor, action: Tensor) -> Tensor:
-        """Return the actor's loss with what its scaled actions ``[B, H, A]`` cost; here nothing."""
-        return loss
-
-    def action_for_critic(self, data: Batch) -> Tensor:
-        """Return the actions ``[B, H, A]`` that the critics are about, in raw units."""
-        return self.continued_action(data)
-
     def sample(self, raw_obs: Obs) -> tuple[Tensor, Tensor]:
         """Return sampled actions scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""
         noise = self.actor.sample_noise(count(raw_obs))
         return self.actor.sample_with_log_prob(raw_obs, noise)
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, temperature and optimisers."""
-        return {
-            "actor": self.actor,
-            "critic": self.critic,
-            "target": self.target,
-            "temperature": self.temperature,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-            "temperature_optimizer": self.temperature_optimizer,
-        }
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return uniform random actions during warm-up, sampled ones after it."""
+        if not warmup:
+            return self.actor.act(obs), {}
+        noise = torch.rand(count(obs), *self.actor.noise_shape, device=first_leaf(obs).device)
+        return self.actor.normalizer.raw_action(2 * noise - 1), {}
+
+    def make_critic(
+        self, obs_dim: int, size: int, hidden: Sequence[int], critics: int, layer_norm: bool
+    ) -> EnsembleCritic:
+        """Return the Q functions with fresh weights."""
+        return EnsembleCritic(obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm)
+
+    def initialize_weights(self) -> None:
+        """Change the weights that actor and critics begin with; here they stay."""
 
 
 class Temperature(nn.Module):

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import count, first_leaf
@@ -63,9 +63,8 @@ class TD3(Algorithm):
         warmup_steps: Natural = 25_000,
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        self.batch_size, self.warmup_steps = batch_size, warmup_steps
-        self.updates_per_decision = updates_per_decision
-        self.tau, self.actor_every = tau, actor_every
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.hidden, self.tau, self.actor_every = hidden, tau, actor_every
         self.exploration_noise = exploration_noise
         self.target_noise, self.target_noise_clip = target_noise, target_noise_clip
         spec = setup.spec
@@ -80,25 +79,6 @@ class TD3(Algorithm):
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.kept_metrics = {"actor_loss": 0.0}
-
-    def make_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
-        """Return the Q functions of observations and of actions of ``size`` entries."""
-        return EnsembleCritic(obs_dim, size, hidden=hidden)
-
-    def initialize_weights(self) -> None:
-        """Change the weights that actor and critics begin with; here they stay."""
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return uniform random actions during warm-up, the actor's with noise after it."""
-        shape = (count(obs), self.policy.spec.horizon, self.policy.spec.action_dim)
-        device = first_leaf(obs).device
-        if warmup:
-            squashed = 2 * torch.rand(shape, device=device) - 1
-        else:
-            noise = torch.randn(shape, device=device)
-            squashed = (self.policy.squashed(obs) + self.exploration_noise * noise).clamp(-1, 1)
-        return self.policy.normalizer.raw_action(squashed), {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics and, every few times, of actor and targets."""
@@ -161,13 +141,21 @@ class TD3(Algorithm):
         """
         return -value.mean()
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, their targets and optimisers."""
-        return {
-            "policy": self.policy,
-            "critic": self.critic,
-            "policy_target": self.policy_target,
-            "critic_target": self.critic_target,
-            "policy_optimizer": self.policy_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-        }
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return uniform random actions during warm-up, the actor's with noise after it."""
+        shape = (count(obs), self.policy.spec.horizon, self.policy.spec.action_dim)
+        device = first_leaf(obs).device
+        if warmup:
+            squashed = 2 * torch.rand(shape, device=device) - 1
+        else:
+            noise = torch.randn(shape, device=device)
+            squashed = (self.policy.squashed(obs) + self.exploration_noise * noise).clamp(-1, 1)
+        return self.policy.normalizer.raw_action(squashed), {}
+
+    def make_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
+        """Return the Q functions of observations and of actions of ``size`` entries."""
+        return EnsembleCritic(obs_dim, size, hidden=hidden)
+
+    def initialize_weights(self) -> None:
+        """Change the weights that actor and critics begin with; here they stay."""

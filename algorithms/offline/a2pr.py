@@ -22,13 +22,13 @@ episode cut short are left out of both imitation terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.action_vae import ActionVAE, divergence
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
@@ -48,8 +48,7 @@ class A2PR(TD3BC):
         vae_hidden: widths of its hidden layers.
         vae_learning_rate: Adam's, for it.
         hidden: widths of the hidden layers of actor, critics and V.
-        learning_rate: Adam's, for actor, critics and V.
-        td3_bc: settings of TD3+BC.
+        td3_bc: settings of TD3+BC; ``learning_rate`` is V's, too.
     """
 
     def __init__(
@@ -61,17 +60,16 @@ class A2PR(TD3BC):
         vae_hidden: Sequence[int] = (750, 750),
         vae_learning_rate: float = 1e-3,
         hidden: Sequence[int] = (256, 256, 256),
-        learning_rate: float = 3e-4,
         **td3_bc: Any,
     ) -> None:
-        super().__init__(setup, hidden=hidden, learning_rate=learning_rate, **td3_bc)
+        super().__init__(setup, hidden=hidden, **td3_bc)
         self.mask, self.vae_weight = mask, vae_weight
         spec = setup.spec
         self.value = mlp(spec.obs_dim, hidden, 1).to(setup.device)
         self.vae = ActionVAE(spec.obs_dim, spec.horizon * spec.action_dim, vae_hidden).to(
             setup.device
         )
-        self.value_optimizer = Adam(self.value.parameters(), learning_rate)
+        self.value_optimizer = Adam(self.value.parameters(), self.critic_optimizer.learning_rate)
         self.vae_optimizer = Adam(self.vae.parameters(), vae_learning_rate)
 
     def update(self, data: Batch) -> Metrics:
@@ -146,13 +144,3 @@ class A2PR(TD3BC):
         scale = self.alpha / value.abs().mean().detach()
         loss: Tensor = -scale * value.mean() + self.policy.masked_mean(error, data.valid)
         return loss
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, their targets and optimisers."""
-        return {
-            **super().state(),
-            "value": self.value,
-            "vae": self.vae,
-            "value_optimizer": self.value_optimizer,
-            "vae_optimizer": self.vae_optimizer,
-        }

@@ -28,7 +28,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.common.weighting import advantage_weight, weighted_bc_loss
@@ -71,8 +71,8 @@ class AWAC(Algorithm):
     ) -> None:
         assert setup.statistics is not None
         self.advantage_scale, self.most_weight = advantage_scale, most_weight
-        self.batch_size, self.tau, self.warmup_steps = batch_size, tau, warmup_steps
-        self.updates_per_decision = updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau = tau
         spec = setup.spec
         size = spec.horizon * spec.action_dim
         self.policy: RegressionGaussianPolicy = RegressionGaussianPolicy(
@@ -83,10 +83,6 @@ class AWAC(Algorithm):
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return sampled actions of the policy."""
-        return self.policy.act(obs), {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics and of the actor, and move the target critics."""
@@ -122,12 +118,6 @@ class AWAC(Algorithm):
         """Return sampled actions in [-1, 1], ``[B, H, A]``."""
         return self.policy.clipped(obs, self.policy.sample_noise(count(obs)))
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, the target and optimisers."""
-        return {
-            "policy": self.policy,
-            "critic": self.critic,
-            "target": self.target,
-            "policy_optimizer": self.policy_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-        }
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return sampled actions of the policy."""
+        return self.policy.act(obs), {}

@@ -14,9 +14,8 @@ Adam without weight decay.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
@@ -50,7 +49,7 @@ class BehaviorCloning(Algorithm):
         ema_decay: Share = 0.995,
     ) -> None:
         assert setup.policy is not None and setup.statistics is not None
-        self.batch_size = batch_size
+        self.pace = Pace(batch_size)
         self.learning_rate = (learning_rate, final_learning_rate)
         self.decay_updates = decay_updates
         self.ema_decay = ema_decay
@@ -70,7 +69,3 @@ class BehaviorCloning(Algorithm):
         polyak(self.policy, self.learner, 1.0 - decay)
         self.updates += 1
         return {"bc_loss": loss.detach(), "learning_rate": rate}
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return learner, average and optimiser."""
-        return {"learner": self.learner, "policy": self.policy, "optimizer": self.optimizer}

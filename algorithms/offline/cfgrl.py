@@ -28,13 +28,13 @@ here.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.plans import continued
@@ -84,7 +84,8 @@ class CFGRL(Algorithm):
     ) -> None:
         assert setup.statistics is not None
         self.expectile, self.threshold, self.unlabelled = expectile, threshold, unlabelled
-        self.batch_size, self.tau = batch_size, tau
+        self.pace = Pace(batch_size)
+        self.tau = tau
         self.policy: GuidedFlowPolicy = GuidedFlowPolicy(
             setup.spec.with_input(GUIDANCE, guidance), hidden=hidden, sampling_steps=sampling_steps
         ).to(setup.device)
@@ -140,15 +141,3 @@ class CFGRL(Algorithm):
         """Return what the policy is told of actions ``[B]`` by their advantage, or nothing."""
         told = torch.where(advantage >= self.threshold, POSITIVE, NEGATIVE)
         return torch.where(torch.rand_like(advantage) < self.unlabelled, NONE, told)
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return policy, critics, V and optimisers."""
-        return {
-            "policy": self.policy,
-            "critic": self.critic,
-            "critic_target": self.critic_target,
-            "value": self.value,
-            "policy_optimizer": self.policy_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-            "value_optimizer": self.value_optimizer,
-        }

@@ -32,11 +32,11 @@ that its episode cut goes on with its last action for the critics.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.kinds.closed_form import ClosedFormPolicy
@@ -80,7 +80,8 @@ class CFPI(Algorithm):
         tau: Share = 0.005,
     ) -> None:
         assert setup.statistics is not None
-        self.batch_size, self.tau = batch_size, tau
+        self.pace = Pace(batch_size)
+        self.tau = tau
         self.policy: ClosedFormPolicy = ClosedFormPolicy(
             setup.spec, components=components, deltas=deltas, pessimism=pessimism,
             trivial=trivial, hidden=hidden, critics=critics,
@@ -109,13 +110,4 @@ class CFPI(Algorithm):
             "clone_loss": clone_loss.detach(),
             "critic_loss": critic_loss.detach(),
             "q_mean": value.detach().mean(),
-        }
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return the policy with its critics, their targets and optimisers."""
-        return {
-            "policy": self.policy,
-            "critic_target": self.critic_target,
-            "clone_optimizer": self.clone_optimizer,
-            "critic_optimizer": self.critic_optimizer,
         }

@@ -24,13 +24,13 @@ the bias of that output begins at -1. Rewards are the task's own (there: 10 r - 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.conservative import importance_gap
 from trimtab.algorithms.common.targets import polyak
@@ -55,12 +55,11 @@ class CQL(SAC):
         least_gap: lower bound of each D; None: there is none.
         max_backup: whether the target takes the best of n next actions.
         hidden: widths of the hidden layers of actor and critics.
-        learning_rate: Adam's, for the critics and l.
         actor_learning_rate: Adam's, for actor and temperature.
         backup_entropy: whether the target counts the entropy of later actions.
         log_std_min: lower bound of the actor's log standard deviation before squashing.
         warmup_steps: environment steps with uniform random actions before online learning.
-        sac: further settings of SAC.
+        sac: further settings of SAC; ``learning_rate`` is that of the critics and of l.
     """
 
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
@@ -76,7 +75,6 @@ class CQL(SAC):
         least_gap: float | None = None,
         max_backup: bool = False,
         hidden: Sequence[int] = (256, 256, 256),
-        learning_rate: float = 3e-4,
         actor_learning_rate: float = 3e-5,
         backup_entropy: bool = False,
         log_std_min: float = -20.0,
@@ -84,7 +82,7 @@ class CQL(SAC):
         **sac: Any,
     ) -> None:
         super().__init__(
-            setup, hidden=hidden, learning_rate=learning_rate, backup_entropy=backup_entropy,
+            setup, hidden=hidden, backup_entropy=backup_entropy,
             log_std_min=log_std_min, warmup_steps=warmup_steps, **sac,
         )  # fmt: skip
         assert setup.statistics is not None
@@ -95,18 +93,10 @@ class CQL(SAC):
         self.actor_optimizer = Adam(self.actor.parameters(), actor_learning_rate)
         self.temperature_optimizer = Adam(self.temperature.parameters(), actor_learning_rate)
         self.multiplier = Temperature(math.e).to(setup.device)
-        self.multiplier_optimizer = Adam(self.multiplier.parameters(), learning_rate)
+        self.multiplier_optimizer = Adam(
+            self.multiplier.parameters(), self.critic_optimizer.learning_rate
+        )
         self.kept_metrics = {}
-
-    def initialize_weights(self) -> None:
-        """Begin with outputs near 0, orthogonal critics, and a narrow actor."""
-        last = self.actor.network[-1]
-        assert isinstance(last, nn.Linear)
-        with torch.no_grad():
-            nn.init.xavier_uniform_(last.weight, gain=1e-2)
-            last.bias.zero_()
-            last.bias[len(last.bias) // 2 :] = -1.0
-        orthogonal_members_(self.critic.network, last_gain=1e-2)
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of actor, temperature and critics, all from the same weights."""
@@ -121,7 +111,7 @@ class CQL(SAC):
             there = self.actor.distribution(data.next_obs)
         own, log_prob = squashed_sample(*here, self.noise(1, len(obs))[0])
         sampled, log_density = self.candidate_actions(here, there)
-        backup = self.target_reward(data) + data.discount * self.backup(next_obs, there, alpha)
+        backup = data.reward + data.discount * self.backup(next_obs, there, alpha)
 
         # Actor and temperature, on critics whose weights get no gradients.
         actor_loss = (alpha * log_prob - self.critic(obs, own).amin(0)).mean()
@@ -150,11 +140,6 @@ class CQL(SAC):
             "entropy": -log_prob.mean(),
             "temperature": alpha,
         }
-
-    def noise(self, many: int, rows: int) -> Tensor:
-        """Return standard normal noise for ``many`` samples of each row, ``[many, B, H, A]``."""
-        noise: Tensor = self.actor.sample_noise(many * rows)
-        return noise.reshape(many, rows, *noise.shape[1:])
 
     @torch.no_grad()
     def candidate_actions(self, here: Moments, there: Moments) -> tuple[Tensor, Tensor]:
@@ -208,10 +193,17 @@ class CQL(SAC):
         self.multiplier_optimizer.step(-0.5 * multiplier * terms.detach())
         return weighed
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, temperature, multiplier and optimisers."""
-        return {
-            **super().state(),
-            "multiplier": self.multiplier,
-            "multiplier_optimizer": self.multiplier_optimizer,
-        }
+    def noise(self, many: int, rows: int) -> Tensor:
+        """Return standard normal noise for ``many`` samples of each row, ``[many, B, H, A]``."""
+        noise: Tensor = self.actor.sample_noise(many * rows)
+        return noise.reshape(many, rows, *noise.shape[1:])
+
+    def initialize_weights(self) -> None:
+        """Begin with outputs near 0, orthogonal critics, and a narrow actor."""
+        last = self.actor.network[-1]
+        assert isinstance(last, nn.Linear)
+        with torch.no_grad():
+            nn.init.xavier_uniform_(last.weight, gain=1e-2)
+            last.bias.zero_()
+            last.bias[len(last.bias) // 2 :] = -1.0
+        orthogonal_members_(self.critic.network, last_gain=1e-2)

@@ -24,10 +24,9 @@ for the best return of the data, where the paper names one for each task.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
@@ -85,7 +84,8 @@ class DecisionTransformer(Algorithm):
         target = target_return if target_return is not None else 0.0 if math.isnan(best) else best
         scale = return_scale if return_scale is not None else abs(target) or 1.0
         self.discount = setup.discount
-        self.batch_size, self.dropout = batch_size, dropout
+        self.pace = Pace(batch_size)
+        self.dropout = dropout
         self.learning_rate, self.rise_updates = learning_rate, rise_updates
         self.wants = BatchSpec(mc_return=True, sequence=context)
         self.policy: DecisionTransformerPolicy = DecisionTransformerPolicy(
@@ -100,19 +100,6 @@ class DecisionTransformer(Algorithm):
             weight_decay=weight_decay,
             max_gradient_norm=max_gradient_norm,
         )
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Return the usual phases.
-
-        Raises:
-            TrimtabError: if returns are discounted: a reward could not be taken off them.
-        """
-        if self.discount != 1.0:
-            raise TrimtabError(
-                f"discount={self.discount:g}: a decision transformer reads returns that are not "
-                "discounted; set discount=1"
-            )
-        return super().phases(budget)
 
     def update(self, data: Batch) -> Metrics:
         """Take one gradient step on what the data did."""
@@ -131,6 +118,15 @@ class DecisionTransformer(Algorithm):
         assert data.mc_return is not None
         return self.policy.read(data, data.mc_return[..., None] / self.policy.return_scale)
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return policy and optimiser."""
-        return {"policy": self.policy, "optimizer": self.optimizer}
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Return the usual phases.
+
+        Raises:
+            TrimtabError: if returns are discounted: a reward could not be taken off them.
+        """
+        if self.discount != 1.0:
+            raise TrimtabError(
+                f"discount={self.discount:g}: a decision transformer reads returns that are not "
+                "discounted; set discount=1"
+            )
+        return super().phases(budget)

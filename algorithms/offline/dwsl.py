@@ -24,14 +24,14 @@ discounted, as in their settings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.networks.mlp import mlp
@@ -70,7 +70,7 @@ class DWSL(Algorithm):
     ) -> None:
         assert setup.statistics is not None
         self.beta, self.clip, self.bins, self.alpha = beta, clip, bins, alpha
-        self.batch_size = batch_size
+        self.pace = Pace(batch_size)
         self.policy: DeterministicPolicy = DeterministicPolicy(setup.spec, hidden=hidden).to(
             setup.device
         )
@@ -114,12 +114,3 @@ class DWSL(Algorithm):
         if self.alpha is None:
             return logits.softmax(1) @ far
         return -self.alpha * (logits.log_softmax(1) - far / self.alpha).logsumexp(1)
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return policy, distance and optimisers."""
-        return {
-            "policy": self.policy,
-            "distance": self.distance,
-            "policy_optimizer": self.policy_optimizer,
-            "distance_optimizer": self.distance_optimizer,
-        }

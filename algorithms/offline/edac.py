@@ -76,11 +76,6 @@ class EDAC(SAC):
         self.diversity = diversity
         self.kept_metrics = {}
 
-    def initialize_weights(self) -> None:
-        """Begin with biases 0.1 and outputs near 0."""
-        near_zero_outputs_(self.actor.network, 1e-3)
-        near_zero_outputs_(self.critic.network, 3e-3)
-
     def update(self, data: Batch) -> Metrics:
         """Take one step of temperature, actor and critics, and move the target critics."""
         normalizer = self.actor.normalizer
@@ -97,7 +92,7 @@ class EDAC(SAC):
         self.actor_optimizer.step(actor_loss)
 
         with torch.no_grad():
-            backup = self.target_reward(data) + data.discount * self.next_value(data, alpha)
+            backup = data.reward + data.discount * self.next_value(data, alpha)
         value, critic_loss, parts = self.critic_losses(obs, action, backup)
         self.critic_optimizer.step(critic_loss)
         self.updates += 1
@@ -143,6 +138,11 @@ class EDAC(SAC):
         alike = likeness(value, copies) if self.diversity > 0 else torch.zeros_like(td_loss)
         loss = td_loss + self.diversity * alike
         return value, loss, {"td_loss": td_loss.detach(), "likeness": alike.detach()}
+
+    def initialize_weights(self) -> None:
+        """Begin with biases 0.1 and outputs near 0."""
+        near_zero_outputs_(self.actor.network, 1e-3)
+        near_zero_outputs_(self.critic.network, 3e-3)
 
 
 def likeness(value: Tensor, action: Tensor) -> Tensor:

@@ -22,14 +22,13 @@ Half of 2 is 1, which is TD3+BC.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.observations import tree_map
@@ -46,9 +45,7 @@ class GuidedTD3BC(TD3BC):
         guide_share: expert rows of an update, as a share of its batch.
         virtual_rate: eta of the virtual step.
         most_weight: bound on a weight.
-        hidden: widths of the hidden layers of actor, critics and G.
-        learning_rate: Adam's, for all.
-        td3_bc: settings of TD3+BC.
+        td3_bc: settings of TD3+BC; ``hidden`` and ``learning_rate`` are G's, too.
     """
 
     wants = BatchSpec(mc_return=True)
@@ -62,19 +59,17 @@ class GuidedTD3BC(TD3BC):
         guide_share: Share = 0.1,
         virtual_rate: Positive = 0.1,
         most_weight: Positive = 2.0,
-        hidden: Sequence[int] = (256, 256),
-        learning_rate: float = 3e-4,
         **td3_bc: Any,
     ) -> None:
-        super().__init__(setup, hidden=hidden, learning_rate=learning_rate, **td3_bc)
+        super().__init__(setup, **td3_bc)
         self.expert = setup.expert
         if self.expert is not None:
             self.wants = BatchSpec()
         self.guide_share, self.virtual_rate = guide_share, virtual_rate
         self.most_weight = most_weight
         size = setup.spec.horizon * setup.spec.action_dim
-        self.guide = mlp(setup.spec.obs_dim + size, hidden, 1).to(setup.device)
-        self.guide_optimizer = Adam(self.guide.parameters(), learning_rate)
+        self.guide = mlp(setup.spec.obs_dim + size, self.hidden, 1).to(setup.device)
+        self.guide_optimizer = Adam(self.guide.parameters(), self.critic_optimizer.learning_rate)
 
     def policy_loss(self, data: Batch, value: Tensor, squashed: Tensor) -> Tensor:
         """Return the actor's loss, after one step of the guiding network."""
@@ -141,7 +136,3 @@ class GuidedTD3BC(TD3BC):
             features = self.policy.network[:-1](obs)
         moved = torch.tanh(functional.linear(features, weight, bias)).reshape(action.shape)
         return self.policy.masked_mean((moved - action).square(), valid)
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, their targets and optimisers."""
-        return {**super().state(), "guide": self.guide, "guide_optimizer": self.guide_optimizer}

@@ -32,7 +32,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.schedules import cosine
@@ -84,8 +84,8 @@ class IQL(Algorithm):
         assert setup.statistics is not None
         self.expectile, self.beta, self.most_weight = expectile, beta, most_weight
         self.learning_rate, self.decay_updates = learning_rate, decay_updates
-        self.batch_size, self.tau, self.warmup_steps = batch_size, tau, warmup_steps
-        self.updates_per_decision = updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau = tau
         spec = setup.spec
         size = spec.horizon * spec.action_dim
         self.policy: RegressionGaussianPolicy = self.made_policy(spec, hidden)
@@ -96,29 +96,6 @@ class IQL(Algorithm):
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.value_optimizer = Adam(self.value.parameters(), learning_rate)
-
-    def made_policy(self, spec: PolicySpec, hidden: Sequence[int]) -> RegressionGaussianPolicy:
-        """Return the policy with fresh weights."""
-        return RegressionGaussianPolicy(spec, hidden=hidden)
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Decay the policy's learning rate offline, and go on online with the full one."""
-        return usual_phases(budget, self.update, self.update_online)
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return sampled actions of the policy."""
-        return self.policy.act(obs), {}
-
-    def update(self, data: Batch) -> Metrics:
-        """Take one step of V, critics and policy, whose learning rate decays."""
-        rate = self.learning_rate
-        if self.decay_updates is not None:
-            rate = cosine(rate, 0.0, self.updates, self.decay_updates)
-        return self.learn(data, rate)
-
-    def update_online(self, data: Batch) -> Metrics:
-        """Take one step of V, critics and policy."""
-        return self.learn(data, self.learning_rate)
 
     def learn(self, data: Batch, policy_rate: float) -> Metrics:
         """Take one step of V, critics and policy.
@@ -176,14 +153,25 @@ class IQL(Algorithm):
         self.policy_optimizer.step(policy_loss)
         return policy_loss, weight, {}
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, the target and optimisers."""
-        return {
-            "policy": self.policy,
-            "critic": self.critic,
-            "target": self.target,
-            "value": self.value,
-            "policy_optimizer": self.policy_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-            "value_optimizer": self.value_optimizer,
-        }
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of V, critics and policy, whose learning rate decays."""
+        rate = self.learning_rate
+        if self.decay_updates is not None:
+            rate = cosine(rate, 0.0, self.updates, self.decay_updates)
+        return self.learn(data, rate)
+
+    def update_online(self, data: Batch) -> Metrics:
+        """Take one step of V, critics and policy."""
+        return self.learn(data, self.learning_rate)
+
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return sampled actions of the policy."""
+        return self.policy.act(obs), {}
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Decay the policy's learning rate offline, and go on online with the full one."""
+        return usual_phases(budget, self.update, self.update_online)
+
+    def made_policy(self, spec: PolicySpec, hidden: Sequence[int]) -> RegressionGaussianPolicy:
+        """Return the policy with fresh weights."""
+        return RegressionGaussianPolicy(spec, hidden=hidden)

@@ -25,13 +25,13 @@ something was asked, w is 0, which is TD3+BC.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
+from trimtab.algorithms.common.ring import Ring
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.errors import TrimtabError
 from trimtab.settings import Bounds, Count, Natural, Share
@@ -51,12 +51,12 @@ class OAP(TD3BC):
         td3_bc: settings of TD3+BC.
 
     Raises:
-        TrimtabError: if a setting is out of its range, or the base plans fewer actions than a
-            decision here has.
+        TrimtabError: if the base plans fewer actions than a decision here has.
     """
 
     needs = Needs({"base", "dataset"}, transitions_only=True)
     faithful = False
+    unsaved = frozenset({"teacher"})  # it is frozen
 
     def __init__(
         self,
@@ -80,17 +80,33 @@ class OAP(TD3BC):
         self.teacher = copy.deepcopy(setup.base).to(setup.device).requires_grad_(False).eval()
         self.queries, self.query_every = queries, query_every
         self.most_queries, self.asked_share = most_queries, asked_share
-        self.answers = Answers(kept, spec.obs_dim, (spec.horizon, spec.action_dim)).to(setup.device)
+        chunk = (spec.horizon, spec.action_dim)
+        self.answers = Ring(kept, obs=(spec.obs_dim,), preferred=chunk, valid=chunk[:1])
+        self.answers.register_buffer("own", torch.zeros(()))  # share of its own, of the last ones
+        self.answers.to(setup.device)
+
+    def policy_loss(self, data: Batch, value: Tensor, squashed: Tensor) -> Tensor:
+        """Return the value's loss at its own scale, and the imitation of data and answers."""
+        scale = self.alpha / value.abs().mean().detach()
+        climb = -scale * value.mean()
+        target = self.policy.normalizer.normalize_action(data.action)
+        imitation = self.policy.masked_mean((squashed - target).square(), data.valid)
+        if not self.answers.written:
+            return climb + imitation
+        obs, preferred, valid = self.answers.draw(len(data))
+        own = torch.tanh(self.policy.network(obs)).unflatten(1, preferred.shape[1:])
+        answered = self.policy.masked_mean((own - preferred).square(), valid.bool())
+        return climb + (1 - self.asked_share) * imitation + self.asked_share * answered
 
     def update(self, data: Batch) -> Metrics:
         """Ask the oracle when it is time, and take one step of TD3+BC."""
         asks = self.updates % self.query_every == 0
-        if asks and self.answers.asked + self.queries <= self.most_queries:
+        if asks and self.answers.written + self.queries <= self.most_queries:
             self.ask(data)
         return {
             **super().update(data),
-            "queries_asked": self.answers.own.new_tensor(float(self.answers.asked)),
-            "own_action_preferred": self.answers.own.clone(),
+            "queries_asked": float(self.answers.written),
+            "own_action_preferred": self.answers.get_buffer("own").clone(),
         }
 
     @torch.no_grad()
@@ -110,24 +126,8 @@ class OAP(TD3BC):
         prefers_own = prefers_first(own, theirs, normalizer.normalize_action(plan), valid)
         preferred = torch.where(prefers_own[:, None, None], own, theirs)
         obs = normalizer.obs(data.obs)[asked]
-        self.answers.add(obs, preferred, valid, prefers_own.float().mean())
-
-    def policy_loss(self, data: Batch, value: Tensor, squashed: Tensor) -> Tensor:
-        """Return the value's loss at its own scale, and the imitation of data and answers."""
-        scale = self.alpha / value.abs().mean().detach()
-        climb = -scale * value.mean()
-        target = self.policy.normalizer.normalize_action(data.action)
-        imitation = self.policy.masked_mean((squashed - target).square(), data.valid)
-        if not self.answers.asked:
-            return climb + imitation
-        obs, preferred, valid = self.answers.draw(len(data))
-        own = torch.tanh(self.policy.network(obs)).unflatten(1, preferred.shape[1:])
-        answered = self.policy.masked_mean((own - preferred).square(), valid)
-        return climb + (1 - self.asked_share) * imitation + self.asked_share * answered
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, their targets, optimisers, and the answers."""
-        return {**super().state(), "answers": self.answers}
+        self.answers.keep(obs, preferred, valid)
+        self.answers.get_buffer("own").copy_(prefers_own.float().mean())
 
 
 def prefers_first(first: Tensor, second: Tensor, best: Tensor, valid: Tensor) -> Tensor:
@@ -141,49 +141,3 @@ def prefers_first(first: Tensor, second: Tensor, best: Tensor, valid: Tensor) ->
     """
     near, far = (((side - best).square().sum(2) * valid).sum(1) for side in (first, second))
     return near < far
-
-
-class Answers(nn.Module):
-    """A ring of answered rows: normalised observation, preferred action, which actions count.
-
-    Args:
-        size: rows at most.
-        obs_dim: length of an observation.
-        shape: of a chunk of actions, ``(H, A)``.
-    """
-
-    obs: Tensor
-    preferred: Tensor
-    valid: Tensor
-    own: Tensor
-    counts: Tensor
-
-    def __init__(self, size: int, obs_dim: int, shape: tuple[int, int]) -> None:
-        super().__init__()
-        self.size, self.asked = size, 0
-        self.register_buffer("obs", torch.zeros(size, obs_dim))
-        self.register_buffer("preferred", torch.zeros(size, *shape))
-        self.register_buffer("valid", torch.zeros(size, shape[0], dtype=torch.bool))
-        self.register_buffer("own", torch.zeros(()))
-
-    def add(self, obs: Tensor, preferred: Tensor, valid: Tensor, own: Tensor) -> None:
-        """Keep rows, over the oldest where the ring is full; ``own`` is their share of own."""
-        places = (self.asked + torch.arange(len(obs), device=obs.device)) % self.size
-        self.obs[places], self.preferred[places] = obs, preferred
-        self.valid[places] = valid
-        self.own.copy_(own)
-        self.asked += len(obs)
-
-    def draw(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ``count`` kept rows, drawn with replacement."""
-        held = min(self.asked, self.size)
-        rows = torch.randint(held, (count,), device=self.obs.device)
-        return self.obs[rows], self.preferred[rows], self.valid[rows]
-
-    def get_extra_state(self) -> int:
-        """Return how many rows were asked about, as buffers do not tell."""
-        return self.asked
-
-    def set_extra_state(self, state: int) -> None:
-        """Take up what :meth:`get_extra_state` returned."""
-        self.asked = state

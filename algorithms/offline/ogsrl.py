@@ -35,13 +35,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.guardian import Guardian
 from trimtab.algorithms.common.targets import polyak
@@ -66,7 +65,6 @@ class OGSRL(TD3):
         references: pairs of the data that the guardian keeps.
         bandwidth: of the guardian's density.
         percentile: share of the data, in percent, that the guardian takes for outside.
-        hidden: widths of the hidden layers of actor and critics.
         td3: settings of TD3.
     """
 
@@ -90,12 +88,11 @@ class OGSRL(TD3):
         references: Annotated[int, Bounds(least=2)] = 2048,
         bandwidth: Annotated[float, Bounds(least=1e-3)] = 0.535,
         percentile: Annotated[float, Bounds(least=0, most=100)] = 5.0,
-        hidden: Sequence[int] = (256, 256),
         **td3: Any,
     ) -> None:
-        super().__init__(setup, hidden=hidden, **td3)
+        super().__init__(setup, **td3)
         assert setup.statistics is not None
-        self.updates_per_decision, self.warmup_steps = 0.0, 0
+        self.pace = Pace(self.pace.batch_size)
         self.alpha, self.cost_limit, self.multiplier_rate = alpha, cost_limit, multiplier_rate
         self.most_multiplier = most_multiplier
         decisions = sum(setup.discount**number for number in range(guard_decisions))
@@ -104,7 +101,7 @@ class OGSRL(TD3):
         for policy in (self.policy, self.policy_target):
             policy.normalizer.standardize(setup.statistics)
         flat = setup.spec.horizon * setup.spec.action_dim
-        self.cost_critic = self.make_critic(setup.spec.obs_dim, flat, hidden).to(setup.device)
+        self.cost_critic = self.make_critic(setup.spec.obs_dim, flat, self.hidden).to(setup.device)
         self.cost_target = copy.deepcopy(self.cost_critic).requires_grad_(False)
         rate = self.critic_optimizer.learning_rate
         self.cost_optimizer = Adam(self.cost_critic.parameters(), rate)
@@ -113,26 +110,6 @@ class OGSRL(TD3):
         self.dual = nn.Module()
         self.dual.register_buffer("multiplier", torch.zeros((), device=setup.device))
         self.kept_metrics = {"actor_loss": 0.0, "cost_mean": 0.0, "multiplier": 0.0}
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Show the data to the guardian, then learn."""
-        usual = super().phases(budget)
-        if not budget.offline_steps:
-            return usual
-        looks = math.ceil(len(self.guardian.points) / self.batch_size)
-        return (Phase("guardian", looks, "updates", Feed.DATASET, self.watch), *usual)
-
-    @torch.no_grad()
-    def continued_action(self, data: Batch) -> Tensor:
-        """Return a batch's action chunks, continued by the actor where their episode cut them."""
-        return torch.where(data.valid[..., None], data.action, self.policy.act(data.obs))
-
-    def watch(self, data: Batch) -> Metrics:
-        """Show a batch to the guardian."""
-        normalizer = self.policy.normalizer
-        action = normalizer.normalize_action(data.action).flatten(1)
-        self.guardian.take(torch.cat([normalizer.obs(data.obs), action], dim=1))
-        return {"threshold": self.guardian.threshold.clone()}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of both kinds of critics and, every few times, of actor and multiplier."""
@@ -201,13 +178,22 @@ class OGSRL(TD3):
             "multiplier": multiplier.clone(),
         }
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what TD3 has, the costs' critics, the guardian and the multiplier."""
-        return {
-            **super().state(),
-            "cost_critic": self.cost_critic,
-            "cost_target": self.cost_target,
-            "cost_optimizer": self.cost_optimizer,
-            "guardian": self.guardian,
-            "dual": self.dual,
-        }
+    @torch.no_grad()
+    def continued_action(self, data: Batch) -> Tensor:
+        """Return a batch's action chunks, continued by the actor where their episode cut them."""
+        return torch.where(data.valid[..., None], data.action, self.policy.act(data.obs))
+
+    def watch(self, data: Batch) -> Metrics:
+        """Show a batch to the guardian."""
+        normalizer = self.policy.normalizer
+        action = normalizer.normalize_action(data.action).flatten(1)
+        self.guardian.take(torch.cat([normalizer.obs(data.obs), action], dim=1))
+        return {"threshold": self.guardian.threshold.clone()}
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Show the data to the guardian, then learn."""
+        usual = super().phases(budget)
+        if not budget.offline_steps:
+            return usual
+        looks = math.ceil(len(self.guardian.points) / self.pace.batch_size)
+        return (Phase("guardian", looks, "updates", Feed.DATASET, self.watch), *usual)

@@ -27,7 +27,6 @@ decisions may be chunks of actions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -35,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam, Group
 from trimtab.algorithms.common.schedules import rising
 from trimtab.algorithms.phases import Budget, Phase
@@ -71,9 +70,6 @@ class OPPO(Algorithm):
         margin: by how much nearer z* the preferred stretch has to lie.
         max_gradient_norm: bound on the norm of the gradient, of encoder and decoder each.
         batch_size: stretches in one update, half as many pairs.
-
-    Raises:
-        TrimtabError: if a setting is out of its range.
     """
 
     needs = Needs({"dataset"}, next_observations=False)
@@ -114,7 +110,8 @@ class OPPO(Algorithm):
                 f"algorithm.encoder_heads={encoder_heads}: algorithm.embedding={embedding} must be "
                 "a multiple of it"
             )
-        self.batch_size, self.dropout, self.margin = batch_size, dropout, margin
+        self.pace = Pace(batch_size)
+        self.dropout, self.margin = dropout, margin
         self.discount = setup.discount
         self.preference_weight, self.norm_weight = preference_weight, norm_weight
         self.learning_rate, self.rise_updates = learning_rate, rise_updates
@@ -136,19 +133,6 @@ class OPPO(Algorithm):
             bounded_apart=True,
         )
         self.optimal_optimizer = Adam([optimal], optimal_learning_rate, weight_decay=weight_decay)
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Return the usual phases.
-
-        Raises:
-            TrimtabError: if rewards are discounted: the teacher adds them up as they are.
-        """
-        if self.discount != 1.0:
-            raise TrimtabError(
-                f"discount={self.discount:g}: OPPO's teacher sums rewards that are not "
-                "discounted; set discount=1"
-            )
-        return super().phases(budget)
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of encoder and decoder, then one of z*."""
@@ -187,14 +171,18 @@ class OPPO(Algorithm):
             "learning_rate": rate,
         }
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks and optimisers."""
-        return {
-            "policy": self.policy,
-            "encoder": self.encoder,
-            "optimizer": self.optimizer,
-            "optimal_optimizer": self.optimal_optimizer,
-        }
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Return the usual phases.
+
+        Raises:
+            TrimtabError: if rewards are discounted: the teacher adds them up as they are.
+        """
+        if self.discount != 1.0:
+            raise TrimtabError(
+                f"discount={self.discount:g}: OPPO's teacher sums rewards that are not "
+                "discounted; set discount=1"
+            )
+        return super().phases(budget)
 
 
 def preference_loss(

@@ -83,39 +83,6 @@ class ReBRAC(TD3):
         self.least_decay = least_decay
         self.offline_updates, self.online_updates = 0, 1.0
 
-    def make_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
-        """Return two Q functions that are normalised after each activation."""
-        return EnsembleCritic(
-            obs_dim, size, hidden=hidden, layer_norm=self.layer_norm, norm_last=True
-        )
-
-    def initialize_weights(self) -> None:
-        """Begin with biases 0.1 and outputs near 0."""
-        near_zero_outputs_(self.policy.network, 1e-3)
-        near_zero_outputs_(self.critic.network, 3e-3)
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Hold actor and critics to the data offline, and the actor less and less online."""
-        self.offline_updates = budget.offline_steps
-        decisions = (budget.online_steps - self.warmup_steps) / self.policy.spec.horizon
-        self.online_updates = max(decisions * self.updates_per_decision, 1.0)
-        return usual_phases(budget, self.update, self.update_online)
-
-    def update_online(self, data: Batch) -> Metrics:
-        """Take one step with penalties on the actor alone, less of them the later it is."""
-        spent = (self.updates - self.offline_updates) / self.online_updates
-        left = max(self.least_decay, 1.0 - spent)
-        return self.learn(data, self.offline_penalties[0] * left, 0.0)
-
-    def update(self, data: Batch) -> Metrics:
-        """Take one step with both penalties."""
-        return self.learn(data, *self.offline_penalties)
-
-    def learn(self, data: Batch, actor_penalty: float, critic_penalty: float) -> Metrics:
-        """Take one step with given beta_a and beta_c."""
-        self.actor_penalty, self.critic_penalty = actor_penalty, critic_penalty
-        return super().update(data)
-
     def next_value(self, data: Batch) -> Tensor:
         """Return the least target value ``[B]``, less the penalty of leaving the data."""
         assert data.next_action is not None
@@ -138,3 +105,36 @@ class ReBRAC(TD3):
         with torch.no_grad():
             scale = 1.0 / value.abs().mean()
         return (self.actor_penalty * away - scale * value).mean()
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step with both penalties."""
+        return self.learn(data, *self.offline_penalties)
+
+    def update_online(self, data: Batch) -> Metrics:
+        """Take one step with penalties on the actor alone, less of them the later it is."""
+        spent = (self.updates - self.offline_updates) / self.online_updates
+        left = max(self.least_decay, 1.0 - spent)
+        return self.learn(data, self.offline_penalties[0] * left, 0.0)
+
+    def learn(self, data: Batch, actor_penalty: float, critic_penalty: float) -> Metrics:
+        """Take one step with given beta_a and beta_c."""
+        self.actor_penalty, self.critic_penalty = actor_penalty, critic_penalty
+        return super().update(data)
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Hold actor and critics to the data offline, and the actor less and less online."""
+        self.offline_updates = budget.offline_steps
+        decisions = (budget.online_steps - self.pace.warmup_steps) / self.policy.spec.horizon
+        self.online_updates = max(decisions * self.pace.updates_per_decision, 1.0)
+        return usual_phases(budget, self.update, self.update_online)
+
+    def make_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
+        """Return two Q functions that are normalised after each activation."""
+        return EnsembleCritic(
+            obs_dim, size, hidden=hidden, layer_norm=self.layer_norm, norm_last=True
+        )
+
+    def initialize_weights(self) -> None:
+        """Begin with biases 0.1 and outputs near 0."""
+        near_zero_outputs_(self.policy.network, 1e-3)
+        near_zero_outputs_(self.critic.network, 3e-3)

@@ -38,7 +38,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.conservative import conservative_gap
 from trimtab.algorithms.common.one_step import same_noise_loss, student_of
@@ -82,6 +82,7 @@ class ConRFT(Algorithm):
     """
 
     needs = Needs({"start", "dataset"})
+    unsaved = frozenset({"teacher"})  # it is frozen
 
     def __init__(
         self,
@@ -110,8 +111,9 @@ class ConRFT(Algorithm):
             (offline_imitation, offline_value),
             (online_imitation, online_value),
         )
-        self.batch_size, self.warmup_steps, self.tau = batch_size, warmup_steps, tau
-        self.updates_per_decision, self.actor_every = updates_per_decision, actor_every
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau = tau
+        self.actor_every = actor_every
         self.candidates, self.conservative_weight = candidates, conservative_weight
         self.conservative_share = conservative_share
         self.distillation_share, self.act_steps = distillation_share, setup.spec.horizon
@@ -135,45 +137,6 @@ class ConRFT(Algorithm):
         self.actor_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.kept_metrics = {"imitation_loss": 0.0, "actor_value": 0.0}
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Distil a base of another kind, clone with conservative values, then interact."""
-        distilled = 0
-        if self.teacher is not None:
-            distilled = int(self.distillation_share * budget.offline_steps)
-            if not distilled:
-                raise TrimtabError(
-                    f"offline_steps={budget.offline_steps}: a base of kind {self.teacher.kind} is "
-                    "distilled offline first; give more, raise algorithm.distillation_share, or "
-                    "give a base of kind consistency"
-                )
-        rest = budget.offline_steps - distilled
-        known = (
-            Phase("distil", distilled, "updates", Feed.DATASET, self.distil),
-            Phase("offline", rest, "updates", Feed.DATASET, self.update_offline),
-            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
-        )
-        return tuple(phase for phase in known if phase.length)
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return sampled actions of the policy, those that are executed."""
-        return self.policy.act(obs)[:, : self.act_steps], {}
-
-    def distil(self, data: Batch) -> Metrics:
-        """Take one step of the student towards the base, on the same noise."""
-        assert self.teacher is not None
-        loss = same_noise_loss(self.policy, self.teacher, data.obs)
-        self.actor_optimizer.step(loss)
-        return {"distillation_loss": loss.detach()}
-
-    def update_offline(self, data: Batch) -> Metrics:
-        """Take one step of conservative critics, and of the actor when it is due."""
-        return self.learn(data, True, *self.offline)
-
-    def update(self, data: Batch) -> Metrics:
-        """Take one step of critics online, and of the actor when it is due."""
-        return self.learn(data, False, *self.online)
 
     def learn(self, data: Batch, conservative: bool, imitation: float, value: float) -> Metrics:
         """Take one step of critics and, when it is due, of the actor.
@@ -206,26 +169,6 @@ class ConRFT(Algorithm):
             **self.kept_metrics,
         }
 
-    def sample(self, obs: Tensor, many: int) -> Tensor:
-        """Return the policy's executed chunks ``[many, B, h, A]``, as critics see them.
-
-        Args:
-            obs: normalised ``[B, O]``.
-            many: chunks for each of them.
-        """
-        normalizer, condition = self.policy.normalizer, self.policy.network.condition(obs)
-        noise = self.policy.sample_noise(many * len(obs))
-        chunk = self.policy.chunk(condition.repeat(many, 1), noise)[:, : self.act_steps]
-        executed = normalizer.normalize_action(normalizer.raw_action(chunk))
-        return executed.reshape(many, len(obs), *executed.shape[1:])
-
-    def asked(self, obs: Tensor, next_obs: Tensor) -> Tensor:
-        """Return what the conservative term values at some rows, ``[3 n, rows, h, A]``."""
-        rows = math.ceil(self.conservative_share * len(obs))
-        here = self.sample(obs[:rows], self.candidates)
-        there = self.sample(next_obs[:rows], self.candidates)
-        return torch.cat([2 * torch.rand_like(here) - 1, here, there])
-
     def critic_loss(
         self, data: Batch, obs: Tensor, action: Tensor, backup: Tensor, asked: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -257,12 +200,61 @@ class ConRFT(Algorithm):
         cloned = self.policy.bc_loss(as_plans(data, self.policy.spec.horizon))
         return cloned, self.critic(obs, self.sample(obs, 1)[0]).mean()
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return policy, critics, targets and optimisers."""
-        return {
-            "policy": self.policy,
-            "critic": self.critic,
-            "target": self.target,
-            "actor_optimizer": self.actor_optimizer,
-            "critic_optimizer": self.critic_optimizer,
-        }
+    def asked(self, obs: Tensor, next_obs: Tensor) -> Tensor:
+        """Return what the conservative term values at some rows, ``[3 n, rows, h, A]``."""
+        rows = math.ceil(self.conservative_share * len(obs))
+        here = self.sample(obs[:rows], self.candidates)
+        there = self.sample(next_obs[:rows], self.candidates)
+        return torch.cat([2 * torch.rand_like(here) - 1, here, there])
+
+    def sample(self, obs: Tensor, many: int) -> Tensor:
+        """Return the policy's executed chunks ``[many, B, h, A]``, as critics see them.
+
+        Args:
+            obs: normalised ``[B, O]``.
+            many: chunks for each of them.
+        """
+        normalizer, condition = self.policy.normalizer, self.policy.network.condition(obs)
+        noise = self.policy.sample_noise(many * len(obs))
+        chunk = self.policy.chunk(condition.repeat(many, 1), noise)[:, : self.act_steps]
+        executed = normalizer.normalize_action(normalizer.raw_action(chunk))
+        return executed.reshape(many, len(obs), *executed.shape[1:])
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of critics online, and of the actor when it is due."""
+        return self.learn(data, False, *self.online)
+
+    def update_offline(self, data: Batch) -> Metrics:
+        """Take one step of conservative critics, and of the actor when it is due."""
+        return self.learn(data, True, *self.offline)
+
+    def distil(self, data: Batch) -> Metrics:
+        """Take one step of the student towards the base, on the same noise."""
+        assert self.teacher is not None
+        loss = same_noise_loss(self.policy, self.teacher, data.obs)
+        self.actor_optimizer.step(loss)
+        return {"distillation_loss": loss.detach()}
+
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return sampled actions of the policy, those that are executed."""
+        return self.policy.act(obs)[:, : self.act_steps], {}
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Distil a base of another kind, clone with conservative values, then interact."""
+        distilled = 0
+        if self.teacher is not None:
+            distilled = int(self.distillation_share * budget.offline_steps)
+            if not distilled:
+                raise TrimtabError(
+                    f"offline_steps={budget.offline_steps}: a base of kind {self.teacher.kind} is "
+                    "distilled offline first; give more, raise algorithm.distillation_share, or "
+                    "give a base of kind consistency"
+                )
+        rest = budget.offline_steps - distilled
+        known = (
+            Phase("distil", distilled, "updates", Feed.DATASET, self.distil),
+            Phase("offline", rest, "updates", Feed.DATASET, self.update_offline),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )
+        return tuple(phase for phase in known if phase.length)

@@ -24,13 +24,13 @@ our IQL (there: for ant mazes not).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.weighting import advantage_weight
 from trimtab.algorithms.off_policy.sac import Temperature
@@ -49,11 +49,7 @@ class FamO2O(IQL):
         most_balance: upper end of it; 14 for ant mazes.
         initial_temperature: T at the start.
         target_entropy: H_target of the balance.
-        learning_rate: Adam's, for everything.
-        iql: further settings of IQL, without ``beta``.
-
-    Raises:
-        TrimtabError: if the range of b is empty, or a setting is out of its range.
+        iql: further settings of IQL, without ``beta``; ``learning_rate`` is that of everything.
     """
 
     without = IQL.without | {"beta"}
@@ -68,34 +64,17 @@ class FamO2O(IQL):
         most_balance: Annotated[float, Bounds(least_of="least_balance")] = 5.0,
         initial_temperature: Annotated[float, Bounds(least=1e-9)] = 1.0,
         target_entropy: float = -0.5,
-        learning_rate: float = 3e-4,
         **iql: Any,
     ) -> None:
         self.balances = (least_balance, most_balance)
-        super().__init__(setup, learning_rate=learning_rate, **iql)
+        super().__init__(setup, **iql)
         self.target_entropy = target_entropy
         self.temperature = Temperature(initial_temperature).to(setup.device)
-        self.policy_optimizer = Adam(self.policy.universal(), learning_rate)
-        self.balance_optimizer = Adam(self.policy.adaptive(), learning_rate)
-        self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
+        rate = self.learning_rate
+        self.policy_optimizer = Adam(self.policy.universal(), rate)
+        self.balance_optimizer = Adam(self.policy.adaptive(), rate)
+        self.temperature_optimizer = Adam(self.temperature.parameters(), rate)
         self.adapted = False  # whether b is that of pi_b
-
-    def made_policy(self, spec: PolicySpec, hidden: Sequence[int]) -> BalancedGaussianPolicy:
-        """Return both policies as one, with fresh weights."""
-        least, most = self.balances
-        return BalancedGaussianPolicy(
-            spec, hidden=hidden, least_balance=least, most_balance=most
-        )  # fmt: skip
-
-    def update(self, data: Batch) -> Metrics:
-        """Take one step of everything, the universal policy at balances by chance."""
-        self.adapted = False
-        return super().update(data)
-
-    def update_online(self, data: Batch) -> Metrics:
-        """Take one step of everything, the universal policy at the balances of each state."""
-        self.adapted = True
-        return super().update_online(data)
 
     def update_policy(
         self, data: Batch, obs: Tensor, advantage: Tensor
@@ -130,11 +109,19 @@ class FamO2O(IQL):
             "temperature": self.temperature().detach(),
         }  # fmt: skip
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, temperature, the target and optimisers."""
-        return {
-            **super().state(),
-            "temperature": self.temperature,
-            "balance_optimizer": self.balance_optimizer,
-            "temperature_optimizer": self.temperature_optimizer,
-        }
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of everything, the universal policy at balances by chance."""
+        self.adapted = False
+        return super().update(data)
+
+    def update_online(self, data: Batch) -> Metrics:
+        """Take one step of everything, the universal policy at the balances of each state."""
+        self.adapted = True
+        return super().update_online(data)
+
+    def made_policy(self, spec: PolicySpec, hidden: Sequence[int]) -> BalancedGaussianPolicy:
+        """Return both policies as one, with fresh weights."""
+        least, most = self.balances
+        return BalancedGaussianPolicy(
+            spec, hidden=hidden, least_balance=least, most_balance=most
+        )  # fmt: skip

@@ -26,14 +26,15 @@ episode's end has cut is continued by the policy as it was when the chunk was dr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.ring import Ring
 from trimtab.algorithms.common.rollouts import estimate_advantages
 from trimtab.algorithms.on_policy.ppo import Samples
 from trimtab.algorithms.on_policy.trpo import TRPO
@@ -52,8 +53,8 @@ class HNPG(TRPO):
         memory: most transitions of the data that are kept; at least ``batch_size``.
         value_samples: actions whose Q are V.
         critic_updates: steps of the critic for each rollout.
-        learning_rate: Adam's, for the critic.
-        trpo: further settings of TRPO; ``batch_size`` is that of an offline update.
+        trpo: further settings of TRPO; ``batch_size`` is that of an offline update, and
+            ``learning_rate`` the critic's.
     """
 
     needs = Needs({"dataset"}, transitions_only=True)
@@ -68,13 +69,11 @@ class HNPG(TRPO):
         memory: Annotated[int, Bounds(least_of="batch_size")] = 50_000,
         value_samples: Count = 10,
         critic_updates: Count = 30,
-        learning_rate: float = 3e-4,
-        hidden: Sequence[int] = (64, 64),
         **trpo: Any,
     ) -> None:
         # Data and rollouts share a critic: rewards and observations keep one scale.
         super().__init__(
-            setup, hidden=hidden, learning_rate=learning_rate, normalize_observations=False,
+            setup, normalize_observations=False,
             normalize_rewards=False, **trpo,
         )  # fmt: skip
         assert setup.statistics is not None
@@ -83,36 +82,19 @@ class HNPG(TRPO):
         spec = setup.spec
         shape = (spec.horizon, spec.action_dim)
         self.critic: nn.Module = SampledValue(
-            spec.obs_dim, spec.horizon * spec.action_dim, hidden, self.drawn, value_samples
+            spec.obs_dim, spec.horizon * spec.action_dim, self.hidden, self.drawn, value_samples
         ).to(setup.device)
-        self.optimizer = Adam(self.learned(), learning_rate)
-        self.memory = Memory(memory, spec.obs_dim, shape).to(setup.device)
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Keep data, then interact."""
-        return usual_phases(budget, self.keep, self.update)
-
-    @torch.no_grad()
-    def drawn(self, obs: Tensor) -> Tensor:
-        """Return sampled actions ``[B, H, A]`` at normalised observations ``[B, O]``."""
-        mean = self.actor.head(obs)
-        return torch.addcmul(mean, self.actor.log_std.exp(), torch.randn_like(mean))
-
-    def keep(self, data: Batch) -> Metrics:
-        """Keep a batch of the data."""
-        normalizer = self.actor.normalizer
-        action = normalizer.normalize_action(self.continued_action(data))
-        self.memory.keep(
-            normalizer.obs(data.obs), action, data.reward, normalizer.obs(data.next_obs),
-            data.discount,
-        )  # fmt: skip
-        return {"kept": float(self.memory.size), "reward": data.reward.mean()}
+        self.optimizer = Adam(self.critic.parameters(), self.learning_rate)
+        reads = (spec.obs_dim,)
+        self.memory = Ring(
+            memory, obs=reads, action=shape, reward=(), next_obs=reads, discount=()
+        ).to(setup.device)
 
     def update(self, data: Rollout) -> Metrics:
         """Fit the critic to a rollout and to data, and step the policy over both."""
         rate = self.schedule_rate()
         hybrid = self.memory.size > 0 and self.data_weight > 0
-        met = self.memory.draw(len(data)) if hybrid else None
+        met = Snapshot(*self.memory.draw(len(data))) if hybrid else None
         losses = self.fit(data, met)
         samples = self.samples(data)
         if met is not None:
@@ -151,9 +133,25 @@ class HNPG(TRPO):
         log_prob = self.actor.log_prob(mean, action)
         return Samples(obs, action, mean, log_prob, value, worth - value, worth)
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return actor, critic, optimiser and the data that is kept."""
-        return {**super().state(), "memory": self.memory}
+    @torch.no_grad()
+    def drawn(self, obs: Tensor) -> Tensor:
+        """Return sampled actions ``[B, H, A]`` at normalised observations ``[B, O]``."""
+        mean = self.actor.head(obs)
+        return torch.addcmul(mean, self.actor.log_std.exp(), torch.randn_like(mean))
+
+    def keep(self, data: Batch) -> Metrics:
+        """Keep a batch of the data."""
+        normalizer = self.actor.normalizer
+        action = normalizer.normalize_action(self.continued_action(data))
+        self.memory.keep(
+            normalizer.obs(data.obs), action, data.reward, normalizer.obs(data.next_obs),
+            data.discount,
+        )  # fmt: skip
+        return {"kept": float(self.memory.size), "reward": data.reward.mean()}
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Keep data, then interact."""
+        return usual_phases(budget, self.keep, self.update)
 
 
 class SampledValue(nn.Module):
@@ -193,66 +191,14 @@ class SampledValue(nn.Module):
         return found.reshape(*obs.shape[:-1], 1)
 
 
-class Snapshot:
+class Snapshot(NamedTuple):
     """B transitions of the data, in normalised units."""
-
-    def __init__(
-        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, discount: Tensor
-    ) -> None:
-        self.obs, self.action, self.reward = obs, action, reward
-        self.next_obs, self.discount = next_obs, discount
-
-
-class Memory(nn.Module):
-    """A ring of transitions, part of a method's state.
-
-    Args:
-        rows: most transitions.
-        obs_dim: length of a normalised observation.
-        shape: of a chunk, H and A.
-    """
 
     obs: Tensor
     action: Tensor
     reward: Tensor
     next_obs: Tensor
     discount: Tensor
-
-    def __init__(self, rows: int, obs_dim: int, shape: tuple[int, int]) -> None:
-        super().__init__()
-        self.rows, self.written = rows, 0
-        self.register_buffer("obs", torch.zeros(rows, obs_dim))
-        self.register_buffer("action", torch.zeros(rows, *shape))
-        self.register_buffer("reward", torch.zeros(rows))
-        self.register_buffer("next_obs", torch.zeros(rows, obs_dim))
-        self.register_buffer("discount", torch.zeros(rows))
-
-    @property
-    def size(self) -> int:
-        """How many transitions there are."""
-        return min(self.written, self.rows)
-
-    @torch.no_grad()
-    def keep(self, *parts: Tensor) -> None:
-        """Write rows, the oldest ones' places first: ``Snapshot``'s parts in their order."""
-        count = len(parts[0])
-        places = torch.arange(self.written, self.written + count, device=self.obs.device)
-        for ring, part in zip(self.buffers(), parts, strict=True):
-            ring[places % self.rows] = part
-        self.written += count
-
-    def draw(self, count: int) -> Snapshot:
-        """Return rows by chance, each time anew."""
-        rows = torch.randint(self.size, (count,), device=self.obs.device)
-        return Snapshot(*(ring[rows] for ring in self.buffers()))
-
-    def get_extra_state(self) -> int:
-        """Return the number of written rows, for checkpoints."""
-        return self.written
-
-    def set_extra_state(self, state: int) -> None:
-        """Go on with a number of written rows."""
-        self.written = int(state)
 
 
 def concatenate(one: Samples, other: Samples) -> Samples:

@@ -36,31 +36,41 @@ decisions a rollout. An adaptation (``faithful`` is False), because:
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.chain_ppo import Decisions, Judged, clipped_surrogate
-from trimtab.algorithms.common.denoising import Denoising, DenoisingNetwork
-from trimtab.algorithms.common.modelled import ModelledPPO
+from trimtab.algorithms.common.expectiles import expectile_loss
+from trimtab.algorithms.common.gate import Gate
 from trimtab.algorithms.common.one_step import same_chunk_loss, student_of
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.returns import normalized
+from trimtab.algorithms.common.rollouts import (
+    RolloutActorCritic,
+    clipped_surrogate,
+    mean_metrics,
+    minibatch_rows,
+    surrogate_metrics,
+)
 from trimtab.algorithms.common.starts import start_of
+from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
+from trimtab.policies.networks.chains import DiffusionChain, chain_noise, log_density, walk
+from trimtab.policies.networks.critic import EnsembleCritic
+from trimtab.policies.networks.mlp import DenoisingNetwork
 from trimtab.settings import Bounds, Count, Positive, Share
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
-class RL100(ModelledPPO):
+class RL100(RolloutActorCritic):
     """Clone, improve offline behind a gate, then online.
 
     Args:
@@ -77,7 +87,8 @@ class RL100(ModelledPPO):
         clip_decay_updates: updates after which the offline eps is a tenth of that.
         gate_every: updates between two scores.
         gate_decisions: decisions in the models.
-        ppo: settings of ``ChainPPO``; ``batch_size`` counts decisions.
+        common: settings of ``RolloutActorCritic``; ``batch_size`` counts decisions, ``clip`` is eps
+            online.
 
     Raises:
         TrimtabError: if what it starts from is no diffusion policy, or cannot teach a student.
@@ -103,7 +114,7 @@ class RL100(ModelledPPO):
         clip_decay_updates: Count = 8_000,
         gate_every: Count = 50,
         gate_decisions: Count = 20,
-        **ppo: Any,
+        **common: Any,
     ) -> None:
         self.shares = (0.0 if setup.base is not None else clone_share, value_share)
         self.expectile, self.tau = expectile, tau
@@ -115,44 +126,24 @@ class RL100(ModelledPPO):
             self.student = student_of(self.actor, hidden=student_hidden, time_dim=16, levels=40)
         self.policy: Policy = self.actor if self.student is None else self.student
         self.denoising = Denoising(self.actor, floor=floor, act_steps=setup.spec.horizon)
-        steps = len(self.denoising.steps)
+        points = len(self.denoising.steps) + 1
         learned = list(self.actor.network.parameters())
-        super().__init__(
-            setup, learned, points=steps + 1, items=steps, normalize_rewards=False, **ppo
-        )
-        self.make_values(
-            setup, self.actor.normalizer,
-            hidden=ppo.get("hidden", (256, 256, 256)), decisions=gate_decisions,
-        )  # fmt: skip
+        super().__init__(setup, learned, points, normalize_rewards=False, **common)
+        obs_dim, size = self.actor.spec.obs_dim, self.act_steps * self.actor.spec.action_dim
+        self.values = EnsembleCritic(obs_dim, size, hidden=self.hidden).to(setup.device)
+        self.target = copy.deepcopy(self.values).requires_grad_(False)
+        self.gate = Gate(obs_dim, size, decisions=gate_decisions).to(setup.device)
         self.candidate = copy.deepcopy(self.actor.network)
-        rate = self.critic_optimizer.learning_rate
+        rate = self.critic_learning_rate
+        self.values_optimizer = Adam(self.values.parameters(), rate)
+        self.dynamics_optimizer = Adam(self.gate.dynamics.parameters(), rate)
         self.clone_optimizer = Adam(self.actor.parameters(), rate)
-        norm = self.actor_optimizer.max_gradient_norm
         self.candidate_optimizer = Adam(
-            self.candidate.parameters(), offline_learning_rate, max_gradient_norm=norm
-        )
+            self.candidate.parameters(), offline_learning_rate,
+            max_gradient_norm=self.max_gradient_norm,
+        )  # fmt: skip
         if self.student is not None:
             self.student_optimizer = Adam(self.student.parameters(), rate)
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Clone, learn values, improve behind the gate, then interact."""
-        cloned = int(self.shares[0] * budget.offline_steps)
-        valued = int(self.shares[1] * (budget.offline_steps - cloned))
-        improved = budget.offline_steps - cloned - valued
-        known = (
-            Phase("clone", cloned, "updates", Feed.DATASET, self.clone),
-            Phase("values", valued, "updates", Feed.DATASET, self.learn_values),
-            Phase("improve", improved, "updates", Feed.DATASET, self.improve),
-            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
-        )
-        return tuple(phase for phase in known if phase.length)
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return actions of noisy chains of the accepted policy, and the chains."""
-        chain, _ = self.denoising.chains(self.actor.network, self.actor.normalizer.obs(obs))
-        action = self.actor.normalizer.raw_action(chain[:, -1])[:, : self.act_steps]
-        return action, {"chain": chain}
 
     def clone(self, data: Batch) -> Metrics:
         """Take one step on the policy's imitation loss."""
@@ -162,8 +153,28 @@ class RL100(ModelledPPO):
 
     def learn_values(self, data: Batch) -> Metrics:
         """Take one step of V, Q and the models on the dataset, and let the student follow."""
-        learned = super().learn_values(data)
-        return {**learned, **self.teach(self.actor.normalizer.obs(data.obs))}
+        normalizer = self.actor.normalizer
+        obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
+        action = normalizer.normalize_action(self.continued_action(data))
+        # V: the expectile of the data's actions stands for the best of them.
+        with torch.no_grad():
+            backup = self.target(obs, action).amin(0)
+        value_loss = expectile_loss(self.critic(obs).squeeze(-1)[None], backup, self.expectile)
+        self.critic_optimizer.step(value_loss)
+        # Q: one decision, then V.
+        with torch.no_grad():
+            backup = data.reward + data.discount * self.critic(next_obs).squeeze(-1)
+        q = self.values(obs, action)
+        q_loss = (q - backup).square().mean(1).sum()
+        self.values_optimizer.step(q_loss)
+        polyak(self.target, self.values, self.tau)
+        model_loss = self.gate.dynamics.loss(obs, action, next_obs, data.discount == 0)
+        self.dynamics_optimizer.step(model_loss)
+        return {
+            "value_loss": value_loss.detach(), "critic_loss": q_loss.detach(),
+            "q_mean": q.detach().mean(), "dynamics_loss": model_loss.detach(),
+            **self.teach(obs),
+        }  # fmt: skip
 
     def improve(self, data: Batch) -> Metrics:
         """Take one step of the candidate for each denoising step; score it when that is due."""
@@ -192,6 +203,38 @@ class RL100(ModelledPPO):
             **self.teach(obs),
         }
 
+    def update(self, data: Rollout) -> Metrics:
+        """Improve policy and V on one rollout, then let the student follow."""
+        samples = self.decisions(data, self.old_densities)
+        samples = replace(samples, advantage=normalized(samples.advantage))
+        steps = []
+        for rows in minibatch_rows(
+            len(samples), self.pace.batch_size, self.epochs, samples.obs.device
+        ):
+            part = samples[rows]
+            for step, before in zip(self.denoising.steps, part.old.unbind(1), strict=True):
+                value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
+                self.critic_optimizer.step(value_loss)
+                nothing = torch.zeros_like(part.target)
+                loss, log_ratio = nothing.sum(), nothing
+                if self.updates >= self.critic_warmup:
+                    density = self.denoising.density(self.actor.network, part.obs, part.chain, step)
+                    log_ratio = density - before
+                    loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
+                    self.actor_optimizer.step(loss)
+                steps.append(surrogate_metrics(loss, value_loss, log_ratio, self.clip))
+        self.updates += 1
+        obs, taught = self.actor.normalizer.obs(data.obs).flatten(0, 1), {}
+        for _ in range(self.epochs):
+            for rows in torch.randperm(len(obs), device=obs.device).split(self.pace.batch_size):
+                taught = self.teach(obs[rows])
+        return {**mean_metrics(steps), **taught}
+
+    def old_densities(self, obs: Tensor, chain: Tensor) -> Tensor:
+        """Return the log-densities of all steps of the accepted policy's chains, ``[M, K]``."""
+        network, of = self.actor.network, self.denoising
+        return torch.stack([of.density(network, obs, chain, step) for step in of.steps], 1)
+
     def score(self, network: DenoisingNetwork, obs: Tensor) -> Tensor:
         """Return AM-Q: the mean value that a policy's mode meets in the models."""
         return self.gate.score(obs, lambda seen: self.denoising.mode(network, seen), self.values)
@@ -206,53 +249,78 @@ class RL100(ModelledPPO):
         self.student_optimizer.step(loss)
         return {"distillation_loss": loss.detach()}
 
-    def update(self, data: Rollout) -> Metrics:
-        """Improve policy and V on one rollout, then let the student follow."""
-        metrics = super().update(data)
-        obs = self.actor.normalizer.obs(data.obs).flatten(0, 1)
-        taught: Metrics = {}
-        for _ in range(self.epochs):
-            order = torch.randperm(len(obs), device=obs.device)
-            for rows in order.split(self.batch_size):
-                taught = self.teach(obs[rows])
-        return {**metrics, **taught}
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Clone, learn values, improve behind the gate, then interact."""
+        cloned = int(self.shares[0] * budget.offline_steps)
+        valued = int(self.shares[1] * (budget.offline_steps - cloned))
+        improved = budget.offline_steps - cloned - valued
+        known = (
+            Phase("clone", cloned, "updates", Feed.DATASET, self.clone),
+            Phase("values", valued, "updates", Feed.DATASET, self.learn_values),
+            Phase("improve", improved, "updates", Feed.DATASET, self.improve),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )
+        return tuple(phase for phase in known if phase.length)
 
-    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
-        """Return the log-densities of all steps, ``[M, K]``."""
-        network = self.actor.network
-        of = self.denoising
-        return torch.stack([of.density(network, obs, chain, step) for step in of.steps], 1)
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return actions of noisy chains of the accepted policy, and the chains."""
+        chain, _ = self.denoising.chains(self.actor.network, self.actor.normalizer.obs(obs))
+        action = self.actor.normalizer.raw_action(chain[:, -1])[:, : self.act_steps]
+        return action, {"chain": chain}
 
-    def minibatches(self, samples: Decisions) -> Iterator[tuple[Decisions, Tensor]]:
-        """Yield each minibatch once for each denoising step ``[1]``, several epochs.
 
-        Advantages are normalised in the whole rollout.
-        """
-        size = min(self.batch_size, len(samples))
-        samples = replace(samples, advantage=normalized(samples.advantage))
-        for _ in range(self.epochs):
-            order = torch.randperm(len(samples), device=samples.obs.device)
-            for first in range(0, len(samples) - size + 1, size):
-                part = samples[order[first : first + size]]
-                for step in self.denoising.steps:
-                    yield part, step
+class Denoising:
+    """Chains of a diffusion policy, under its own network or a candidate for it.
 
-    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
-        """Return the clipped surrogate of one denoising step."""
-        density = self.denoising.density(self.actor.network, part.obs, part.chain, item)
-        log_ratio = density - part.old.index_select(1, item).squeeze(1)
-        loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
-        return Judged(loss, log_ratio, (log_ratio.exp() - 1).abs() > self.clip)
+    Observations are normalised ones. A density is that of the executed part of a chunk, summed.
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, models and optimisers."""
-        parts: dict[str, Stateful] = {
-            **super().state(),
-            "policy": self.actor,
-            "candidate": self.candidate,
-            "clone_optimizer": self.clone_optimizer,
-            "candidate_optimizer": self.candidate_optimizer,
-        }
-        if self.student is not None:
-            parts |= {"student": self.student, "student_optimizer": self.student_optimizer}
-        return parts
+    Args:
+        policy: says shapes, units and sampler.
+        floor: least standard deviation of a step.
+        act_steps: actions of a chunk that are executed.
+    """
+
+    def __init__(self, policy: DiffusionPolicy, *, floor: float, act_steps: int) -> None:
+        self.policy, self.act_steps = policy, act_steps
+        device = policy.normalizer.obs_shift.device
+        self.chain = DiffusionChain(policy.sampler, floor=floor).to(device)
+        self.steps = torch.arange(self.chain.steps, device=device).split(1)
+
+    def chains(self, network: DenoisingNetwork, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return chains ``[B, K + 1, H, A]`` and the log-densities of their steps ``[B, K]``."""
+        spec, condition = self.policy.spec, network.condition(obs)
+        shape = (len(obs), self.chain.steps + 1, spec.horizon, spec.action_dim)
+        noise = chain_noise(shape, obs.device)
+        points = walk(self.chain, lambda x, k: network(x, self.chain.time(k), condition), noise)
+        # What a step's density is of is its noise, so nothing has to be computed again.
+        drawn = noise[:, 1:, : self.act_steps]
+        one = torch.ones((), device=obs.device)
+        std = self.chain.deviations[:, None, None]
+        density = (log_density(drawn, 0 * one, one) - std.log()).sum((2, 3))
+        return torch.stack(points, 1), density
+
+    def density(
+        self, network: DenoisingNetwork, obs: Tensor, chain: Tensor, step: Tensor
+    ) -> Tensor:
+        """Return the log-density of one step ``[1]`` of each chain under ``network``, ``[B]``."""
+        point, reached = chain.index_select(1, torch.cat([step, step + 1])).unbind(1)
+        prediction = network(point, self.chain.time(step), network.condition(obs))
+        mean = self.chain.mean(point, prediction, step)
+        each = log_density(reached, mean, self.chain.std(step))
+        return each[:, : self.act_steps].sum((1, 2))
+
+    def executed(self, chunk: Tensor) -> Tensor:
+        """Return what is executed of normalised chunks ``[B, H, A]``, normalised again."""
+        normalizer = self.policy.normalizer
+        return normalizer.normalize_action(normalizer.raw_action(chunk[:, : self.act_steps]))
+
+    def plan(self, network: DenoisingNetwork, obs: Tensor, noise: Tensor) -> Tensor:
+        """Return what the policy's sampler makes of ``noise``: normalised chunks ``[B, H, A]``."""
+        condition = network.condition(obs)
+        return self.policy.sampler(lambda x, time: network(x, time, condition), noise)
+
+    def mode(self, network: DenoisingNetwork, obs: Tensor) -> Tensor:
+        """Return what is executed of noise 0, normalised."""
+        noise = torch.zeros(len(obs), *self.policy.noise_shape, device=obs.device)
+        return self.executed(self.plan(network, obs, noise))

@@ -92,37 +92,6 @@ class RO2O(EDAC):
         self.uncertainty, self.least_uncertainty = uncertainty, least_uncertainty
         self.present_uncertainty = uncertainty  # u
 
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Let u fall offline, and keep it at its least online."""
-        return usual_phases(budget, self.update, self.update_online)
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return sampled actions, also before the first update."""
-        return self.actor.act(obs), {}
-
-    def update(self, data: Batch) -> Metrics:
-        """Take one step of everything, with u as far down as it is."""
-        left = max(1.0 - self.updates / self.decay_updates, 0.0)
-        fall = self.uncertainty - self.least_uncertainty
-        self.present_uncertainty = self.least_uncertainty + fall * left
-        return super().update(data)
-
-    def update_online(self, data: Batch) -> Metrics:
-        """Take one step of everything, with the least u."""
-        self.present_uncertainty = self.least_uncertainty
-        return super().update(data)
-
-    def actor_losses(
-        self, obs: Tensor, own: Tensor, log_prob: Tensor, alpha: Tensor
-    ) -> tuple[Tensor, Metrics]:
-        """Return the actor's loss with its smoothness."""
-        loss, _ = super().actor_losses(obs, own, log_prob, alpha)
-        mean, log_std = self.actor.head(obs)
-        others = self.actor.head(self.perturbed(obs, self.policy_radius))
-        far, far_log_std = (part.unflatten(0, (self.samples, -1)) for part in others)
-        rough = symmetric_divergence(mean, log_std, far, far_log_std).amax(0).mean()
-        return loss + self.policy_smoothness * rough, {"policy_roughness": rough.detach()}
-
     def critic_losses(
         self, obs: Tensor, action: Tensor, backup: Tensor
     ) -> tuple[Tensor, Tensor, Metrics]:
@@ -148,10 +117,41 @@ class RO2O(EDAC):
         parts = {"td_loss": td_loss, "value_roughness": rough, "doubt": doubt}
         return value, loss, {name: part.detach() for name, part in parts.items()}
 
+    def actor_losses(
+        self, obs: Tensor, own: Tensor, log_prob: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Metrics]:
+        """Return the actor's loss with its smoothness."""
+        loss, _ = super().actor_losses(obs, own, log_prob, alpha)
+        mean, log_std = self.actor.head(obs)
+        others = self.actor.head(self.perturbed(obs, self.policy_radius))
+        far, far_log_std = (part.unflatten(0, (self.samples, -1)) for part in others)
+        rough = symmetric_divergence(mean, log_std, far, far_log_std).amax(0).mean()
+        return loss + self.policy_smoothness * rough, {"policy_roughness": rough.detach()}
+
+    def update(self, data: Batch) -> Metrics:
+        """Take one step of everything, with u as far down as it is."""
+        left = max(1.0 - self.updates / self.decay_updates, 0.0)
+        fall = self.uncertainty - self.least_uncertainty
+        self.present_uncertainty = self.least_uncertainty + fall * left
+        return super().update(data)
+
+    def update_online(self, data: Batch) -> Metrics:
+        """Take one step of everything, with the least u."""
+        self.present_uncertainty = self.least_uncertainty
+        return super().update(data)
+
     def perturbed(self, obs: Tensor, radius: float) -> Tensor:
         """Return observations ``[B, O]`` beside themselves, ``[samples * B, O]``."""
         shift = radius * (2.0 * torch.rand(self.samples, 1, obs.shape[1], device=obs.device) - 1.0)
         return (obs + shift).flatten(0, 1)
+
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return sampled actions, also before the first update."""
+        return self.actor.act(obs), {}
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Let u fall offline, and keep it at its least online."""
+        return usual_phases(budget, self.update, self.update_online)
 
 
 def symmetric_divergence(

@@ -24,7 +24,7 @@ deviation has SAC's limits, and observations have mean 0 and standard deviation 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.phases import Budget, Phase, usual_phases
@@ -53,7 +53,7 @@ class SERL(SAC):
         sac: settings of SAC; RLPD's are in ``conf/algorithm/serl.yaml``.
 
     Raises:
-        TrimtabError: if a setting is out of its range; of ``phases``, without offline updates.
+        TrimtabError: of ``phases``, without offline updates.
     """
 
     needs = Needs({"dataset"}, transitions_only=True)
@@ -77,20 +77,6 @@ class SERL(SAC):
         self.classifier = classifier.to(setup.device)
         self.classifier_optimizer = Adam(self.classifier.parameters(), classifier_learning_rate)
 
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Learn the classifier on the data, and then the policy by it."""
-        if not budget.offline_steps:
-            raise TrimtabError(
-                "offline_steps=0: the success classifier learns from the dataset first; give "
-                "offline_steps"
-            )
-        return usual_phases(budget, self.classify, self.update)
-
-    def logits(self, data: Batch) -> Tensor:
-        """Return c of the observations that decisions led to, ``[B]``."""
-        found: Tensor = self.classifier(self.actor.normalizer.obs(data.next_obs)).squeeze(-1)
-        return found
-
     def classify(self, data: Batch) -> Metrics:
         """Take one step of the classifier; successes and others weigh the same in all."""
         success = (data.reward >= self.success_reward).float()
@@ -113,13 +99,19 @@ class SERL(SAC):
         rewarded = replace(data, reward=success, discount=data.discount * (1.0 - success))
         return {**super().update(rewarded), "successes": success.mean()}
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, temperature, classifier and optimisers."""
-        return {
-            **super().state(),
-            "classifier": self.classifier,
-            "classifier_optimizer": self.classifier_optimizer,
-        }
+    def logits(self, data: Batch) -> Tensor:
+        """Return c of the observations that decisions led to, ``[B]``."""
+        found: Tensor = self.classifier(self.actor.normalizer.obs(data.next_obs)).squeeze(-1)
+        return found
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Learn the classifier on the data, and then the policy by it."""
+        if not budget.offline_steps:
+            raise TrimtabError(
+                "offline_steps=0: the success classifier learns from the dataset first; give "
+                "offline_steps"
+            )
+        return usual_phases(budget, self.classify, self.update)
 
 
 def mean_where(value: Tensor, weight: Tensor) -> Tensor:

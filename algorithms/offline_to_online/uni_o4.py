@@ -41,26 +41,34 @@ because:
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.chain_ppo import Decisions, Judged, clipped_surrogate
-from trimtab.algorithms.common.modelled import ModelledPPO
+from trimtab.algorithms.common.expectiles import expectile_loss
+from trimtab.algorithms.common.gate import Gate
 from trimtab.algorithms.common.returns import normalized
+from trimtab.algorithms.common.rollouts import (
+    RolloutActorCritic,
+    clipped_surrogate,
+    mean_metrics,
+    minibatch_rows,
+    surrogate_metrics,
+)
+from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.observations import count
 from trimtab.policies.kinds.bounded_gaussian import BoundedGaussianPolicy, MemberGaussians, density
+from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.settings import Bounds, Count, Natural, NonNegative, Positive, Share
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
-class UniO4(ModelledPPO):
+class UniO4(RolloutActorCritic):
     """Clone several policies, improve each behind a gate, and go on online with the best.
 
     Args:
@@ -80,8 +88,8 @@ class UniO4(ModelledPPO):
         minibatch_size: decisions in a minibatch online.
         decay_steps: environment steps over which the rates fall to 0 online; None or 0: they stay.
         hidden: widths of the hidden layers of policies, V and critics.
-        batch_size: transitions in an offline update.
-        ppo: further settings of ``ChainPPO``.
+        common: further settings of ``RolloutActorCritic``; ``batch_size`` is that of the offline
+            updates, ``clip`` is eps online.
     """
 
     needs = Needs({"dataset"}, transitions_only=True)
@@ -111,8 +119,7 @@ class UniO4(ModelledPPO):
         minibatch_size: Annotated[int, Bounds(least=2)] = 128,
         decay_steps: Natural | None = None,
         hidden: Sequence[int] = (256, 256, 256),
-        batch_size: int = 512,
-        **ppo: Any,
+        **common: Any,
     ) -> None:
         assert setup.statistics is not None
         self.shares, self.disagreement = (clone_share, value_share), disagreement
@@ -123,45 +130,26 @@ class UniO4(ModelledPPO):
         spec, shape = setup.spec, (setup.spec.horizon, setup.spec.action_dim)
         self.policy = BoundedGaussianPolicy(spec, hidden=hidden).to(setup.device)
         self.policy.normalizer.standardize(setup.statistics)
-        super().__init__(
-            setup, list(self.policy.network.parameters()), points=1, items=1, hidden=hidden,
-            batch_size=batch_size, normalize_rewards=False, **ppo,
-        )  # fmt: skip
-        self.rates = (self.actor_optimizer.learning_rate, self.critic_optimizer.learning_rate)
+        learned = list(self.policy.network.parameters())
+        super().__init__(setup, learned, 1, hidden=hidden, normalize_rewards=False, **common)
+        self.rates = (self.actor_optimizer.learning_rate, self.critic_learning_rate)
         self.accepted = MemberGaussians(spec.obs_dim, shape, hidden=hidden, members=members)
         self.accepted.to(setup.device)
         self.candidates = copy.deepcopy(self.accepted)
-        self.make_values(
-            setup, self.policy.normalizer, hidden=hidden, decisions=gate_decisions,
-            candidates=members,
-        )  # fmt: skip
+        size = self.act_steps * spec.action_dim
+        self.values = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
+        self.target = copy.deepcopy(self.values).requires_grad_(False)
+        gate = Gate(spec.obs_dim, size, decisions=gate_decisions, candidates=members)
+        self.gate = gate.to(setup.device)
+        self.values_optimizer = Adam(self.values.parameters(), self.critic_learning_rate)
+        self.dynamics_optimizer = Adam(gate.dynamics.parameters(), self.critic_learning_rate)
         self.clone_optimizer = Adam(self.accepted.parameters(), clone_learning_rate)
-        norm = self.actor_optimizer.max_gradient_norm
+        norm = self.max_gradient_norm
         self.candidates_optimizer = Adam(
             self.candidates.parameters(), offline_learning_rate,
             max_gradient_norm=None if norm is None else norm * members**0.5,
         )  # fmt: skip
         self.publish()
-
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Clone, learn values, improve behind the gate, then interact."""
-        cloned = int(self.shares[0] * budget.offline_steps)
-        valued = int(self.shares[1] * (budget.offline_steps - cloned))
-        self.improvements = max(budget.offline_steps - cloned - valued, 1)
-        known = (
-            Phase("clone", cloned, "updates", Feed.DATASET, self.clone),
-            Phase("values", valued, "updates", Feed.DATASET, self.learn_values),
-            Phase("improve", budget.offline_steps - cloned - valued, "updates", Feed.DATASET,
-                  self.improve),
-            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
-        )  # fmt: skip
-        return tuple(phase for phase in known if phase.length)
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return sampled actions of what is judged, and what they were before they were clipped."""
-        unclipped = self.policy.unclipped(obs, self.policy.sample_noise(count(obs)))
-        return self.policy.normalizer.raw_action(unclipped), {"chain": unclipped[:, None]}
 
     def clone(self, data: Batch) -> Metrics:
         """Take one step of all members on the data's actions, away from each other."""
@@ -177,6 +165,30 @@ class UniO4(ModelledPPO):
         self.clone_optimizer.step(loss)
         self.publish()
         return {"bc_loss": -likely.detach().mean(), "apart": apart.detach().mean()}
+
+    def learn_values(self, data: Batch) -> Metrics:
+        """Take one step of V, Q and the models on the dataset."""
+        normalizer = self.policy.normalizer
+        obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
+        action = normalizer.normalize_action(self.continued_action(data))
+        # V: the expectile of the data's actions stands for the best of them.
+        with torch.no_grad():
+            backup = self.target(obs, action).amin(0)
+        value_loss = expectile_loss(self.critic(obs).squeeze(-1)[None], backup, self.expectile)
+        self.critic_optimizer.step(value_loss)
+        # Q: one decision, then V.
+        with torch.no_grad():
+            backup = data.reward + data.discount * self.critic(next_obs).squeeze(-1)
+        q = self.values(obs, action)
+        q_loss = (q - backup).square().mean(1).sum()
+        self.values_optimizer.step(q_loss)
+        polyak(self.target, self.values, self.tau)
+        model_loss = self.gate.dynamics.loss(obs, action, next_obs, data.discount == 0)
+        self.dynamics_optimizer.step(model_loss)
+        return {
+            "value_loss": value_loss.detach(), "critic_loss": q_loss.detach(),
+            "q_mean": q.detach().mean(), "dynamics_loss": model_loss.detach(),
+        }  # fmt: skip
 
     def improve(self, data: Batch) -> Metrics:
         """Take one step of every candidate; score them when that is due."""
@@ -207,6 +219,33 @@ class UniO4(ModelledPPO):
             "accepted": self.gate.accepted.sum(),
         }
 
+    def update(self, data: Rollout) -> Metrics:
+        """Improve what is judged, and V, on one rollout; rates fall."""
+        left = 1.0
+        if self.decay_steps:
+            left = max(1.0 - self.updates * self.steps_per_update / self.decay_steps, 0.0)
+        self.actor_optimizer.learning_rate = left * self.rates[0]
+        self.critic_optimizer.learning_rate = left * self.rates[1]
+        samples = self.decisions(
+            data, lambda obs, drawn: density(drawn[:, 0], *self.policy.head(obs))
+        )
+        total, device = len(samples), samples.obs.device
+        advantage = normalized(samples.advantage)
+        steps = []
+        for rows in minibatch_rows(total, self.minibatch_size, self.epochs, device):
+            part = samples[rows]
+            value_loss = 0.5 * (self.critic(part.obs).squeeze(-1) - part.target).square().mean()
+            self.critic_optimizer.step(value_loss)
+            mean, log_std = self.policy.head(part.obs)
+            log_ratio = density(part.chain[:, 0], mean, log_std) - part.old
+            loss = clipped_surrogate(log_ratio, advantage[rows], self.clip).mean()
+            # A Gaussian's entropy is the sum of its log widths, and a constant.
+            loss = loss - self.entropy_weight * log_std.sum((1, 2)).mean()
+            self.actor_optimizer.step(loss)
+            steps.append(surrogate_metrics(loss, value_loss, log_ratio, self.clip))
+        self.updates += 1
+        return mean_metrics(steps)
+
     def score(self, members: MemberGaussians, obs: Tensor) -> Tensor:
         """Return AM-Q of every member ``[N]``: the mean value that its mean meets in the models."""
 
@@ -228,47 +267,25 @@ class UniO4(ModelledPPO):
         rows = [weight.index_select(0, best) for weight in self.accepted.parameters()]
         torch._foreach_copy_(list(self.policy.network.parameters()), rows)
 
-    def update(self, data: Rollout) -> Metrics:
-        """Improve what is judged, and V, on one rollout; rates fall."""
-        left = 1.0
-        if self.decay_steps:
-            left = max(1.0 - self.updates * self.steps_per_update / self.decay_steps, 0.0)
-        self.actor_optimizer.learning_rate = left * self.rates[0]
-        self.critic_optimizer.learning_rate = left * self.rates[1]
-        return super().update(data)
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Clone, learn values, improve behind the gate, then interact."""
+        cloned = int(self.shares[0] * budget.offline_steps)
+        valued = int(self.shares[1] * (budget.offline_steps - cloned))
+        self.improvements = max(budget.offline_steps - cloned - valued, 1)
+        known = (
+            Phase("clone", cloned, "updates", Feed.DATASET, self.clone),
+            Phase("values", valued, "updates", Feed.DATASET, self.learn_values),
+            Phase("improve", budget.offline_steps - cloned - valued, "updates", Feed.DATASET,
+                  self.improve),
+            Phase("online", budget.online_steps, "steps", Feed.EXPERIENCE, self.update),
+        )  # fmt: skip
+        return tuple(phase for phase in known if phase.length)
 
-    def old_statistics(self, obs: Tensor, chain: Tensor) -> Tensor:
-        """Return log-densities of what was sampled, ``[M]``."""
-        return density(chain[:, 0], *self.policy.head(obs))
-
-    def minibatches(self, samples: Decisions) -> Iterator[tuple[Decisions, Tensor]]:
-        """Yield minibatches, several epochs; advantages are normalised in the whole rollout."""
-        size = min(self.minibatch_size, len(samples))
-        samples = replace(samples, advantage=normalized(samples.advantage))
-        for _ in range(self.epochs):
-            order = torch.randperm(len(samples), device=samples.obs.device)
-            for first in range(0, len(samples) - size + 1, size):
-                rows = order[first : first + size]
-                yield samples[rows], rows
-
-    def surrogate_loss(self, part: Decisions, item: Tensor) -> Judged:
-        """Return the clipped surrogate, less the entropy bonus."""
-        mean, log_std = self.policy.head(part.obs)
-        log_ratio = density(part.chain[:, 0], mean, log_std) - part.old
-        loss = clipped_surrogate(log_ratio, part.advantage, self.clip).mean()
-        # A Gaussian's entropy is the sum of its log widths, and a constant.
-        loss = loss - self.entropy_weight * log_std.sum((1, 2)).mean()
-        return Judged(loss, log_ratio, (log_ratio.exp() - 1).abs() > self.clip)
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return networks, models and optimisers."""
-        return {
-            **super().state(),
-            "accepted": self.accepted,
-            "candidates": self.candidates,
-            "clone_optimizer": self.clone_optimizer,
-            "candidates_optimizer": self.candidates_optimizer,
-        }
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return sampled actions of what is judged, and what they were before they were clipped."""
+        unclipped = self.policy.unclipped(obs, self.policy.sample_noise(count(obs)))
+        return self.policy.normalizer.raw_action(unclipped), {"chain": unclipped[:, None]}
 
 
 def apartness(drawn: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:

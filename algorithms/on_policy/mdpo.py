@@ -15,13 +15,12 @@ Deviations: the last t_k is held above 0; Tsallis entropies, which the paper als
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
@@ -53,26 +52,20 @@ class MDPO(PPO):
         self.policy_optimizer = Adam(
             self.policy.parameters(),
             self.learning_rate,
-            epsilon=self.optimizer.epsilon,
+            epsilon=1e-5,
             max_gradient_norm=self.optimizer.max_gradient_norm,
         )
         # In their code the value's Adam has the usual epsilon and no bound on the gradient.
-        self.optimizer.max_gradient_norm = None
-        self.optimizer.epsilon = 1e-8
-
-    def learned(self) -> list[nn.Parameter]:
-        """Return the weights of the value: the policy has an optimiser of its own."""
-        return list(self.critic.parameters())
+        self.optimizer = Adam(self.critic.parameters(), self.learning_rate)
 
     def improve(self, samples: Samples) -> Metrics:
         """Take the policy's steps, and fit the value."""
         metrics = self.improve_policy(samples)
-        rate = self.schedule_rate()
         loss = torch.zeros(())
         for part in self.minibatches(samples):
             loss = self.value_loss(part)
             self.optimizer.step(loss)
-        return {**metrics, "value_loss": loss.detach(), "learning_rate": rate}
+        return {**metrics, "value_loss": loss.detach(), "learning_rate": self.learning_rate}
 
     def improve_policy(self, samples: Samples) -> Metrics:
         """Take all of the policy's steps on the whole rollout; return how they went."""
@@ -104,11 +97,3 @@ class MDPO(PPO):
         gain = ((log_prob - samples.log_prob).exp() * advantage).mean()
         divergence = gaussian_kl(mean, self.policy.log_std, samples.mean, self.old_log_std)
         return gain, divergence.mean()
-
-    def schedule_rate(self) -> float:
-        """Return the learning rate, which is the same in every update."""
-        return self.learning_rate
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what PPO holds, and the policy's optimiser."""
-        return {**super().state(), "policy_optimizer": self.policy_optimizer}

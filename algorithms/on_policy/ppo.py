@@ -27,10 +27,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import ReturnScale, normalized
-from trimtab.algorithms.common.rollouts import estimate_advantages
+from trimtab.algorithms.common.rollouts import estimate_advantages, estimate_kl
 from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.networks.mlp import mlp, orthogonal_
@@ -115,51 +115,31 @@ class PPO(Algorithm):
         entropy_weight: NonNegative = 0.0,
         max_gradient_norm: Positive = 0.5,
     ) -> None:
-        self.rollout_steps, self.batch_size, self.epochs = rollout_steps, batch_size, epochs
+        self.pace, self.epochs = Pace(batch_size, rollout_steps=rollout_steps), epochs
         self.learning_rate, self.decay_steps = learning_rate, decay_steps
         self.steps_per_update = rollout_steps * setup.num_envs * setup.spec.horizon
         self.gae_decay, self.clip, self.value_clip = gae_decay, clip, value_clip
         self.value_weight, self.entropy_weight = value_weight, entropy_weight
+        self.hidden = hidden
 
-        self.actor = DiagonalGaussianPolicy(
+        self.policy: DiagonalGaussianPolicy = DiagonalGaussianPolicy(
             setup.spec,
             hidden=hidden,
             activation=activation,
             initial_log_std=initial_log_std,
             normalize_observations=normalize_observations,
         ).to(setup.device)
-        self.policy: DiagonalGaussianPolicy = self.actor
+        self.actor = self.policy
         critic = self.make_critic(setup.spec.obs_dim, hidden, activation)
         self.critic: nn.Module = critic.to(setup.device)
-        self.reward_scale = (
-            ReturnScale(setup.num_envs, setup.discount).to(setup.device)
-            if normalize_rewards
-            else None
-        )
+        scale = ReturnScale(setup.num_envs, setup.discount).to(setup.device)
+        self.reward_scale = scale if normalize_rewards else None
         # Adam's epsilon is that of the published codes of PPO (Huang et al., "The 37 Implementation
         # Details of Proximal Policy Optimization", ICLR blog track 2022).
+        learned = [*self.actor.parameters(), *self.critic.parameters()]
         self.optimizer = Adam(
-            self.learned(), learning_rate, epsilon=1e-5, max_gradient_norm=max_gradient_norm
+            learned, learning_rate, epsilon=1e-5, max_gradient_norm=max_gradient_norm
         )
-
-    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
-        """Return V with fresh weights."""
-        return orthogonal_(mlp(obs_dim, hidden, 1, activation=activation), last_gain=1.0)
-
-    def learned(self) -> list[nn.Parameter]:
-        """Return the weights that Adam moves."""
-        return [*self.actor.parameters(), *self.critic.parameters()]
-
-    @property
-    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The action before it was clipped is stored: the likelihood is about that one."""
-        return {"unclipped": self.actor.noise_shape}
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return sampled actions; there is no warm-up."""
-        unclipped = self.actor.unclipped(obs, self.actor.sample_noise(count(obs)))
-        return self.actor.normalizer.raw_action(unclipped), {"unclipped": unclipped}
 
     def update(self, data: Rollout) -> Metrics:
         """Improve policy and value on one rollout, then let the normaliser see it."""
@@ -169,29 +149,20 @@ class PPO(Algorithm):
         self.updates += 1
         return metrics
 
-    @torch.no_grad()
-    def samples(self, data: Rollout) -> Samples:
-        """Return the rollout's decisions with advantages, targets and old likelihoods."""
-        seen = estimate_advantages(
-            data, self.actor.normalizer.obs, self.critic, self.reward_scale, self.gae_decay
-        )
-        obs, value, advantage = seen.obs, seen.value, seen.advantage
-        mean = self.actor.head(obs.flatten(0, 1))
-        action = data.aux["unclipped"].flatten(0, 1)
-        return Samples(
-            obs=obs.flatten(0, 1),
-            action=action,
-            mean=mean,
-            log_prob=self.actor.log_prob(mean, action),
-            value=value.flatten(),
-            advantage=advantage.flatten(),
-            target=(advantage + value).flatten(),
-        )
-
     def improve(self, samples: Samples) -> Metrics:
         """Go through the rollout in minibatches, several times."""
         rate = self.schedule_rate()
-        losses = [self.gradient_step(part) for part in self.minibatches(samples)]
+        losses = []
+        for part in self.minibatches(samples):
+            mean = self.actor.head(part.obs)
+            log_prob = self.actor.log_prob(mean, part.action)
+            policy_loss, value_loss = self.policy_loss(part, mean, log_prob), self.value_loss(part)
+            loss = policy_loss + self.value_weight * value_loss
+            if self.entropy_weight:
+                loss = loss - self.entropy_weight * self.actor.entropy()
+            self.optimizer.step(loss)
+            divergence = estimate_kl(log_prob - part.log_prob)
+            losses.append((policy_loss.detach(), value_loss.detach(), divergence))
         policy_loss, value_loss, divergence = (
             torch.stack(column).mean() for column in zip(*losses, strict=True)
         )
@@ -202,35 +173,6 @@ class PPO(Algorithm):
             "entropy": self.actor.entropy().detach(),
             "learning_rate": rate,
         }
-
-    def minibatches(self, samples: Samples) -> Iterator[Samples]:
-        """Yield minibatches of ``batch_size``, every decision once an epoch; the rest is left.
-
-        Advantages are normalised in each.
-        """
-        size = min(self.batch_size, len(samples))
-        count = len(samples) // size
-        for _ in range(self.epochs):
-            order = torch.randperm(len(samples), device=samples.obs.device)
-            rows = order[: count * size].view(count, size)
-            epoch = samples[rows]
-            yield from replace(epoch, advantage=normalized(epoch.advantage)).unbind()
-
-    def gradient_step(self, part: Samples) -> tuple[Tensor, Tensor, Tensor]:
-        """Take one step on one minibatch; return the losses of policy and value, and the KL."""
-        mean = self.actor.head(part.obs)
-        log_prob = self.actor.log_prob(mean, part.action)
-        policy_loss = self.policy_loss(part, mean, log_prob)
-        value_loss = self.value_loss(part)
-        loss = policy_loss + self.value_weight * value_loss
-        if self.entropy_weight:
-            loss = loss - self.entropy_weight * self.actor.entropy()
-        self.optimizer.step(loss)
-        with torch.no_grad():
-            # The estimate k3 of KL(old || new), http://joschu.net/blog/kl-approx.html.
-            log_ratio = log_prob - part.log_prob
-            divergence = (log_ratio.exp() - 1 - log_ratio).mean()
-        return policy_loss.detach(), value_loss.detach(), divergence
 
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
         """Return the loss of the policy for a minibatch.
@@ -254,6 +196,53 @@ class PPO(Algorithm):
             error = torch.maximum(error, (near - part.target).square())
         return error.mean()
 
+    @torch.no_grad()
+    def samples(self, data: Rollout) -> Samples:
+        """Return the rollout's decisions with advantages, targets and old likelihoods."""
+        seen = estimate_advantages(
+            data, self.actor.normalizer.obs, self.critic, self.reward_scale, self.gae_decay
+        )
+        obs, value, advantage = seen.obs, seen.value, seen.advantage
+        mean = self.actor.head(obs.flatten(0, 1))
+        action = data.aux["unclipped"].flatten(0, 1)
+        return Samples(
+            obs=obs.flatten(0, 1),
+            action=action,
+            mean=mean,
+            log_prob=self.actor.log_prob(mean, action),
+            value=value.flatten(),
+            advantage=advantage.flatten(),
+            target=(advantage + value).flatten(),
+        )
+
+    def minibatches(self, samples: Samples) -> Iterator[Samples]:
+        """Yield minibatches of ``batch_size``, every decision once an epoch; the rest is left.
+
+        Advantages are normalised in each.
+        """
+        size = min(self.pace.batch_size, len(samples))
+        count = len(samples) // size
+        for _ in range(self.epochs):
+            order = torch.randperm(len(samples), device=samples.obs.device)
+            rows = order[: count * size].view(count, size)
+            epoch = samples[rows]
+            yield from replace(epoch, advantage=normalized(epoch.advantage)).unbind()
+
+    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
+        """Return V with fresh weights."""
+        return orthogonal_(mlp(obs_dim, hidden, 1, activation=activation), last_gain=1.0)
+
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The action before it was clipped is stored: the likelihood is about that one."""
+        return {"unclipped": self.actor.noise_shape}
+
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return sampled actions; there is no warm-up."""
+        unclipped = self.actor.unclipped(obs, self.actor.sample_noise(count(obs)))
+        return self.actor.normalizer.raw_action(unclipped), {"unclipped": unclipped}
+
     def progress(self) -> float:
         """Return how much of ``decay_steps`` is over, from 0 to 1; 0 where there is no end."""
         if self.decay_steps is None:
@@ -265,12 +254,3 @@ class PPO(Algorithm):
         rate = self.learning_rate * (1.0 - self.progress())
         self.optimizer.learning_rate = rate
         return rate
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return actor with its normaliser, critic, reward scale and optimiser."""
-        parts: dict[str, Stateful] = {
-            "policy": self.policy,
-            "critic": self.critic,
-            "optimizer": self.optimizer,
-        }
-        return parts if self.reward_scale is None else {**parts, "reward_scale": self.reward_scale}

@@ -33,24 +33,25 @@ second constant of 0.99).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.oracles import (
-    RULES,
     Seen,
+    Selection,
     Turns,
     ValueEnsembles,
+    score,
     standardized,
     stretches,
 )
 from trimtab.algorithms.common.returns import generalized_advantage, next_values
+from trimtab.algorithms.common.rollouts import clipped_surrogate, estimate_kl
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
@@ -81,7 +82,7 @@ class RPI(PPO):
         ppo: further settings of PPO.
 
     Raises:
-        TrimtabError: if there is no oracle or no such rule, or a setting is out of its range.
+        TrimtabError: if there is no oracle.
     """
 
     needs = Needs({"oracles"})
@@ -94,7 +95,7 @@ class RPI(PPO):
         self,
         setup: Setup,
         *,
-        selection: str = "raps",
+        selection: Selection = "raps",
         doubt: NonNegative = 0.5,
         rollin_share: Share = 0.5,
         rollin_decisions: Count = 1_000,
@@ -109,11 +110,9 @@ class RPI(PPO):
         gae_decay: float = 0.9,
         **ppo: Any,
     ) -> None:
-        if selection not in RULES:
-            raise TrimtabError(f"algorithm.selection={selection}: there are {', '.join(RULES)}")
         if not setup.oracles:
             raise TrimtabError("rpi imitates others: add oracles=[<a run or a bundle>,…]")
-        self.rule, self.doubt = RULES[selection], doubt
+        self.selection, self.doubt = selection, doubt
         self.rollin_share, self.rollin_decisions = rollin_share, rollin_decisions
         self.pretraining_updates, self.members = pretraining_updates, members
         self.value_steps, self.value_batch_size = value_steps, value_batch_size
@@ -121,52 +120,15 @@ class RPI(PPO):
         super().__init__(
             setup, hidden=hidden, gae_decay=gae_decay, normalize_rewards=False, **ppo
         )  # fmt: skip
+        # Values have an optimiser of their own.
+        bound = self.optimizer.max_gradient_norm
+        self.optimizer = Adam(
+            self.actor.parameters(), self.learning_rate, epsilon=1e-5, max_gradient_norm=bound
+        )
         self.oracles = [one.to(setup.device).requires_grad_(False).eval() for one in setup.oracles]
         self.value_optimizer = Adam(self.critic.parameters(), value_rate)
         self.seen = Seen(value_rows, setup.spec.obs_dim).to(setup.device)
         self.turns = Turns(setup.num_envs).to(setup.device)
-
-    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
-        """Return the values of the learner and of each oracle."""
-        return ValueEnsembles(obs_dim, self.policies, self.members, self.value_hidden)
-
-    def learned(self) -> list[nn.Parameter]:
-        """Return the actor's weights; values have an optimiser of their own."""
-        return [*self.actor.parameters()]
-
-    @property
-    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The learner's action is stored, whether it acts or not, and which policy acted."""
-        return {**super().aux_shapes, "actor": ()}
-
-    def ended(self, rows: Sequence[int]) -> None:
-        """Let the learner begin in new episodes."""
-        self.turns.ended(rows)
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return the actions of the policy whose turn it is.
-
-        Asked about other rows than the run's environments, it is the learner's turn.
-        """
-        own, aux = super().explore(obs, warmup=warmup)
-        if count(obs) != self.turns.num_envs:
-            return own, {**aux, "actor": own.new_zeros(len(own))}
-        drawn, decision = torch.rand(2, len(own), device=own.device)
-        if self.updates < self.pretraining_updates:
-            switch = torch.zeros_like(self.turns.switch)
-            chosen = 1 + (drawn * (self.policies - 1)).long()
-        else:
-            switch = (decision * self.rollin_decisions).long()
-            switch = torch.where(drawn < self.rollin_share, switch, -1)
-            chosen = self.rule.score(*self.critic.moments(self.actor.normalizer.obs(obs))).argmax(0)
-        actor = self.turns.next(switch, chosen)
-        actions = [own]
-        for oracle in self.oracles:
-            chunk = oracle.act(obs, deterministic=oracle.evaluate_deterministic)
-            actions.append(chunk[:, : own.shape[1]])
-        action = torch.stack(actions)[actor, torch.arange(len(own), device=own.device)]
-        return action, {**aux, "actor": actor.to(own.dtype)}
 
     def update(self, data: Rollout) -> Metrics:
         """Learn the values of all, and improve the learner once those of the oracles are known."""
@@ -174,7 +136,7 @@ class RPI(PPO):
         self.seen.add(obs, target, actor)
         value_loss = self.learn_values()
         if self.updates < self.pretraining_updates:
-            names = ("policy_loss", "value_loss", "kl", "entropy", "learning_rate")
+            names = ("policy_loss", "kl", "entropy", "learning_rate")
             metrics: Metrics = dict.fromkeys(names, 0.0)
         else:
             metrics = self.improve(self.samples(data))
@@ -183,6 +145,77 @@ class RPI(PPO):
         self.updates += 1
         share = (actor > 0).float().mean()
         return {**metrics, "value_loss": value_loss, "oracle_share": share}
+
+    def improve(self, samples: Samples) -> Metrics:
+        """Take the policy's steps on minibatches of its own decisions, several times."""
+        rate = self.schedule_rate()
+        losses, divergences = [], []
+        for part in self.minibatches(samples):
+            mean = self.actor.head(part.obs)
+            log_prob = self.actor.log_prob(mean, part.action)
+            policy_loss = self.policy_loss(part, mean, log_prob)
+            self.optimizer.step(policy_loss - self.entropy_weight * self.actor.entropy())
+            losses.append(policy_loss.detach())
+            divergences.append(estimate_kl(log_prob - part.log_prob))
+        return {
+            "policy_loss": torch.stack(losses).mean(),
+            "kl": torch.stack(divergences).mean(),
+            "entropy": self.actor.entropy().detach(),
+            "learning_rate": rate,
+        }
+
+    def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
+        """Return the clipped surrogate's loss, of decisions by their weights."""
+        return clipped_surrogate(log_prob - part.log_prob, part.target, self.clip).mean()
+
+    def learn_values(self) -> Tensor:
+        """Take some steps of all values; return their mean loss."""
+        many = self.value_steps * self.value_batch_size
+        obs, target, counts = self.seen.draw(self.policies, many)
+        obs = self.actor.normalizer.obs(observations(obs, self.actor.spec))
+        losses = []
+        batches = zip(
+            *(part.split(self.value_batch_size, 1) for part in (obs, target, counts)), strict=True
+        )
+        for read, wanted, counted in batches:
+            error = (self.critic.each(read) - wanted[:, None]).square().mean(1) * counted
+            loss = error.sum(1).div(counted.sum(1).clamp(min=1)).sum()
+            self.value_optimizer.step(loss * self.members)  # each network as if it were alone
+            losses.append(loss.detach() / self.policies)
+        return torch.stack(losses).mean()
+
+    @torch.no_grad()
+    def samples(self, data: Rollout) -> Samples:
+        """Return the rollout's decisions; the targets are what the policy's loss weighs them by.
+
+        Those of oracles have the weight 0.
+        """
+        mean, deviation, after = self.values(data)
+        value, following = self.baseline(mean, deviation), self.baseline(*after)
+        advantage = generalized_advantage(
+            data.reward, value, following, data.discount, stretches(data), self.gae_decay
+        )
+        own = data.aux["actor"] == 0
+        middle = self.actor.head(self.actor.normalizer.obs(data.obs).flatten(0, 1))
+        action = data.aux["unclipped"].flatten(0, 1)
+        return Samples(
+            obs=self.actor.normalizer.obs(data.obs).flatten(0, 1),
+            action=action,
+            mean=middle,
+            log_prob=self.actor.log_prob(middle, action),
+            value=value.flatten(),
+            advantage=advantage.flatten(),
+            target=standardized(advantage, own).flatten(),
+        )
+
+    def baseline(self, mean: Tensor, deviation: Tensor) -> Tensor:
+        """Return f ``[...]`` of means and deviations ``[P, ...]``."""
+        if self.selection in ("maps", "mamba"):
+            best: Tensor = mean[1:].amax(0)
+            return best
+        most, chosen = mean.max(0)
+        doubts = deviation.gather(0, chosen[None])[0] > self.doubt
+        return torch.where(doubts, mean[0], most)
 
     @torch.no_grad()
     def returns(self, data: Rollout) -> tuple[Tensor, Tensor, Tensor]:
@@ -211,66 +244,42 @@ class RPI(PPO):
         )
         return *here, (mean, deviation)
 
-    def learn_values(self) -> Tensor:
-        """Take some steps of all values; return their mean loss."""
-        many = self.value_steps * self.value_batch_size
-        obs, target, counts = self.seen.draw(self.policies, many)
-        obs = self.actor.normalizer.obs(observations(obs, self.actor.spec))
-        losses = []
-        batches = zip(
-            *(part.split(self.value_batch_size, 1) for part in (obs, target, counts)), strict=True
-        )
-        for read, wanted, counted in batches:
-            error = (self.critic.each(read) - wanted[:, None]).square().mean(1) * counted
-            loss = error.sum(1).div(counted.sum(1).clamp(min=1)).sum()
-            self.value_optimizer.step(loss * self.members)  # each network as if it were alone
-            losses.append(loss.detach() / self.policies)
-        return torch.stack(losses).mean()
-
-    def baseline(self, mean: Tensor, deviation: Tensor) -> Tensor:
-        """Return f ``[...]`` of means and deviations ``[P, ...]``."""
-        if not self.rule.with_learner:
-            best: Tensor = mean[1:].amax(0)
-            return best
-        most, chosen = mean.max(0)
-        doubts = deviation.gather(0, chosen[None])[0] > self.doubt
-        return torch.where(doubts, mean[0], most)
-
     @torch.no_grad()
-    def samples(self, data: Rollout) -> Samples:
-        """Return the rollout's decisions; those of oracles have no advantage and no weight."""
-        mean, deviation, after = self.values(data)
-        value, following = self.baseline(mean, deviation), self.baseline(*after)
-        advantage = generalized_advantage(
-            data.reward, value, following, data.discount, stretches(data), self.gae_decay
-        )
-        own = data.aux["actor"] == 0
-        middle = self.actor.head(self.actor.normalizer.obs(data.obs).flatten(0, 1))
-        action = data.aux["unclipped"].flatten(0, 1)
-        return Samples(
-            obs=self.actor.normalizer.obs(data.obs).flatten(0, 1),
-            action=action,
-            mean=middle,
-            log_prob=self.actor.log_prob(middle, action),
-            value=value.flatten(),
-            advantage=standardized(advantage, own).flatten(),
-            target=value.flatten(),
-        )
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the actions of the policy whose turn it is.
 
-    def minibatches(self, samples: Samples) -> Iterator[Samples]:
-        """Yield minibatches as PPO does, with advantages that are normalised already."""
-        for part in super().minibatches(replace(samples, target=samples.advantage)):
-            yield replace(part, advantage=part.target)
+        Asked about other rows than the run's environments, it is the learner's turn.
+        """
+        own, aux = super().explore(obs, warmup=warmup)
+        if count(obs) != self.turns.num_envs:
+            return own, {**aux, "actor": own.new_zeros(len(own))}
+        drawn, decision = torch.rand(2, len(own), device=own.device)
+        if self.updates < self.pretraining_updates:
+            switch = torch.zeros_like(self.turns.switch)
+            chosen = 1 + (drawn * (self.policies - 1)).long()
+        else:
+            switch = (decision * self.rollin_decisions).long()
+            switch = torch.where(drawn < self.rollin_share, switch, -1)
+            chosen = score(
+                self.selection, *self.critic.moments(self.actor.normalizer.obs(obs))
+            ).argmax(0)
+        actor = self.turns.next(switch, chosen)
+        actions = [own]
+        for oracle in self.oracles:
+            chunk = oracle.act(obs, deterministic=oracle.evaluate_deterministic)
+            actions.append(chunk[:, : own.shape[1]])
+        action = torch.stack(actions)[actor, torch.arange(len(own), device=own.device)]
+        return action, {**aux, "actor": actor.to(own.dtype)}
 
-    def value_loss(self, part: Samples) -> Tensor:
-        """Return 0: values are learned before."""
-        return part.value.new_zeros(())
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The learner's action is stored, whether it acts or not, and which policy acted."""
+        return {**super().aux_shapes, "actor": ()}
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return actor, values, what they learn from, whose turn it is, and optimisers."""
-        return {
-            **super().state(),
-            "value_optimizer": self.value_optimizer,
-            "seen": self.seen,
-            "turns": self.turns,
-        }
+    def ended(self, rows: Sequence[int]) -> None:
+        """Let the learner begin in new episodes."""
+        self.turns.ended(rows)
+
+    def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
+        """Return the values of the learner and of each oracle."""
+        return ValueEnsembles(obs_dim, self.policies, self.members, self.value_hidden)

@@ -16,9 +16,10 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trimtab.algorithms.base import Setup
+from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.returns import normalized
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
@@ -54,7 +55,7 @@ class TRPO(PPO):
         **ppo: Any,
     ) -> None:
         super().__init__(setup, **ppo)
-        self.optimizer.max_gradient_norm = None
+        self.optimizer = Adam(self.critic.parameters(), self.learning_rate, epsilon=1e-5)
         self.delta, self.damping = delta, damping
         self.conjugate_steps = conjugate_steps
         self.line_search_steps, self.line_search_decay = line_search_steps, line_search_decay
@@ -117,10 +118,6 @@ class TRPO(PPO):
             "line_search_steps": float(trial),
             "entropy": self.policy.entropy().detach(),
         }
-
-    def learned(self) -> list[nn.Parameter]:
-        """Adam moves the value only."""
-        return list(self.critic.parameters())
 
 
 def flat(parts: tuple[Tensor, ...]) -> Tensor:

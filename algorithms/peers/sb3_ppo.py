@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Pace, Setup, Stateful
 from trimtab.algorithms.peers.sb3 import Peer, copy_layers, library, linear_layers, prepared
 from trimtab.policies.features import features
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
@@ -73,7 +73,7 @@ class SB3PPO(Peer):
         entropy_weight: float = 0.0,
         max_gradient_norm: Positive = 0.5,
     ) -> None:
-        self.rollout_steps, self.batch_size = rollout_steps, batch_size
+        self.pace = Pace(batch_size, rollout_steps=rollout_steps)
         model: stable_baselines3.PPO = library().PPO(
             "MlpPolicy",
             None,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Pace, Setup, Stateful
 from trimtab.algorithms.peers.sb3 import ReplayingPeer, copy_layers, library, linear_layers
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.settings import Count, Natural, NonNegative, Positive, Share
@@ -58,8 +58,7 @@ class SB3SAC(ReplayingPeer):
         warmup_steps: Natural = 100,
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        self.batch_size, self.warmup_steps = batch_size, warmup_steps
-        self.updates_per_decision = updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
         spec = setup.spec
         size = spec.horizon * spec.action_dim
         model = library().SAC(

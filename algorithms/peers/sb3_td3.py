@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Pace, Setup, Stateful
 from trimtab.algorithms.peers.sb3 import ReplayingPeer, copy_layers, library, linear_layers
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.settings import Count, Natural, NonNegative, Share
@@ -63,8 +63,7 @@ class SB3TD3(ReplayingPeer):
         warmup_steps: Natural = 100,
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        self.batch_size, self.warmup_steps = batch_size, warmup_steps
-        self.updates_per_decision = updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
         self.exploration_noise = exploration_noise
         model = library().TD3(
             "MlpPolicy",

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup, Stateful
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import continued
 from trimtab.algorithms.common.targets import polyak
@@ -80,8 +80,8 @@ class BestOfN(Algorithm):
         warmup_steps: Natural = 4_000,
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
-        self.batch_size, self.tau = batch_size, tau
-        self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau = tau
         self.target_candidates = target_candidates
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
         self.policy: BestOfPolicy = BestOfPolicy(
@@ -91,26 +91,12 @@ class BestOfN(Algorithm):
         self.target = copy.deepcopy(self.policy.critic).requires_grad_(False)
         self.critic_optimizer = Adam(self.policy.critic.parameters(), learning_rate)
 
-    def proposer(self, setup: Setup) -> Policy:
-        """Return what proposes: the base, frozen."""
-        assert setup.base is not None
-        return copy.deepcopy(setup.base).requires_grad_(False).eval()
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Play any proposal during warm-up, and the best of several after it."""
-        acting = self.policy.base if warmup else self.policy
-        return acting.act(obs)[:, : self.act_steps], {}
-
-    def continued_action(self, data: Batch) -> Tensor:
-        """Return a batch's chunks ``[B, H, A]``, continued by a proposal where they were cut."""
-        return continued(data, self.policy.base)
-
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critic, and move its target."""
         # Critic: regress every Q to what the target says of the next state's best proposal.
         with torch.no_grad():
             backup = data.reward + data.discount * self.next_value(data.next_obs)
-        value = self.policy.value(data.obs, self.continued_action(data))
+        value = self.policy.value(data.obs, continued(data, self.policy.base))
         critic_loss = (value - backup).square().mean(1).sum()
         self.critic_optimizer.step(critic_loss)
         polyak(self.target, self.policy.critic, self.tau)
@@ -125,6 +111,16 @@ class BestOfN(Algorithm):
             score = policy.worth(policy.value(repeated, chunks)).reshape(rows, many)
             chunks = policy.taken(chunks, score)
         return policy.worth(policy.value(obs, chunks, self.target))
+
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Play any proposal during warm-up, and the best of several after it."""
+        acting = self.policy.base if warmup else self.policy
+        return acting.act(obs)[:, : self.act_steps], {}
+
+    def proposer(self, setup: Setup) -> Policy:
+        """Return what proposes: the base, frozen."""
+        assert setup.base is not None
+        return copy.deepcopy(setup.base).requires_grad_(False).eval()
 
     def state(self) -> Mapping[str, Stateful]:
         """Return critic, target and optimiser; the base stays as it is."""

@@ -33,7 +33,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.plans import as_plans, check_clonable, continued
@@ -86,8 +86,8 @@ class IDQL(Algorithm):
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
         self.expectile, self.exploration_expectile = expectile, exploration_expectile
-        self.batch_size, self.tau, self.ema_decay = batch_size, tau, ema_decay
-        self.warmup_steps, self.updates_per_decision = warmup_steps, updates_per_decision
+        self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
+        self.tau, self.ema_decay = tau, ema_decay
         self.act_steps = setup.spec.horizon  # the policy may plan further than is executed
         self.learner = setup.start()
         check_clonable(self.learner)
@@ -105,36 +105,10 @@ class IDQL(Algorithm):
         self.value_optimizer = Adam(self.value.parameters(), learning_rate)
         self.policy_optimizer = Adam(self.learner.parameters(), policy_learning_rate)
 
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Play the policy's average during warm-up, and the implicit policy after it."""
-        plan = self.policy.base.act(obs) if warmup else self.implicit(obs)
-        return plan[:, : self.act_steps], {}
-
-    @torch.no_grad()
-    def implicit(self, obs: Obs) -> Tensor:
-        """Return one of N samples ``[B, H, A]``, those that are better than V likelier."""
-        policy, shape = self.policy, (count(obs), self.policy.candidates)
-        noise = policy.base.sample_noise(shape[0] * shape[1]).unflatten(0, shape)
-        rows, chunks = policy.propose(obs, noise)
-        value = policy.worth(policy.value(rows, chunks)).reshape(shape)
-        weight = self.weights(value - self.value(policy.normalizer.obs(obs)))
-        drawn = torch.multinomial(weight, 1)
-        return policy.taken(chunks, torch.zeros_like(weight).scatter(1, drawn, 1.0))
-
-    def weights(self, advantage: Tensor) -> Tensor:
-        """Return the weights of samples in the implicit policy, of any sum above 0."""
-        kept = self.exploration_expectile
-        # With tau' = 1 all samples may lie below V; a little weight leaves then one of them.
-        return torch.where(advantage > 0, kept, max(1.0 - kept, 1e-6))
-
-    def continued_action(self, data: Batch) -> Tensor:
-        """Return a batch's chunks ``[B, H, A]``, continued by a sample where they were cut."""
-        return continued(data, self.policy.base)
-
     def update(self, data: Batch) -> Metrics:
         """Take one step of V, of the critics and of the policy; move target and average."""
         policy = self.policy
-        action = policy.normalizer.normalize_action(self.continued_action(data))
+        action = policy.normalizer.normalize_action(continued(data, self.policy.base))
         obs = policy.normalizer.obs(data.obs)
 
         # V: an expectile of the target critics over the actions that were taken.
@@ -165,14 +139,24 @@ class IDQL(Algorithm):
             "v_mean": value.detach().mean(),
         }
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what is judged, learners and optimisers."""
-        return {
-            "policy": self.policy,
-            "learner": self.learner,
-            "critic": self.critic,
-            "value": self.value,
-            "critic_optimizer": self.critic_optimizer,
-            "value_optimizer": self.value_optimizer,
-            "policy_optimizer": self.policy_optimizer,
-        }
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Play the policy's average during warm-up, and the implicit policy after it."""
+        plan = self.policy.base.act(obs) if warmup else self.implicit(obs)
+        return plan[:, : self.act_steps], {}
+
+    @torch.no_grad()
+    def implicit(self, obs: Obs) -> Tensor:
+        """Return one of N samples ``[B, H, A]``, those that are better than V likelier."""
+        policy, shape = self.policy, (count(obs), self.policy.candidates)
+        noise = policy.base.sample_noise(shape[0] * shape[1]).unflatten(0, shape)
+        rows, chunks = policy.propose(obs, noise)
+        value = policy.worth(policy.value(rows, chunks)).reshape(shape)
+        weight = self.weights(value - self.value(policy.normalizer.obs(obs)))
+        drawn = torch.multinomial(weight, 1)
+        return policy.taken(chunks, torch.zeros_like(weight).scatter(1, drawn, 1.0))
+
+    def weights(self, advantage: Tensor) -> Tensor:
+        """Return the weights of samples in the implicit policy, of any sum above 0."""
+        kept = self.exploration_expectile
+        # With tau' = 1 all samples may lie below V; a little weight leaves then one of them.
+        return torch.where(advantage > 0, kept, max(1.0 - kept, 1e-6))

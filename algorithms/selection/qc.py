@@ -31,6 +31,7 @@ Deviations from the authors' code:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trimtab.algorithms.base import Needs, Setup, Stateful
@@ -54,7 +55,6 @@ class QChunking(BestOfN):
 
     needs = Needs({"start"})
     faithful = True
-    acts_once_taught = True
     revision = 2  # 1 played any sample in the first steps after offline updates, too
 
     def __init__(
@@ -68,14 +68,9 @@ class QChunking(BestOfN):
         super().__init__(
             setup, target_candidates=target_candidates, warmup_steps=warmup_steps, **best_of_n
         )
+        self.pace = replace(self.pace, acts_once_taught=True)
         learning_rate = self.critic_optimizer.learning_rate
         self.clone_optimizer = Adam(self.policy.base.parameters(), learning_rate)
-
-    def proposer(self, setup: Setup) -> Policy:
-        """Return what proposes: a copy of the base, or a new policy, that can be trained."""
-        start = setup.start()
-        check_clonable(start)
-        return start
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critic, and one of the policy's imitation of what is stored."""
@@ -84,6 +79,12 @@ class QChunking(BestOfN):
         clone_loss = clone.bc_loss(as_plans(data, clone.spec.horizon))
         self.clone_optimizer.step(clone_loss)
         return {**metrics, "clone_loss": clone_loss.detach()}
+
+    def proposer(self, setup: Setup) -> Policy:
+        """Return what proposes: a copy of the base, or a new policy, that can be trained."""
+        start = setup.start()
+        check_clonable(start)
+        return start
 
     def state(self) -> Mapping[str, Stateful]:
         """Return clone and critic, target and optimisers."""

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Setup, Stateful
+from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
@@ -61,26 +61,16 @@ class DSRLNA(DSRLSAC):
         super().__init__(setup, **dsrl_sac)
         self.uniform_share = uniform_share
         # The inherited critic becomes Q_W; Q_A is a family of its own, over executed chunks.
-        base = self.steered.base
+        base = self.policy.base
         size = self.act_steps * base.spec.action_dim
         self.action_critic = self.critic.for_inputs(base.spec.obs_dim, size).to(setup.device)
         self.target = copy.deepcopy(self.action_critic).requires_grad_(False)
         learning_rate = self.critic_optimizer.learning_rate
         self.action_optimizer = Adam(self.action_critic.parameters(), learning_rate)
 
-    @property
-    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Nothing: the critics are about the actions that were executed."""
-        return {}
-
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Act as DSRL-SAC does, with nothing to store beside the action."""
-        action, _ = super().explore(obs, warmup=warmup)
-        return action, {}
-
     def update(self, data: Batch) -> Metrics:
         """Take one step of Q_A, of Q_W by distillation, of actor and temperature."""
-        base = self.steered.base
+        base = self.policy.base
         obs = self.actor.normalizer.obs(data.obs)
         next_obs = self.actor.normalizer.obs(data.next_obs)
         alpha = self.temperature().detach()
@@ -118,8 +108,8 @@ class DSRLNA(DSRLSAC):
 
     def decode_normalized(self, raw_obs: Obs, latent: Tensor) -> Tensor:
         """Return the executed actions, normalised, of latents that are scaled to [-1, 1]."""
-        action = self.steered.decode(raw_obs, latent * self.magnitude)[:, : self.act_steps]
-        return self.steered.base.normalizer.normalize_action(action)
+        action = self.policy.decode(raw_obs, latent * self.magnitude)[:, : self.act_steps]
+        return self.policy.base.normalizer.normalize_action(action)
 
     def distillation_latent(self, obs: Obs) -> Tensor:
         """Return latents scaled by the box ``[B, H, A]``: some uniform in it, the rest N(0, I).
@@ -134,10 +124,12 @@ class DSRLNA(DSRLSAC):
         latent[uniform] = 2 * torch.rand_like(latent[: len(uniform)]) - 1
         return latent
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return what SAC holds, and the critics over real actions."""
-        return {
-            **super().state(),
-            "action_critic": self.action_critic,
-            "action_optimizer": self.action_optimizer,
-        }
+    @property
+    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Nothing: the critics are about the actions that were executed."""
+        return {}
+
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Act as DSRL-SAC does, with nothing to store beside the action."""
+        action, _ = super().explore(obs, warmup=warmup)
+        return action, {}

@@ -6,9 +6,7 @@ Learning" (arXiv 2506.15799) compares with the base policy sampled as it was tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.types import Batch, Metrics
 
 
@@ -21,7 +19,8 @@ class Frozen(Algorithm):
 
     needs = Needs({"base"})
     learns = False
-    batch_size = 1
+    unsaved = frozenset({"policy"})  # nothing changes
+    pace = Pace(batch_size=1)
 
     def __init__(self, setup: Setup) -> None:
         assert setup.base is not None
@@ -29,8 +28,4 @@ class Frozen(Algorithm):
 
     def update(self, data: Batch) -> Metrics:
         """Learn nothing."""
-        return {}
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return nothing: there is nothing that changes."""
         return {}

@@ -26,13 +26,12 @@ Deviations from the public code:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.phases import Budget, Outcome, Phase, Trial, Trials
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.constant_noise import ConstantNoisePolicy
@@ -52,8 +51,8 @@ class GoldenTicket(Algorithm):
     """
 
     needs = Needs({"base"})
-    unsaved = frozenset({"candidate.latent"})  # each trial sets it
-    batch_size = 1
+    unsaved = frozenset({"candidate"})  # each trial sets its latent
+    pace = Pace(batch_size=1)
 
     def __init__(
         self,
@@ -71,31 +70,6 @@ class GoldenTicket(Algorithm):
         self.candidate = ConstantNoisePolicy(base)
         self.tickets = Tickets(tickets, finalists, base.noise_shape).to(setup.device)
 
-    def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Search, for as many environment steps as there are."""
-        if budget.online_steps < 1:
-            raise TrimtabError(
-                "golden_ticket: online_steps=0: it searches by acting; give it environment steps"
-            )
-        if budget.offline_steps:
-            raise TrimtabError(
-                f"offline_steps={budget.offline_steps}: golden_ticket learns nothing from data; "
-                "leave it out"
-            )
-        first = (self.episodes,) * self.tickets.count
-        feed = Trials(self.propose, first + (self.final_episodes,) * self.tickets.finalists)
-        return (Phase("search", budget.online_steps, "steps", feed, self.update),)
-
-    def propose(self) -> Trial | None:
-        """Return the trial of the next ticket, or of the next finalist, or None after the last."""
-        tried = self.updates
-        if tried >= self.tickets.count + self.tickets.finalists:
-            return None
-        self.candidate.latent.copy_(self.tickets.next_noise(tried))
-        if tried < self.tickets.count:
-            return Trial(self.candidate, self.episodes)
-        return Trial(self.candidate, self.final_episodes, first=self.episodes)
-
     def update(self, data: Outcome) -> Metrics:
         """Write down what the proposed ticket has reached, and judge by the best one so far."""
         success, returns = data.success.mean(), data.returns.mean()
@@ -111,9 +85,30 @@ class GoldenTicket(Algorithm):
             "best_norm": best.norm(),
         }
 
-    def state(self) -> Mapping[str, Stateful]:
-        """Return the tickets with their scores, and what is judged."""
-        return {"tickets": self.tickets, "policy": self.policy}
+    def propose(self) -> Trial | None:
+        """Return the trial of the next ticket, or of the next finalist, or None after the last."""
+        tried = self.updates
+        if tried >= self.tickets.count + self.tickets.finalists:
+            return None
+        self.candidate.latent.copy_(self.tickets.next_noise(tried))
+        if tried < self.tickets.count:
+            return Trial(self.candidate, self.episodes)
+        return Trial(self.candidate, self.final_episodes, first=self.episodes)
+
+    def phases(self, budget: Budget) -> tuple[Phase, ...]:
+        """Search, for as many environment steps as there are."""
+        if budget.online_steps < 1:
+            raise TrimtabError(
+                "golden_ticket: online_steps=0: it searches by acting; give it environment steps"
+            )
+        if budget.offline_steps:
+            raise TrimtabError(
+                f"offline_steps={budget.offline_steps}: golden_ticket learns nothing from data; "
+                "leave it out"
+            )
+        first = (self.episodes,) * self.tickets.count
+        feed = Trials(self.propose, first + (self.final_episodes,) * self.tickets.finalists)
+        return (Phase("search", budget.online_steps, "steps", feed, self.update),)
 
 
 class Tickets(nn.Module):

@@ -30,17 +30,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Needs, Setup
-from trimtab.algorithms.common.noise_chunk import with_noise_chunk
 from trimtab.algorithms.on_policy.ppo import PPO, Samples
 from trimtab.observations import count
 from trimtab.policies.kinds.diagonal_gaussian import gaussian_kl
 from trimtab.policies.kinds.latent import LatentPolicy, latent_spec
+from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
 from trimtab.settings import Bounds, NonNegative
 from trimtab.types import Metrics, Obs
 
@@ -59,6 +59,8 @@ class NoisePPO(PPO):
     needs = Needs({"base"})
     without = frozenset({"normalize_observations"})
     faithful = False
+    unsaved = frozenset({"actor"})  # a part of the policy
+    unsaved = frozenset({"actor"})  # a part of the policy
 
     def __init__(
         self,
@@ -66,16 +68,17 @@ class NoisePPO(PPO):
         *,
         magnitude: Annotated[float, Bounds(least=1e-3)] = 3.0,
         prior_weight: NonNegative = 0.01,
-        noise_chunk: str = "each",
+        noise_chunk: Literal["each", "repeated"] = "each",
         **keywords: Any,
     ) -> None:
         self.magnitude, self.prior_weight = magnitude, prior_weight
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
         assert setup.base is not None
-        base = with_noise_chunk(copy.deepcopy(setup.base).to(setup.device), noise_chunk)
+        base = copy.deepcopy(setup.base).to(setup.device)
+        base = RepeatedNoisePolicy(base) if noise_chunk == "repeated" else base
         latents = replace(setup, spec=latent_spec(base, magnitude))
         super().__init__(latents, normalize_observations=False, **keywords)
-        self.steps_per_update = self.rollout_steps * setup.num_envs * self.act_steps
+        self.steps_per_update = self.pace.rollout_steps * setup.num_envs * self.act_steps
         normalizer = self.actor.normalizer
         normalizer.obs_shift.copy_(base.normalizer.obs_shift)
         normalizer.obs_scale.copy_(base.normalizer.obs_scale)
@@ -83,13 +86,6 @@ class NoisePPO(PPO):
         normalizer.action_scale.fill_(1.0)
         self.steered = LatentPolicy(self.actor, base)
         self.policy = self.steered  # type: ignore[assignment]
-
-    @torch.no_grad()
-    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Act as the base does on sampled latents; return them as they were before the clip."""
-        unclipped = self.actor.unclipped(obs, self.actor.sample_noise(count(obs)))
-        latent = self.actor.normalizer.raw_action(unclipped)
-        return self.steered.decode(obs, latent)[:, : self.act_steps], {"unclipped": unclipped}
 
     def policy_loss(self, part: Samples, mean: Tensor, log_prob: Tensor) -> Tensor:
         """Return PPO's loss and the weighted divergence from the base's own noise."""
@@ -106,3 +102,10 @@ class NoisePPO(PPO):
         metrics = super().improve(samples)
         with torch.no_grad():
             return {**metrics, "prior_kl": self.prior_kl(self.actor.head(samples.obs))}
+
+    @torch.no_grad()
+    def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Act as the base does on sampled latents; return them as they were before the clip."""
+        unclipped = self.actor.unclipped(obs, self.actor.sample_noise(count(obs)))
+        latent = self.actor.normalizer.raw_action(unclipped)
+        return self.steered.decode(obs, latent)[:, : self.act_steps], {"unclipped": unclipped}

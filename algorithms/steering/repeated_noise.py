@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.common.noise_chunk import REPEATED, with_noise_chunk
 from trimtab.algorithms.steering.frozen import Frozen
+from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
 
 
 class RepeatedNoise(Frozen):
@@ -23,4 +23,4 @@ class RepeatedNoise(Frozen):
 
     def __init__(self, setup: Setup) -> None:
         assert setup.base is not None
-        super().__init__(replace(setup, base=with_noise_chunk(setup.base, REPEATED)))
+        super().__init__(replace(setup, base=RepeatedNoisePolicy(setup.base)))

@@ -24,19 +24,19 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.base import Algorithm, Needs, Setup, Stateful
+from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
 from trimtab.settings import Bounds
-from trimtab.types import Metrics, Obs, Rollout
+from trimtab.types import Obs
 
 
-class RFS(Algorithm):
+class RFS(PPO):
     """Proximal policy optimisation over the noise of a frozen base and a correction of its chunks.
 
     Args:
@@ -44,25 +44,13 @@ class RFS(Algorithm):
         magnitude: b, half width of the box of latents.
         scale: beta, the most that a correction changes of a normalised action.
         edit_log_std: logarithm of the width of u at the start.
-        hidden: widths of the hidden layers of actor and critic.
-        activation: of the hidden layers: tanh, relu, elu, gelu or silu.
-        normalize_observations: whether the actor keeps running statistics of observations.
-        normalize_rewards: whether rewards are divided by the running scale of returns.
-        learning_rate: Adam's.
-        rollout_steps: decisions of each environment between updates.
-        batch_size: decisions in a minibatch.
-        epochs: passes over each rollout.
-        gae_decay: lambda of the advantage's estimate.
-        clip: how far the ratio of likelihoods counts from 1.
-        value_weight: weight of the value's loss.
-        entropy_weight: weight of the entropy.
-        max_gradient_norm: bound on the norm of all gradients together.
+        ppo: settings of PPO.
     """
 
     needs = Needs({"base"})
+    without = frozenset({"initial_log_std", "decay_steps", "value_clip"})
     faithful = False
-    # It learns by PPO's own update, so what changes that one changes this one.
-    revision: ClassVar[int] = PPO.revision
+    unsaved = frozenset({"actor"})  # a part of the policy
 
     def __init__(
         self,
@@ -72,65 +60,24 @@ class RFS(Algorithm):
         scale: Annotated[float, Bounds(least=1e-6)] = 0.1,
         edit_log_std: Annotated[float, Bounds(least=-20, most=2)] = -1.0,
         hidden: Sequence[int] = (256, 256),
-        activation: str = "tanh",
-        normalize_observations: bool = True,
-        normalize_rewards: bool = True,
-        learning_rate: float = 3e-4,
         rollout_steps: int = 64,
-        batch_size: int = 64,
-        epochs: int = 10,
-        gae_decay: float = 0.95,
-        clip: float = 0.2,
-        value_weight: float = 0.5,
-        entropy_weight: float = 0.0,
-        max_gradient_norm: float = 0.5,
+        **ppo: Any,
     ) -> None:
         assert setup.base is not None
         base = copy.deepcopy(setup.base).to(setup.device)
         self.act_steps = setup.spec.horizon  # the base may plan further than is executed
-        spec = modulation_spec(base, self.act_steps, magnitude)
-        self.learner = PPO(
-            replace(setup, spec=spec, base=None),
-            hidden=hidden,
-            activation=activation,
-            normalize_observations=normalize_observations,
-            normalize_rewards=normalize_rewards,
-            learning_rate=learning_rate,
-            rollout_steps=rollout_steps,
-            batch_size=batch_size,
-            epochs=epochs,
-            gae_decay=gae_decay,
-            clip=clip,
-            value_weight=value_weight,
-            entropy_weight=entropy_weight,
-            max_gradient_norm=max_gradient_norm,
-        )
-        self.rollout_steps, self.batch_size = rollout_steps, batch_size
-        actor = self.learner.policy
-        self.policy: EditedLatentPolicy = EditedLatentPolicy(
-            actor, base, scale=scale, act_steps=self.act_steps
-        ).to(setup.device)
+        modulations = replace(setup, spec=modulation_spec(base, self.act_steps, magnitude))
+        super().__init__(modulations, hidden=hidden, rollout_steps=rollout_steps, **ppo)
+        policy = EditedLatentPolicy(self.actor, base, scale=scale, act_steps=self.act_steps)
         # The actor's numbers are in units of their limits, and w is to have a width of 1.
-        latents = self.policy.latent_size
         with torch.no_grad():
-            actor.log_std[:, :latents] = -math.log(magnitude)
-            actor.log_std[:, latents:] = edit_log_std
-
-    @property
-    def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """What the actor gave before it was clipped, as PPO stores its actions."""
-        return self.learner.aux_shapes
+            self.actor.log_std[:, : policy.latent_size] = -math.log(magnitude)
+            self.actor.log_std[:, policy.latent_size :] = edit_log_std
+        self.edited = policy.to(setup.device)
+        self.policy = self.edited  # type: ignore[assignment]
 
     @torch.no_grad()
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return the base's chunks for sampled latents, with sampled corrections."""
-        modulation, stored = self.learner.explore(obs, warmup=warmup)
-        return self.policy.decoded(obs, modulation)[:, : self.act_steps], stored
-
-    def update(self, data: Rollout) -> Metrics:
-        """Improve actor and value on one rollout, as PPO does."""
-        return self.learner.update(data)
-
-    def state(self) -> Mapping[str, Stateful]:
-        """Return all that PPO holds, and the policy with its frozen base."""
-        return {"learner": self.learner, "policy": self.policy}
+        modulation, stored = super().explore(obs, warmup=warmup)
+        return self.edited.decoded(obs, modulation)[:, : self.act_steps], stored

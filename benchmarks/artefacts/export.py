@@ -12,6 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from trimtab.benchmarks.training.base import load_base, training
 from trimtab.benchmarks.training.folder import read_result
 from trimtab.benchmarks.training.record import results_of
@@ -25,7 +29,27 @@ from trimtab.policies.bundle.files import described_in
 from trimtab.policies.bundle.withheld import withhold_weights
 from trimtab.policies.imports.sb3 import policy_from_sb3
 
-__all__ = ["export_black_box", "export_bundle", "export_policy", "export_sb3"]
+__all__ = ["export_black_box", "export_bundle", "export_policy", "export_sb3", "policy_settings"]
+
+
+def policy_settings(words: list[str]) -> dict[str, Any]:
+    """Return the settings that words such as ``policy.sampling_steps=2`` give.
+
+    Raises:
+        TrimtabError: if a word has no value, or one that is no YAML.
+    """
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not value or not key.removeprefix("policy."):
+            raise TrimtabError(f"{word}: write policy.<setting>=<value>")
+    try:
+        found = OmegaConf.to_container(
+            OmegaConf.from_dotlist([word.removeprefix("policy.") for word in words]), resolve=True
+        )
+    except (OmegaConfBaseException, yaml.YAMLError, ValueError) as error:
+        raise TrimtabError(f"{' '.join(words)}: {str(error).splitlines()[0]}") from error
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
 
 
 def export_policy(

@@ -36,11 +36,8 @@ WITHOUT_CLOCK = 30.0
 
 _BLOCK = 16  # codecs want widths and heights that are multiples of it
 _LEAST_WIDTH = 320  # narrower pictures are enlarged, so that the words below them fit
-_STRIP = 48  # height of the words and the bar
-_BAR = 8
-_PAPER, _INK, _FAINT = (24, 24, 27), (235, 235, 235), (70, 70, 75)
-_CHUNK_COLOURS = ((86, 180, 233), (230, 159, 0))  # in turns, so that each boundary is seen
-_SOLVED = (0, 200, 120)
+_STRIP = 48  # height of the words
+_PAPER, _INK, _SOLVED = (24, 24, 27), (235, 235, 235), (0, 200, 120)
 
 _MARK = "made by trimtab evaluate"  # a comment in each film, by which its file is known again
 
@@ -119,7 +116,6 @@ class Film:
     Args:
         env: task id.
         episodes: how many of the first episodes are shown.
-        act_steps: executed actions of a chunk.
         options: what the task is made with.
 
     Raises:
@@ -127,11 +123,11 @@ class Film:
     """
 
     def __init__(
-        self, env: str, *, episodes: int, act_steps: int, options: Mapping[str, Any] | None = None
+        self, env: str, *, episodes: int, options: Mapping[str, Any] | None = None
     ) -> None:
         if episodes < 1:
             raise TrimtabError(f"video: episodes must be at least 1, got {episodes}")
-        self.id, self.episodes, self.act_steps = env, episodes, act_steps
+        self.id, self.episodes = env, episodes
         self.rate = get_spec(env, **(options or {})).control_rate or WITHOUT_CLOCK
         self.pictures_per_second = min(FASTEST, max(SLOWEST, self.rate))
         self._chunks: dict[int, list[FloatArray]] = {}
@@ -185,18 +181,17 @@ class Film:
         env, key = self._env, self._env.success_key
         env.reset(seed=score.eval_seed)
         total, step, success, ended = 0.0, 0, False, False
-        last = self._picture(score, step, total, success, 0.0, 0)
+        last = self._picture(score, step, total, success)
         yield last
-        for number, chunk in enumerate(self._chunks[score.eval_episode]):
+        for chunk in self._chunks[score.eval_episode]:
             part = 0.0
-            for taken, action in enumerate(chunk, 1):
+            for action in chunk:
                 _, reward, terminated, truncated, info = env.step(action)
                 part += reward
                 step += 1
                 success = success or (key is not None and bool(info[key]))
                 ended = terminated or truncated
-                share = taken / self.act_steps
-                last = self._picture(score, step, total + part, success, share, number)
+                last = self._picture(score, step, total + part, success)
                 yield last
                 if ended:
                     break
@@ -211,17 +206,13 @@ class Film:
             )
         yield from itertools.repeat(last, round(self.pictures_per_second))
 
-    def _picture(
-        self, score: EpisodeScore, step: int, total: float, success: bool, share: float, chunk: int
-    ) -> Picture:
+    def _picture(self, score: EpisodeScore, step: int, total: float, success: bool) -> Picture:
         words = (
             f"episode {score.eval_episode}   seed {score.eval_seed}   "
             f"step {step}/{self._env.horizon}   {step / self.rate:.2f} s",
             f"return {total:.4g}" + ("   success" if success else ""),
         )
-        # Chunks of one action have no boundaries, and a bar would only flicker.
-        share = share if self.act_steps > 1 else 0.0
-        return compose(self._draw(), words, share, chunk, solved=success)
+        return compose(self._draw(), words, solved=success)
 
     def _draw(self) -> Picture:
         try:
@@ -243,18 +234,14 @@ class Film:
         self._env.close()
 
 
-def compose(
-    picture: Picture, words: tuple[str, str], share: float, chunk: int, *, solved: bool
-) -> Picture:
-    """Return ``picture`` [H, W, 3] over a strip of words and the bar of its action chunk.
+def compose(picture: Picture, words: tuple[str, str], *, solved: bool) -> Picture:
+    """Return ``picture`` [H, W, 3] over a strip of words.
 
     Width and height are padded to multiples of 16; small pictures are enlarged by a whole factor.
 
     Args:
         picture: what the simulator drew.
         words: two lines of text.
-        share: share of the chunk's actions that are done; the bar is that full; none at 0.
-        chunk: number of the chunk in its episode; colours go in turns.
         solved: whether the second line is written in green.
     """
     factor = max(1, -(-_LEAST_WIDTH // picture.shape[1]))
@@ -270,11 +257,7 @@ def compose(
     below = full[0] - _STRIP
     draw.text((8, below + 3), words[0], fill=_INK, font=font)
     draw.text((8, below + 20), words[1], fill=_SOLVED if solved else _INK, font=font)
-    frame = np.asarray(image).copy()
-    if share > 0:
-        frame[-_BAR:] = _FAINT
-        frame[-_BAR:, : round(share * full[1])] = _CHUNK_COLOURS[chunk % 2]
-    return frame
+    return np.asarray(image)
 
 
 def write_video(path: Path, pictures: Iterator[Picture], rate: float) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.model import Entry, Leaderboard
 from trimtab.benchmarks.board.pictures import (
     GREY,
     MARKS,
@@ -17,13 +17,43 @@ from trimtab.benchmarks.board.pictures import (
     picture,
     set_axes,
 )
-from trimtab.benchmarks.board.report.axes import count_text
-from trimtab.benchmarks.board.report.figures import Curve, curves_of
 from trimtab.benchmarks.board.report.looks import LIGHT
 from trimtab.benchmarks.board.report.panels import Panel, panels_of
-from trimtab.benchmarks.board.report.series import over_steps
+from trimtab.benchmarks.board.report.series import curve_points, over_steps
 
-__all__ = ["draw"]
+__all__ = ["Curve", "count_text", "curves_of", "draw"]
+
+_Points = list[tuple[float, float, float, float]]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method's curve: its points (x, value, low, high); ``flat`` is what takes no steps."""
+
+    entry: Entry
+    points: _Points
+    flat: bool
+
+
+def curves_of(panel: Panel, entries: Sequence[Entry]) -> list[Curve]:
+    """Return the curves of some of a panel's methods; a level goes from 0 to the budget's end.
+
+    Where nobody takes steps, it goes to 1.
+    """
+    found = []
+    for entry in entries:
+        points = curve_points(panel.table, entry)
+        level = [(0.0, *entry.mean), (float(panel.budget or 1), *entry.mean)]
+        found.append(Curve(entry, points or level, flat=not points))
+    return found
+
+
+def count_text(value: float) -> str:
+    """Return a number with a letter for thousands, millions or billions."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.4g}{letter}"
+    return f"{value:.4g}"
 
 
 def draw(board: Leaderboard, path: Path, names: Mapping[str, str] | None = None) -> None:

@@ -150,7 +150,8 @@ def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
     """Write the leaderboard in every form; return the paths by name.
 
     Writes ``leaderboard.md``, ``.csv`` and ``.json``, ``index.html`` and ``episodes.parquet``, each
-    whole or not at all; other files in the folder are left alone.
+    whole or not at all; other files in the folder are left alone. The page shows ``figure.png``,
+    which :func:`trimtab.benchmarks.board.curves.draw` writes.
 
     Raises:
         TrimtabError: if one of these files is somebody else's, or cannot be written.

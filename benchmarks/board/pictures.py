@@ -15,8 +15,20 @@ from trimtab.benchmarks.board.report.looks import dashes, swelling, turns
 from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.files import atomic_write_bytes
 
-__all__ = ["GREY", "MARKS", "MUTED", "Stroke", "draw_strokes", "name_ends", "picture", "set_axes"]
+__all__ = [
+    "DRAWN",
+    "GREY",
+    "MARKS",
+    "MUTED",
+    "Stroke",
+    "draw_strokes",
+    "name_ends",
+    "picture",
+    "set_axes",
+]
 
+DRAWN = "Trimtab"
+"""The name of the software in a picture, by which an earlier one is known."""
 GREY = "#c3c9d0"
 """Of lines that are named elsewhere."""
 MUTED = "#8b95a1"
@@ -82,7 +94,7 @@ def picture(path: Path, panels: int, columns: int, size: tuple[float, float], dp
         for axis in list(axes.flat)[panels:]:
             axis.remove()
         content = io.BytesIO()
-        chart.savefig(content, dpi=dpi, metadata={"Software": None})
+        chart.savefig(content, dpi=dpi, metadata={"Software": DRAWN})
     finally:
         pyplot.close(chart)
     atomic_write_bytes(path, content.getvalue())

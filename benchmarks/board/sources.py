@@ -26,7 +26,7 @@ from trimtab.benchmarks.training.folder import (
     named_runs,
     read_provenance,
 )
-from trimtab.benchmarks.training.rows import PROGRESS, SUITE_NOTE, collect_files, episode_files
+from trimtab.benchmarks.training.rows import SUITE_NOTE, collect_files, episode_files
 from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.words import listed
 from trimtab.benchmarks.training.settings_of import identity_words
@@ -148,7 +148,7 @@ def _files_of(place: Path, runs: Sequence[Path]) -> list[Path]:
 
 def _known_of(place: Path, runs: Sequence[Path]) -> Sources:
     """Return what is known of the runs in a place, or of those of a suite whose tables it has."""
-    suite = _noted(place if place.is_dir() else place.parent)
+    suite, _ = _noted(place if place.is_dir() else place.parent)
     known = sources_of(runs or [run for run in suite.values() if run.is_dir()])
     return dataclasses.replace(known, settings={**_published(place), **known.settings})
 
@@ -193,18 +193,20 @@ def sources_of(runs: Iterable[Path]) -> Sources:
     return Sources(folders, settings, tuple(notes), unplayed=tuple(unplayed), results=results)
 
 
-def _noted(folder: Path) -> dict[str, Path]:
-    """Return the folders of the runs of a suite whose tables lie in a folder, by run and seed.
+def _noted(folder: Path) -> tuple[dict[str, Path], list[str]]:
+    """Return the folders of the runs of a suite whose tables lie in a folder, and those that wait.
 
     They are named ``<run>/<seed>``. There are none where no table was made or its note is damaged.
     """
     try:
         found = read_json(folder / SUITE_NOTE, "suite")
     except TrimtabError:
-        return {}
-    runs = found.get("folders") if isinstance(found, dict) else None
+        return {}, []
+    found = found if isinstance(found, dict) else {}
+    runs, waiting = found.get("folders"), found.get("waiting")
     named = runs.items() if isinstance(runs, dict) else ()
-    return {run: Path(path) for run, path in named if isinstance(path, str)}
+    folders = {run: Path(path) for run, path in named if isinstance(path, str)}
+    return folders, [str(run) for run in waiting] if isinstance(waiting, list) else []
 
 
 def _missing(suites: Iterable[Path], table: pa.Table) -> list[str]:
@@ -214,12 +216,14 @@ def _missing(suites: Iterable[Path], table: pa.Table) -> list[str]:
     notes = []
     for folder in dict.fromkeys(suites):
         lacking: dict[str, list[str]] = {}
-        for run, path in _noted(folder).items():
+        folders, waiting = _noted(folder)
+        gone = [
+            run for run, path in folders.items()
+            if run.rpartition("/")[2].isdigit()
+            and (path.parent.name, int(run.rpartition("/")[2])) not in there
+        ]  # fmt: skip
+        for run in [*gone, *waiting]:
             name, _, seed = run.rpartition("/")
-            if seed.isdigit() and (path.parent.name, int(seed)) not in there:
-                lacking.setdefault(name, []).append(seed)
-        for label in _waiting(folder):
-            name, _, seed = label.rpartition(" seed ")
             lacking.setdefault(name, []).append(seed)
         if lacking:
             said = "; ".join(
@@ -228,20 +232,6 @@ def _missing(suites: Iterable[Path], table: pa.Table) -> list[str]:
             )
             notes.append(f"Missing of the suite {folder.name}: {said}.")
     return notes
-
-
-def _waiting(folder: Path) -> list[str]:
-    """Return the runs of a suite that have not come to their end, as it calls them."""
-    try:
-        found = read_json(folder / PROGRESS, "progress")
-    except TrimtabError:
-        return []
-    runs = found.get("runs") if isinstance(found, dict) else None
-    return [
-        label
-        for label, run in (runs.items() if isinstance(runs, dict) else ())
-        if isinstance(run, dict) and run.get("state") != "done"
-    ]
 
 
 def _baselines_of(place: Path) -> dict[str, str | None]:

@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
-import trimtab
 from trimtab.benchmarks.cli.surroundings import (
     answer_alone,
     check_folder,
@@ -36,6 +35,7 @@ from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.plugins import add_plugin
+from trimtab.version import __version__
 
 logger = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ def run(words: Sequence[str]) -> int:
         sys.stdout.write(overview())
         return 0
     if words[0] in ("--version", "version"):
-        sys.stdout.write(f"trimtab {trimtab.__version__}\n")
+        sys.stdout.write(f"trimtab {__version__}\n")
         return 0
     name, rest = words[0], list(words[1:])
     if name not in COMMANDS:

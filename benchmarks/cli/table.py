@@ -231,7 +231,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab export run=runs/…/seed0 out=my-bundle",
             "trimtab export run=model.zip env=gym/Hopper-v5 out=my-bundle",
             "trimtab export run=runs/…/seed0 out=my-black-box weights=false",
-            "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2 episodes=50",
+            "trimtab export run=runs/…/seed0 out=fast policy.sampling_steps=2",
         ),
         {
             "run": Setting(..., "a finished run, a bundle, or a .zip of Stable-Baselines3"),
@@ -239,9 +239,6 @@ COMMANDS: dict[str, Command] = {
             "env": Setting("", "task of a .zip of Stable-Baselines3; the file does not name it"),
             "weights": Setting(
                 "true", "false: the graph alone, which others can run and steer", ("true", "false")
-            ),
-            "episodes": Setting(
-                0, "with policy.<setting>=<value>: episodes in which both policies are compared"
             ),
         },
         within="policy.",
@@ -319,7 +316,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "speed": Command(
         "trimtab.benchmarks.cli.commands.speed:speed",
-        "measure Trimtab against its peers in turns, and how its costs grow",
+        "measure Trimtab against its peers in turns",
         (
             "trimtab speed",
             "trimtab speed only=updates rounds=9",
@@ -327,11 +324,11 @@ COMMANDS: dict[str, Command] = {
         ),
         {
             "only": Setting(
-                "", "groups or rows: environments, replay, updates, training, latency, growth, …"
+                "", "groups or rows: environments, replay, updates, training, latency, …"
             ),
             "rounds": Setting(5, "turns of each side; a row has their medians"),
             "scale": Setting("1.0", "factor that multiplies the work of a turn"),
-            "out": Setting("", "folder for the rows, the machine, and the growth with its figure"),
+            "out": Setting("", "folder for the rows and the machine"),
             "format": Setting(
                 "table", "table, or json or markdown alone", ("table", "json", "markdown")
             ),

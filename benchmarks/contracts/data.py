@@ -10,11 +10,8 @@ from trimtab.benchmarks.contracts.base import Broken, Checks, require
 from trimtab.benchmarks.contracts.resuming import STOPPED, TASK, check_resuming
 from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
-from trimtab.benchmarks.training.dataset import (
-    check_dataset_fits,
-    check_rewards_fit,
-    resolve_dataset,
-)
+from trimtab.benchmarks.training.dataset import load_dataset
+from trimtab.benchmarks.training.fits import check_dataset_fits
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.datasets import lint
 from trimtab.datasets.episodes import Dataset
@@ -61,7 +58,7 @@ class Subject:
         if self.recipe:
             made_in, options = config["dataset"]["env"], config["dataset"].get("env_options") or {}
         else:
-            data = resolve_dataset(config, get_spec(TASK))
+            data = load_dataset(config, get_spec(TASK))
             made_in, options = data.env, data.env_options
         if not isinstance(made_in, str) or not made_in or made_in == "unknown":
             raise TrimtabError("check: the data do not say their task; add env=<a task>")
@@ -76,7 +73,7 @@ class Subject:
 
     def made(self, out: str) -> Dataset:
         """Return the data, which are recorded below a folder where they are a recipe's."""
-        return resolve_dataset(self._composed([], out), self.env)
+        return load_dataset(self._composed([], out), self.env)
 
 
 def _digest(words: Sequence[str], out: str) -> str:
@@ -105,8 +102,7 @@ def check_contents(subject: Subject) -> str:
     """Nothing in the data makes training on them wrong, and they have the task's shapes."""
     with tempfile.TemporaryDirectory() as folder:
         data = subject.made(folder)
-        check_dataset_fits(data.id, data.env, data.obs_dim, data.action_dim, subject.env)
-        check_rewards_fit(data, subject.env)
+        check_dataset_fits(data, subject.env, other_task=True)
         found = lint.check(data)
         size = f"{len(data.episodes)} episodes, {data.num_steps} steps"
     wrong = [one for one in found if one.level == "error"]

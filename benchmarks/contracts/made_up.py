@@ -84,7 +84,7 @@ def make_setup(
 
 def data_for(algorithm: Algorithm, seed: int, spec: PolicySpec = SPEC) -> Any:
     """Return what the harness would give to a method's ``update``, on the processor."""
-    if algorithm.rollout_steps:
+    if algorithm.pace.rollout_steps:
         return _made_rollout(algorithm, seed, spec)
     if learns_from_trials(algorithm):
         uniform = torch.rand(2, 4, generator=torch.Generator().manual_seed(seed))
@@ -158,7 +158,7 @@ def _made_rollout(algorithm: Algorithm, seed: int, spec: PolicySpec) -> Rollout:
     generator = torch.Generator().manual_seed(seed)
 
     def uniform(*shape: int) -> torch.Tensor:
-        return torch.rand(algorithm.rollout_steps, NUM_ENVS, *shape, generator=generator)
+        return torch.rand(algorithm.pace.rollout_steps, NUM_ENVS, *shape, generator=generator)
 
     low, high = torch.tensor(spec.action_low), torch.tensor(spec.action_high)
     obs = 4 * uniform(spec.obs_dim) - 2

@@ -14,7 +14,7 @@ from trimtab.benchmarks.contracts import data, methods, policies
 from trimtab.benchmarks.contracts.base import Outcome, examine
 from trimtab.benchmarks.contracts.made_up import fitted, make_setup, spec_with
 from trimtab.benchmarks.contracts.resuming import check_resuming, small_run
-from trimtab.benchmarks.training.build import make_method, method_of, policy_maker
+from trimtab.benchmarks.training.plan import make_method, method_of, policy_maker
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError

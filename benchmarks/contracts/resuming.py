@@ -13,8 +13,9 @@ from trimtab.algorithms.phases import Budget, Trials
 from trimtab.benchmarks.contracts.base import Broken, require
 from trimtab.benchmarks.contracts.made_up import learns_from_trials
 from trimtab.benchmarks.core.pools import call_elsewhere
-from trimtab.benchmarks.training.build import components, method_of
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
+from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.plan import method_of
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.train import train
@@ -75,7 +76,7 @@ def small_run(words: Sequence[str], out: str) -> list[str]:
         chosen += [f"base={base}"] if "base" in method.needs.parts else [f"oracles=[{base}]"]
     steps = {"offline_steps": _OFFLINE if config["offline_steps"] else 0}
     if config["online_steps"]:
-        made = components(compose_run([*words, *chosen])).make_algorithm()
+        made = fitting_plan(compose_run([*words, *chosen])).algorithm
         steps["online_steps"] = _online(config, made)
     chosen = [word for word in chosen if word.partition("=")[0] not in steps]
     chosen += [f"{name}={value}" for name, value in steps.items() if name not in given]
@@ -92,7 +93,7 @@ def _online(config: RunConfig, made: Algorithm) -> int:
         horizon = get_spec(config["env"], **(config["env_options"] or {})).horizon
         return 3 * horizon * max(trial.episodes for trial in trials if trial is not None)
     decision: int = config["num_envs"] * (config["act_steps"] or 1)
-    return 3 * made.rollout_steps * decision or made.warmup_steps + _ONLINE * decision
+    return 3 * made.pace.rollout_steps * decision or made.pace.warmup_steps + _ONLINE * decision
 
 
 def _random_data(config: RunConfig) -> list[str]:

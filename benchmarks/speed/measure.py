@@ -11,7 +11,6 @@ that of two neighbouring turns, and above 1 means that ours is faster.
 
 from __future__ import annotations
 
-import gc
 import importlib
 import math
 import os
@@ -123,15 +122,12 @@ def all_pairs() -> list[Pair]:
     return [pair for module in GROUPS.values() for pair in importlib.import_module(module).PAIRS]
 
 
-def select(
-    only: str, pairs: Sequence[Pair], others: Sequence[str] = ()
-) -> tuple[list[Pair], list[str]]:
-    """Return the rows that ``only`` asks for, and which of ``others``.
+def select(only: str, pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the rows that ``only`` asks for.
 
     Args:
         only: names of groups or rows, with commas between them; empty for everything.
         pairs: all rows.
-        others: further names that are known, of things that are no rows.
 
     Raises:
         TrimtabError: on a name that is not known, with the nearest right one.
@@ -139,15 +135,12 @@ def select(
     words = listed(only)
     names = [pair.name for pair in pairs]
     for word in words:
-        if word not in GROUPS and word not in names and word not in others:
+        if word not in GROUPS and word not in names:
             # A far-off word is answered with the groups: all rows would be no hint.
-            close = nearest(word, [*GROUPS, *others, *names])
-            hint = close if close.startswith("did") else nearest(word, [*GROUPS, *others])
+            close = nearest(word, [*GROUPS, *names])
+            hint = close if close.startswith("did") else nearest(word, GROUPS)
             raise TrimtabError(f"speed: only={word}: there is no such group or row; {hint}")
-    if not words:
-        return list(pairs), list(others)
-    chosen = [pair for pair in pairs if pair.name in words or pair.group in words]
-    return chosen, [word for word in others if word in words]
+    return [pair for pair in pairs if not words or pair.name in words or pair.group in words]
 
 
 def check_scale(scale: str, command: str = "speed") -> float:
@@ -236,7 +229,6 @@ def measure(
                     turn.take()
     finally:
         torch.set_num_threads(threads_before)
-        gc.collect()
     mine = _fastest(ours)
     theirs = _fastest(peers) if peers else None
     ratios = [a / b for a, b in zip(mine.rates, theirs.rates, strict=True)] if theirs else []
@@ -266,7 +258,6 @@ class _Turn:
     def take(self) -> None:
         """Do the work once and note its rate."""
         torch.set_num_threads(self.threads)
-        gc.collect(1)  # nobody pays for what the other side has left behind
         started = self.clock()
         count = self.work()
         self.rates.append(count / max(self.clock() - started, 1e-9))

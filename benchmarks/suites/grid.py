@@ -16,7 +16,7 @@ one setting for all, run beside it (``<task>-<method>~published``). A scale name
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trimtab.benchmarks.suites.naming import runs_once
@@ -34,17 +34,8 @@ Runs = dict[str, dict[str, Any]]
 Narrowing = Mapping[str, Any]
 """What a scale says besides its words: which tasks, bases and methods, and words of its own."""
 
-_KEYS = frozenset(
-    {
-        "methods", "tasks", "bases", "variants", "published", "clone", "budget", "where_known",
-        "seconds", "seeds",
-    }
-)  # fmt: skip
-_OF_METHOD = frozenset({"words", "base", "budget", "data", "seconds"})
-_WITHOUT_BASES = frozenset({"words", "seconds", "tasks"})
 
-
-def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
+def expanded(suite: str, grid: Mapping[str, Any], narrowing: Narrowing) -> Runs:
     """Return the runs of a grid by name.
 
     Args:
@@ -53,17 +44,8 @@ def expanded(suite: str, grid: Any, narrowing: Narrowing) -> Runs:
         narrowing: what the chosen scale says of it.
 
     Raises:
-        TrimtabError: if it is no grid, or a name in it is unknown.
+        TrimtabError: if a name in it is unknown, or it has no runs.
     """
-    sides = [grid.get(key) for key in ("methods", "tasks")] if isinstance(grid, Mapping) else []
-    if not sides or not all(isinstance(side, Mapping) and side for side in sides):
-        raise TrimtabError(f"suite {suite}: its grid must have methods and tasks, by their names")
-    for key in grid.keys() - _KEYS:
-        raise TrimtabError(f"suite {suite}: its grid has {', '.join(sorted(_KEYS))}, no {key}")
-    if "published" in grid and "bases" in grid:
-        raise TrimtabError(
-            f"suite {suite}: grid.published is for grids without bases; write its words as variants"
-        )
     rest = {key: grid[key] for key in ("seconds", "seeds") if key in grid}
     chosen = _Grid(suite, grid, narrowing)
     runs = chosen.from_bases() if "bases" in grid else chosen.without_bases()
@@ -105,12 +87,17 @@ class _Grid:
         """Return a side of the grid, without what the scale leaves out."""
         every: Mapping[str, Any] = self.grid.get(name) or {}
         wanted = self.narrowing.get(name, list(every))
-        for one in wanted:
-            if one not in every:
-                raise TrimtabError(
-                    f"suite {self.suite}: its scale names {one} of {name}; {nearest(one, every)}"
-                )
+        self.check_known("its scale", wanted, name)
         return {one: every[one] for one in wanted}
+
+    def check_known(self, where: str, names: Iterable[str], side: str) -> None:
+        """Check that a part of the grid or of the scale names what a side of the grid has."""
+        every = self.grid.get(side) or {}
+        for name in names:
+            if name not in every:
+                raise TrimtabError(
+                    f"suite {self.suite}: {where} names {name} of {side}; {nearest(name, every)}"
+                )
 
     def words(self, name: str) -> list[str]:
         """Return words that the grid and the scale give to some runs; the scale's come last."""
@@ -119,13 +106,9 @@ class _Grid:
     def without_bases(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the runs of a grid without bases: each method on each task."""
         methods, published = self.side("methods"), self.side("published")
+        self.check_known("grid.published", published, "methods")
         for name, of_tasks in published.items():
-            for side, one in (("methods", name), *(("tasks", task) for task in of_tasks)):
-                if one not in self.grid[side]:
-                    raise TrimtabError(
-                        f"suite {self.suite}: grid.published.{name} names {one} of {side}; "
-                        f"{nearest(one, self.grid[side])}"
-                    )
+            self.check_known(f"grid.published.{name}", of_tasks, "tasks")
         of_methods = {name: self._words_and_tasks(name, one) for name, one in methods.items()}
         for task, of_task in self.side("tasks").items():
             for method, (words, rest, tasks) in of_methods.items():
@@ -148,28 +131,10 @@ class _Grid:
         """Return a method's words, what else each of its runs has, and the tasks it is run on."""
         if isinstance(described, list):
             return described, {}, self.grid["tasks"]
-        self._check_method(method, described, _WITHOUT_BASES)
         tasks = described.get("tasks", list(self.grid["tasks"]))
-        for task in tasks:
-            if task not in self.grid["tasks"]:
-                raise TrimtabError(
-                    f"suite {self.suite}: grid.methods.{method} is run on {task}; "
-                    f"{nearest(task, self.grid['tasks'])}"
-                )
+        self.check_known(f"grid.methods.{method}", tasks, "tasks")
         rest = {"seconds": described["seconds"]} if "seconds" in described else {}
         return described["words"], rest, tasks
-
-    def _check_method(self, method: str, described: Any, keys: frozenset[str]) -> None:
-        """Check that a method of the grid is described by words and by ``keys`` alone."""
-        described = described if isinstance(described, Mapping) else {"words": described}
-        for key in described.keys() - keys:
-            raise TrimtabError(
-                f"suite {self.suite}: grid.methods.{method} has {', '.join(sorted(keys))}, no {key}"
-            )
-        if not isinstance(described.get("words"), list):
-            raise TrimtabError(
-                f"suite {self.suite}: grid.methods.{method} must be a list of words, or have words"
-            )
 
     def from_bases(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the runs of a grid with bases: each task's bases, then what starts from them.
@@ -178,12 +143,8 @@ class _Grid:
         last word.
         """
         of_all, of_scale = self.grid.get("clone", []), self.narrowing.get("clone", [])
+        self.check_known("grid.variants", self.grid.get("variants", {}), "methods")
         for task, of_task in self.side("tasks").items():
-            if not isinstance(of_task, Mapping) or not {"clone", "words"} <= of_task.keys():
-                raise TrimtabError(
-                    f"suite {self.suite}: grid.tasks.{task} must have clone and words, because "
-                    "there are bases"
-                )
             for base, of_base in self.side("bases").items():
                 words = [*of_all, *of_task["clone"], *of_base, *of_scale]
                 place = {"task": task, "base": base, "method": None}
@@ -195,7 +156,6 @@ class _Grid:
         self, task: str, of_task: Mapping[str, Any], method: str
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         described = self.grid["methods"][method]
-        self._check_method(method, described, _OF_METHOD)
         described = described if isinstance(described, Mapping) else {"words": described}
         variants = {None: [], **self.side("variants").get(method, {})}
         bases = self._bases_of(method, described.get("base", True))
@@ -226,16 +186,7 @@ class _Grid:
             return list(self.side("bases"))
         if base is False:
             return [None]
-        if not isinstance(base, list):
-            raise TrimtabError(
-                f"suite {self.suite}: grid.methods.{method}.base must be true, false or a list"
-            )
-        for name in base:
-            if name not in self.grid["bases"]:
-                raise TrimtabError(
-                    f"suite {self.suite}: grid.methods.{method} starts from {name}; "
-                    f"{nearest(name, self.grid['bases'])}"
-                )
+        self.check_known(f"grid.methods.{method}", base, "bases")
         return [name for name in self.side("bases") if name in base]
 
     def known(self, method: str, words: Sequence[str], of_task: Sequence[str] = ()) -> list[str]:

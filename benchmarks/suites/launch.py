@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.training.away import RunStore
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.train import train
@@ -27,7 +26,7 @@ from trimtab.errors import Stopped, TrimtabError
 
 __all__ = [
     "JOBS", "STOPPED", "WITHIN", "Chosen", "Done", "Kind", "Launcher", "Option", "Start", "Tell",
-    "Work", "attempt", "carry_out", "chosen_launcher", "launcher_kinds", "settle",
+    "Work", "attempt", "carry_out", "chosen_launcher", "launcher_kinds", "line_of", "settle",
 ]  # fmt: skip
 
 STOPPED = "stopped; the runs' states are saved, run the same command to go on"
@@ -196,13 +195,12 @@ def _value(word: str, text: str, default: int | float | str) -> int | float | st
     return value
 
 
-def carry_out(work: Work, tell: Tell, home: RunStore | None = None) -> Done:
+def carry_out(work: Work, tell: Tell) -> Done:
     """Carry out one run in this process: what a launcher's workers do.
 
     Args:
         work: the run.
         tell: told how far it is.
-        home: where its folder belongs, if no path of this machine leads there.
 
     Raises:
         Stopped: if the process is told to end.
@@ -213,19 +211,18 @@ def carry_out(work: Work, tell: Tell, home: RunStore | None = None) -> Done:
             compose_run(work.words),
             lambda share, text: tell(work.label, share, text),
             wait=True,  # two that share runs do each of them once
-            home=home,
         )
     return Done(result.place, result.summary, result.already_done)
 
 
-def attempt(work: Work, tell: Tell, home: RunStore | None = None) -> dict[str, Any]:
+def attempt(work: Work, tell: Tell) -> dict[str, Any]:
     """Carry out one run, as :func:`carry_out`; return what became of it as JSON values.
 
     Raises:
         Stopped: if the process is told to end.
     """
     try:
-        done = carry_out(work, tell, home)
+        done = carry_out(work, tell)
     except Stopped:
         raise
     except TrimtabError as error:
@@ -239,3 +236,11 @@ def settle(future: concurrent.futures.Future[Done], outcome: Mapping[str, Any]) 
         future.set_exception(TrimtabError(outcome["error"]))
     else:
         future.set_result(Done(outcome["folder"], outcome["summary"], outcome["already_done"]))
+
+
+def line_of(error: BaseException) -> str:
+    """Return what an error of another package says, as one line; of Ray's, its cause."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, BaseException):
+        return f"{type(cause).__name__}: {line_of(cause)}"
+    return " ".join(str(error).split())[:300] or type(error).__name__

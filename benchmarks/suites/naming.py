@@ -1,9 +1,9 @@
-"""What a suite's runs may be called and set, and which methods its baselines may name."""
+"""What a suite's runs may be called and set, and which methods its file may name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from trimtab.benchmarks.training.settings.outside import is_file_of_settings
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import TrimtabError
 
-__all__ = ["check_baselines", "check_controls", "check_run", "method_of", "runs_once"]
+__all__ = ["check_methods", "check_run", "method_of", "runs_once"]
 
 Described = TypeVar("Described")
 
@@ -78,54 +78,28 @@ def method_of(words: Sequence[str]) -> str | None:
     return Path(named[-1]).stem if is_file_of_settings(named[-1]) else named[-1]
 
 
-def check_baselines(
-    suite: str, baselines: Mapping[str, str | None], methods: Collection[str | None]
+def check_methods(
+    suite: str, what: str, names: Iterable[str | None], methods: Collection[str | None]
 ) -> None:
-    """Check that baselines name methods of the suite, as far as its file says what those are.
+    """Check that a part of a suite's file names methods, as far as it is known what those are.
 
     Labels such as ``dsrl_sac (flow)`` follow from the rows, so of one only its method is checked.
 
     Args:
         suite: its name, for messages.
-        baselines: method -> the method that it is compared with.
-        methods: of its runs; with None among them, any name may be right.
+        what: the part of the file.
+        names: that it has.
+        methods: that there are; with None among them, any name may be right.
 
     Raises:
         TrimtabError: if a name is that of no method.
     """
     known = sorted(method for method in methods if method is not None)
-    for name in _named(baselines) if len(known) == len(methods) else ():
-        if _method_in(name) not in known:
+    for name in names if len(known) == len(methods) else ():
+        if name is not None and name.partition(" (")[0] not in known:
             raise TrimtabError(
-                f"suite {suite}: baselines: no run is of a method {name!r}; {nearest(name, known)}"
+                f"suite {suite}: {what}: there is no method {name!r}; {nearest(name, known)}"
             )
-
-
-def check_controls(suite: str, controls: Sequence[str], methods: Collection[str | None]) -> None:
-    """Check that controls name methods; a scale may leave out the runs of some.
-
-    Args:
-        suite: its name, for messages.
-        controls: methods that a gain is measured against.
-        methods: all that there are; with None among them, any name may be right.
-
-    Raises:
-        TrimtabError: if a name is that of no method.
-    """
-    known = sorted(method for method in methods if method is not None)
-    for name in controls if len(known) == len(methods) else ():
-        if name not in known:
-            raise TrimtabError(
-                f"suite {suite}: controls: there is no method {name!r}; {nearest(name, known)}"
-            )
-
-
-def _named(baselines: Mapping[str, str | None]) -> list[str]:
-    return [*baselines, *(name for name in baselines.values() if name is not None)]
-
-
-def _method_in(label: str) -> str:
-    return label.partition(" (")[0]
 
 
 def _key(word: str) -> str:

@@ -1,4 +1,4 @@
-"""What a suite will take, before anything of it runs: runs, steps, hours and disk.
+"""What a suite will take, before anything of it runs: runs, steps and hours.
 
 Hours come from finished runs of the same method and task where there are some, else from what the
 suite's file says (``seconds``), else from a rough speed. Each line says which.
@@ -14,18 +14,12 @@ from statistics import median
 from trimtab.benchmarks.suites.suite import Suite
 from trimtab.benchmarks.training.data.recipes import is_recipe_section, recipe_folder
 from trimtab.benchmarks.training.folder import find_runs, read_result
-from trimtab.benchmarks.training.settings.config import RunConfig
-from trimtab.envs.core.spec import EnvSpec
-from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
 
 __all__ = ["Plan", "PlannedRun", "plan_of"]
 
 _A_SECOND = 500.0
 """Updates or environment steps a second, roughly, of a small policy on one core."""
-_POLICY_BYTES = 5_000_000
-"""Weights, optimisers and rows of a run, roughly; its replay buffer comes on top."""
-_FLOAT = 4  # bytes
 
 
 @dataclass(frozen=True)
@@ -40,8 +34,6 @@ class PlannedRun:
         steps: environment steps of each.
         hours: of one core, of those that are not done.
         hours_from: ``measured``, ``suite's file`` or ``rough guess``.
-        megabytes: on disk, of those that are not done.
-        megabytes_from: ``measured`` or ``rough guess``.
     """
 
     run: str
@@ -51,8 +43,6 @@ class PlannedRun:
     steps: int
     hours: float
     hours_from: str
-    megabytes: float
-    megabytes_from: str
 
 
 @dataclass(frozen=True)
@@ -61,15 +51,6 @@ class Plan:
 
     runs: tuple[PlannedRun, ...]
     recipes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """What a finished run took."""
-
-    steps: int
-    seconds: float
-    bytes: int
 
 
 def plan_of(suite: Suite, runs: Path, done: Collection[str] = ()) -> Plan:
@@ -91,22 +72,15 @@ def plan_of(suite: Suite, runs: Path, done: Collection[str] = ()) -> Plan:
         found = known.get((config["env"], config.algorithm), [])
         updates, steps = config["offline_steps"] or 0, config["online_steps"] or 0
         if found:
-            seconds = median(x.seconds / x.steps for x in found) * max(steps or updates, 1)
-            source = "measured"
+            seconds, source = median(found) * max(steps or updates, 1), "measured"
         elif jobs[0].seconds is not None:
             seconds, source = jobs[0].seconds, "suite's file"
         else:
             seconds, source = (updates + steps) / _A_SECOND, "rough guess"
-        env = get_spec(config["env"], **checked_names(config["env_options"] or {}))
-        # A replay buffer grows with the steps, so that a shorter run says nothing of the disk.
-        sizes = [x.bytes for x in found if x.steps >= (steps or updates)]
-        size = median(sizes) if sizes else _guessed_bytes(config, env, steps)
         planned.append(
             PlannedRun(
                 run=name, seeds=len(jobs), done=len(jobs) - len(left), updates=updates, steps=steps,
                 hours=len(left) * seconds / 3600, hours_from=source,
-                megabytes=len(left) * size / 1e6,
-                megabytes_from="measured" if sizes else "rough guess",
             )
         )  # fmt: skip
         recipe = config["dataset"]
@@ -115,25 +89,15 @@ def plan_of(suite: Suite, runs: Path, done: Collection[str] = ()) -> Plan:
     return Plan(tuple(planned), tuple(recipes))
 
 
-def _guessed_bytes(config: RunConfig, env: EnvSpec, steps: int) -> int:
-    """Return roughly what a run leaves on disk: its replay buffer, where it acts, and the rest."""
-    rows: int = min(steps, config["buffer_size"])
-    return _POLICY_BYTES + rows * _FLOAT * (2 * env.obs_dim + env.action_dim + 4)
-
-
-def _measured(runs: Path) -> Mapping[tuple[str, str], list[_Measured]]:
-    """Return what finished runs took, by task and method."""
-    found: dict[tuple[str, str], list[_Measured]] = {}
+def _measured(runs: Path) -> Mapping[tuple[str, str], list[float]]:
+    """Return the seconds that finished runs took for a step, by task and method."""
+    found: dict[tuple[str, str], list[float]] = {}
     for folder in find_runs(runs):
         try:
             result = read_result(folder)
         except TrimtabError:  # it is not finished, or damaged
             continue
         steps = max(result["env_steps"] or result["updates"], 1)
-        one = _Measured(steps, result["seconds"], _bytes_of(folder))
-        found.setdefault((result["env"], result["algorithm"]), []).append(one)
+        each = result["seconds"] / steps
+        found.setdefault((result["env"], result["algorithm"]), []).append(each)
     return found
-
-
-def _bytes_of(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

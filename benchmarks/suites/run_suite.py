@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 
 from trimtab.benchmarks.suites.bars import Bars
-from trimtab.benchmarks.suites.following import PROGRESS, following
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
 from trimtab.benchmarks.suites.suite import Job, Suite
-from trimtab.benchmarks.training.away import copied
 from trimtab.benchmarks.training.folder import inspect_run
 from trimtab.benchmarks.training.rows import SUITE_NOTE
 from trimtab.benchmarks.training.settings.words import quoted
-from trimtab.benchmarks.training.storage import beside, is_address
+from trimtab.benchmarks.training.store import beside, copied, is_address
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json, read_json
 
@@ -47,18 +47,16 @@ class Outcome:
 
 
 def run_suite(
-    suite: Suite, out: Path, *, workers: int, console: Console, launcher: Chosen | None = None,
-    address: str = "",
+    suite: Suite, out: Path, *, workers: int, console: Console, launcher: Chosen | None = None
 ) -> Outcome:  # fmt: skip
     """Carry out every run of a suite that is not done; bases first, ``workers`` side by side.
 
     Args:
         suite: the suite.
-        out: folder of the leaderboard; the folders of the runs are noted in it.
+        out: folder of the leaderboard; which runs are done is noted in it.
         workers: runs side by side; 0 for one a core.
         console: where progress is shown.
         launcher: what carries the runs out; None for processes of this machine.
-        address: of the runs, if they go to an address.
 
     Raises:
         Stopped: if the process is told to end (SIGTERM): the runs' states are saved.
@@ -72,20 +70,15 @@ def run_suite(
         return Outcome(done, already_done=True)
     outcome = Outcome()
     weights = {job.label: _USUAL if job.seconds is None else job.seconds for job in suite.jobs}
-    with (
-        following(out / PROGRESS, suite.name, list(weights), chosen.kind.name, address) as followed,
-        Bars(suite.name, weights, console) as bars,
-    ):
-
-        def tell(label: str, share: float, text: str) -> None:
-            bars.tell(label, share, text)
-            followed.tell(label, share, text)
+    process = {"process": os.getpid()}
+    _write_note(note, suite, {}, process)
+    with Bars(suite.name, weights, console) as bars:
 
         def finished(label: str) -> None:
             bars.finished(label)
-            followed.finished(label)
+            _write_note(note, suite, outcome.folders, process)
 
-        with chosen.start(workers, tell, out / JOBS) as launched:
+        with chosen.start(workers, bars.tell, out / JOBS) as launched:
             _schedule(suite, launched, outcome, finished)
     # In the suite's order, not in that in which the runs ended: the same runs, the same bytes.
     outcome.folders = {
@@ -95,13 +88,19 @@ def run_suite(
     return outcome
 
 
-def _write_note(note: Path, suite: Suite, folders: Mapping[tuple[str, int], Path]) -> None:
+def _write_note(
+    note: Path, suite: Suite, folders: Mapping[tuple[str, int], Path],
+    more: Mapping[str, int] = MappingProxyType({}),
+) -> None:  # fmt: skip
     """Write what a suite's tables are of, and what they compare."""
+    jobs = [(job.name, job.seed) for job in suite.jobs]
     found = {
+        **more,
         "suite": suite.source,
         "digest": suite.digest,
         "baselines": dict(suite.baselines),
-        "folders": {f"{name}/{seed}": str(path) for (name, seed), path in folders.items()},
+        "folders": {f"{job[0]}/{job[1]}": str(folders[job]) for job in jobs if job in folders},
+        "waiting": [f"{name}/{seed}" for name, seed in jobs if (name, seed) not in folders],
     }
     atomic_write_json(note, found)
 

@@ -1,12 +1,16 @@
-"""A search: trials that Optuna chooses one after another (``train -m hydra/sweeper=optuna``)."""
+"""A search: trials that Optuna chooses one after another (``train -m hydra/sweeper=optuna``).
+
+Optuna keeps what was tried in its own journal, ``<out>/studies/<name>/study.log``. Its sampler is
+seeded by the search's seed and the number of trials before, so a search that was stopped tries what
+it would have tried without the stop.
+"""
 
 from __future__ import annotations
 
 import concurrent.futures
-import dataclasses
-import itertools
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,31 +18,37 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.suites.bars import Bars
-from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work
-from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
-from trimtab.benchmarks.suites.space import asked_for
-from trimtab.benchmarks.suites.study import (
-    DIRECTIONS,
-    HELD_OUT,
-    SCORES,
-    Study,
-    Trial,
-    check_optuna,
-    score_of,
-    study_name,
-)
+from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Work
+from trimtab.benchmarks.suites.outcome import Outcome, outcome_of
+from trimtab.benchmarks.suites.space import Space, asked_for, import_optuna
 from trimtab.benchmarks.training.rundir import locked
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
-from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.store import is_address
 from trimtab.benchmarks.training.train import check
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import Stopped, TrimtabError
+from trimtab.files import sha256_json
 from trimtab.plugins import command_line
 
-__all__ = ["Search", "search"]
+__all__ = ["DIRECTIONS", "SAMPLERS", "SCORES", "Search", "search"]
 
-_STUDIES = "studies"
-"""The folder, beside the runs, in which each study has one of its own."""
+DIRECTIONS = ("maximize", "minimize")
+SAMPLERS: Mapping[str, Callable[[Any, int], Any]] = {
+    "tpe": lambda optuna, seed: optuna.samplers.TPESampler(seed=seed),
+    "random": lambda optuna, seed: optuna.samplers.RandomSampler(seed=seed),
+}
+"""What chooses the trials, by the name that ``hydra.sweeper.sampler`` takes."""
+HELD_OUT = "held_out_error"
+"""Name of the score that is better the smaller it is."""
+SCORES: Mapping[str, Callable[[Mapping[str, Any]], float | None]] = {
+    "auto": lambda found: found["return"] if found["success"] is None else found["success"],
+    "success": lambda found: found["success"],
+    "return": lambda found: found["return"],
+    HELD_OUT: lambda found: found.get("held_out", {}).get("error"),
+}
+"""What is searched for, of a run's last evaluation, by its name; None where a run has none."""
+_OUTCOME = "outcome"
+"""The attribute of a trial that has ended, with what the table says of it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +56,7 @@ class Search:
     """How trials are chosen.
 
     Attributes:
-        n_trials: how many there are, those of earlier sittings included.
+        n_trials: how many are to succeed, those of earlier sittings included.
         n_jobs: trials side by side; with 1 the same trials are chosen every time.
         direction: ``maximize`` or ``minimize``.
         score: what of the last evaluation; a key of ``SCORES``.
@@ -72,7 +82,7 @@ def search(
     console: Console,
     launcher: Chosen,
 ) -> None:
-    """Carry out a search, or go on with it; a trial that fails does not stop the others.
+    """Carry out a search, or continue it; a trial that fails does not stop the others.
 
     Args:
         overrides: words of the runs' settings, those to be searched among them.
@@ -86,179 +96,170 @@ def search(
         Stopped: if the process is told to end (SIGTERM): the runs' states are saved.
         TrimtabError: if a word is wrong, or a trial failed.
     """
-    check_optuna()
-    _check(how)
-    words, space, runs = asked_for(overrides)
-    _check_score(how.score, runs)
-    if how.score == HELD_OUT and how.direction == DIRECTIONS[0]:
-        raise TrimtabError(
-            f"hydra.sweeper.score={HELD_OUT}: the smaller it is the better; add "
-            f"hydra.sweeper.direction={DIRECTIONS[1]}"
-        )
-    own = [word for word in words if not word.startswith("out=")]
-    about = {
-        "words": sorted(own), "space": space, "direction": how.direction, "score": how.score,
-        "sampler": how.sampler, "seed": how.seed,
-    }  # fmt: skip
-    first = Study(Path(), about).ask()
-    run = compose_run([*words, *first.words])
-    check(run)
-    out = Path("runs" if is_address(run["out"]) else run["out"])
-    folder = out / _STUDIES / (how.study_name or study_name(own))
-    study = Study(folder, about)
-    study.load()  # what is wrong with it is told before anything is locked
-    with locked(folder):
-        study.load()
-        try:
-            _carry_out(study, words, how, console, launcher, out / JOBS)
-        finally:
-            if study.trials:
-                tell(_outcomes(study, words), _best(study, words))
-    failed = [trial for trial in study.trials if trial.state == "failed"]
-    if failed:
-        note = failed[0].outcome.get("note", "")
-        raise TrimtabError(
-            f"{len(failed)} of {len(study.trials)} trials failed: trial {failed[0].number}: {note}"
-        )
-
-
-def _check(how: Search) -> None:
+    optuna = import_optuna()
     if how.study_name and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,63}", how.study_name):
         raise TrimtabError(
             f"hydra.sweeper.study_name={how.study_name[:80]!r}: may have letters, digits, '.', '-' "
             "and '_' only, 64 at most"
         )
+    words, space, runs = asked_for(overrides)
+    _check_score(how, runs)
+    first = _ask(optuna.create_study(), how, space, 0)
+    run = compose_run([*words, *_words_of(first, space)])
+    check(run)
+    own = sorted(word for word in words if not word.startswith("out="))
+    about = {
+        "words": own, "direction": how.direction, "score": how.score, "sampler": how.sampler,
+        "seed": how.seed,
+        "space": {
+            key: optuna.distributions.distribution_to_json(one) for key, one in space.items()
+        },
+    }  # fmt: skip
+    out = Path("runs" if is_address(run["out"]) else run["out"])
+    folder = out / "studies" / (how.study_name or sha256_json(own)[:10])
+    with locked(folder):
+        study = _open_study(folder / "study.log", about)
+        try:
+            failed = _carry_out(study, words, space, how, console, launcher, out / JOBS)
+        finally:
+            if study.trials:
+                tell(*_table(study, words, space, how))
+    if failed:
+        raise TrimtabError(
+            f"{len(failed)} of {len(study.trials)} trials failed: {failed[0].label}: "
+            f"{failed[0].note}"
+        )
 
 
-def _check_score(score: str, runs: Sequence[RunConfig]) -> None:
+def _check_score(how: Search, runs: Sequence[RunConfig]) -> None:
     """Check that the results of runs will have the score that trials are compared by.
 
     Raises:
         TrimtabError: naming the task whose results have not.
     """
+    if how.score == HELD_OUT and how.direction == DIRECTIONS[0]:
+        raise TrimtabError(
+            f"hydra.sweeper.score={HELD_OUT}: the smaller it is the better; add "
+            f"hydra.sweeper.direction={DIRECTIONS[1]}"
+        )
     for run in runs:
-        summary = _summary_like(run)
-        if score_of(score, summary) is None:
-            others = " or ".join(
-                f"hydra.sweeper.score={name}"
-                for name in SCORES
-                if score_of(name, summary) is not None
-            )
+        found: dict[str, Any] = {"return": None, "success": None}
+        if run["env"] is not None:
+            task = get_spec(run["env"], **checked_names(run["env_options"] or {}))
+            found = {"return": 0.0, "success": None if task.success_key is None else 0.0}
+        if run["holdout"] is not None:
+            found["held_out"] = {"error": 0.0}
+        if SCORES[how.score](found) is None:
+            others = [name for name, score in SCORES.items() if score(found) is not None]
             raise TrimtabError(
-                f"hydra.sweeper.score={score}: {run['env'] or 'a run without a task'} has no "
-                f"{score}, so no trial would have a score; write "
-                f"{others or f'hydra.sweeper.score={HELD_OUT}, and holdout=0.1'}"
+                f"hydra.sweeper.score={how.score}: {run['env'] or 'a run without a task'} has no "
+                f"{how.score}; there are: {', '.join(others) or HELD_OUT + ', with holdout=0.1'}"
             )
 
 
-def _summary_like(run: RunConfig) -> dict[str, Any]:
-    """Return what a run's result has of each score, as far as it will have it."""
-    total = success = None
-    if run["env"] is not None:
-        task = get_spec(run["env"], **checked_names(run["env_options"] or {}))
-        total, success = 0.0, None if task.success_key is None else 0.0
-    held_out = {} if run["holdout"] is None else {"held_out": {"error": 0.0}}
-    return {"return": total, "success": success, **held_out}
+def _open_study(file: Path, about: Mapping[str, Any]) -> Any:
+    """Return Optuna's study in a file, which is made if it is not there.
 
-
-def _to_do(study: Study, how: Search) -> Iterator[Trial]:
-    """Yield the trials to be carried out: those that were stopped, new ones, those that failed.
-
-    What is tried next follows from the scores that are known by then. Trials that failed earlier
-    come last, so that new ones follow from the same scores whether or not the search was stopped
-    between that failure and them.
+    Raises:
+        TrimtabError: if the file is damaged, or has a search of something else or in another way.
     """
-    failed = [trial for trial in study.trials if trial.state == "failed"]
-    yield from [trial for trial in study.trials if trial.state == "running"]
-    while len(study.trials) < how.n_trials:
-        yield study.ask()
-    for trial in failed:
-        trial.state, trial.outcome = "running", {}
-        yield trial
+    optuna = import_optuna()
+    other = "name another search with hydra.sweeper.study_name=…"
+    try:
+        backend = optuna.storages.journal.JournalFileBackend(str(file))
+        study = optuna.create_study(
+            storage=optuna.storages.JournalStorage(backend), study_name="search",
+            direction=about["direction"], load_if_exists=True,
+        )  # fmt: skip
+    except Exception as error:  # Optuna reads lines of JSON, and checks none of them
+        raise TrimtabError(
+            f"study: {file} cannot be read ({type(error).__name__}: {error}); move it away to "
+            f"start anew, or {other}"
+        ) from error
+    for name, value in about.items():
+        begun = study.user_attrs.get(name, value)
+        if begun != value:
+            raise TrimtabError(f"study: {file} was begun with {name}={begun}, not {value}; {other}")
+    if study.user_attrs.keys() != about.keys():
+        for name, value in about.items():
+            study.set_user_attr(name, value)
+    return study
+
+
+def _ask(study: Any, how: Search, space: Space, number: int) -> Any:
+    """Return a new trial, the ``number``-th of its search."""
+    seed = int(sha256_json([how.seed, number])[:8], 16)
+    study.sampler = SAMPLERS[how.sampler](import_optuna(), seed)
+    return study.ask(space)
+
+
+def _words_of(trial: Any, space: Space) -> list[str]:
+    return [f"{key}={trial.params[key]}" for key in space]
 
 
 def _carry_out(
-    study: Study, words: Sequence[str], how: Search, console: Console, chosen: Chosen, folder: Path
-) -> None:
-    """Go on with a search until there are enough trials, and none of them is left to be tried."""
-    numbers = [trial.number for trial in study.trials if trial.state != "done"]
-    numbers += range(len(study.trials), how.n_trials)
-    if not numbers:
-        return
-    weights = {f"trial {number}": 1.0 for number in numbers}
-    to_do = _to_do(study, how)
+    study: Any, words: Sequence[str], space: Space, how: Search, console: Console, chosen: Chosen,
+    folder: Path,
+) -> list[Outcome]:  # fmt: skip
+    """Continue a search until enough trials have succeeded; return those that failed."""
+    states = import_optuna().trial.TrialState
+    for stopped in study.get_trials(states=(states.RUNNING,)):  # in an earlier sitting
+        study.tell(stopped.number, state=states.FAIL)
+        study.enqueue_trial(stopped.params)
+    done = len(study.get_trials(states=(states.COMPLETE,)))
+    number = sum(_OUTCOME in trial.user_attrs for trial in study.trials)
+    end = number + how.n_trials - done
+    failed: list[Outcome] = []
+    if number >= end:
+        return failed
+    weights = {f"trial {index}": 1.0 for index in range(number, end)}
+    running: dict[concurrent.futures.Future[Done], tuple[Any, Work]] = {}
     with (
         Bars("search", weights, console) as bars,
         chosen.start(how.n_jobs, bars.tell, folder) as launched,
     ):
-        running: dict[concurrent.futures.Future[Done], Trial] = {}
-        while True:
-            for trial in itertools.islice(to_do, how.n_jobs - len(running)):
-                study.save()  # before it is begun: it goes on under the same settings
-                running[launched.submit(_work(trial, words))] = trial
-            if not running:
-                return
-            _await(running, launched, study, words, bars)
+        while number < end or running:
+            while number < end and len(running) < how.n_jobs:
+                trial = _ask(study, how, space, number)
+                work = Work(f"trial {number}", (*words, *_words_of(trial, space)))
+                running[launched.submit(work)] = trial, work
+                number += 1
+            for future in launched.await_some(running):
+                trial, work = running.pop(future)
+                score, outcome = _ended(future, " ".join(_words_of(trial, space)), how)
+                trial.set_user_attr(_OUTCOME, vars(outcome))
+                if score is None:
+                    failed.append(outcome)
+                    study.tell(trial, state=states.FAIL)
+                else:
+                    study.tell(trial, score)
+                bars.finished(work.label, outcome.state)
+    return failed
 
 
-def _await(
-    running: dict[concurrent.futures.Future[Done], Trial],
-    launched: Launcher,
-    study: Study,
-    words: Sequence[str],
-    bars: Bars,
-) -> None:
-    """Wait for some trials, and note what became of them."""
-    for future in launched.await_some(running):
-        trial = running.pop(future)
-        try:
-            done = future.result()
-            trial.score = score_of(study.about["score"], done.summary)
-            outcome = _outcome(trial, words, done)
-            if trial.score is None:
-                note = f"its {study.about['score']} is no finite number"
-                outcome = dataclasses.replace(outcome, state="failed", note=note)
-        except Stopped:
-            raise
-        except TrimtabError as error:
-            outcome = _outcome(trial, words, None, str(error))
-        trial.state = "failed" if trial.score is None else "done"
-        trial.outcome = {key: one for key, one in vars(outcome).items() if key != "label"}
-        study.save()
-        bars.finished(f"trial {trial.number}", trial.state)
-
-
-def _work(trial: Trial, words: Sequence[str]) -> Work:
-    return Work(f"trial {trial.number}", (*words, *trial.words))
-
-
-def _outcome(
-    trial: Trial, words: Sequence[str], done: Done | None = None, reason: str = ""
-) -> Outcome:
-    """Return what became of a trial."""
-    work = _work(trial, words)
+def _ended(
+    future: concurrent.futures.Future[Done], label: str, how: Search
+) -> tuple[float | None, Outcome]:
+    """Return the score of a trial that has ended, None where it failed, and what became of it."""
     try:
-        run = compose_run(work.words)
-    except TrimtabError as error:  # it fails with the same line when it is carried out
-        return Outcome(_label(trial), "failed", note=str(error))
-    ended = {work: done} if done is not None else {}
-    outcome = outcomes_of([work], [run], ended, {work: reason} if reason else {})[0]
-    return dataclasses.replace(outcome, label=_label(trial))
+        done = future.result()
+    except Stopped:
+        raise
+    except TrimtabError as error:
+        return None, outcome_of(label, reason=str(error))
+    score = SCORES[how.score](done.summary)
+    if score is None or not math.isfinite(score):
+        return None, outcome_of(label, reason=f"its {how.score} is no finite number")
+    return score, outcome_of(label, done)
 
 
-def _label(trial: Trial) -> str:
-    return " ".join([f"trial {trial.number}:", *trial.words])
-
-
-def _outcomes(study: Study, words: Sequence[str]) -> list[Outcome]:
-    """Return what became of each trial, the best one first."""
-    return [
-        Outcome(_label(trial), **trial.outcome) if trial.outcome else _outcome(trial, words)
-        for trial in study.best_first()
-    ]
-
-
-def _best(study: Study, words: Sequence[str]) -> str:
-    """Return the command that repeats the best trial; empty while there is none."""
-    best = study.best_first()[0]
-    return "" if best.score is None else command_line("train", *words, *best.words)
+def _table(
+    study: Any, words: Sequence[str], space: Space, how: Search
+) -> tuple[list[Outcome], str]:
+    """Return what became of each trial, the best one first, and the best one's command."""
+    sign = -1.0 if how.direction == DIRECTIONS[0] else 1.0
+    known = [one for one in study.trials if one.value is not None]
+    known.sort(key=lambda one: sign * one.value)
+    best = command_line("train", *words, *_words_of(known[0], space)) if known else ""
+    known += [one for one in study.trials if one.value is None and _OUTCOME in one.user_attrs]
+    return [Outcome(**one.user_attrs[_OUTCOME]) for one in known], best

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,13 @@ from typing import Any
 from trimtab.benchmarks.suites.document import read_document
 from trimtab.benchmarks.suites.grid import expanded, matching
 from trimtab.benchmarks.suites.naming import (
-    check_baselines,
-    check_controls,
+    check_methods,
     check_run,
     method_of,
     runs_once,
 )
-from trimtab.benchmarks.training.build import check_uses
 from trimtab.benchmarks.training.data.recipes import is_recipe_section, recipe_identity
+from trimtab.benchmarks.training.fits import check_uses
 from trimtab.benchmarks.training.identity import PROTOCOL_REVISION, constructed
 from trimtab.benchmarks.training.provenance import versions
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
@@ -179,6 +178,11 @@ def load_suite(
         lacking = set(chosen) - {job.seed for job in jobs if job.name == base} if base else set()
         if lacking:
             raise TrimtabError(f"suite {name}: {run} has seeds {sorted(lacking)}, {base} has not")
+        for part in what.get("with", []):
+            if part not in shared:
+                raise TrimtabError(
+                    f"suite {name}: {run} is with {part} of shared; {nearest(part, shared)}"
+                )
         words = [word for part in what.get("with", []) for word in shared[part]]
         words += what.get("overrides", [])
         check_run(name, run, [*common, *words])
@@ -194,13 +198,19 @@ def load_suite(
             for seed in chosen
         ]
     baselines: Mapping[str, str | None] = document.get("baselines", {})
-    check_baselines(name, baselines, _methods(jobs))
-    methods = _methods(jobs) | {*group_options("algorithm")}
-    check_controls(name, document.get("controls", ()), methods)
-    jobs = _chosen(name, jobs, only, lambda: _of_every_scale(name, document))
+    methods = {method_of(job.overrides) for job in jobs}
+    check_methods(name, "baselines", [*baselines, *baselines.values()], methods)
+    methods |= {*group_options("algorithm")}  # a scale may leave out the runs of some
+    check_methods(name, "controls", document.get("controls", ()), methods)
+    jobs = _chosen(name, jobs, only)
     export = document.get("export")
     if export is not None and export not in described:
         raise TrimtabError(f"suite {name}: export={export}: {nearest(export, described)}")
+    figure: Mapping[str, Any] | None = document.get("figure")
+    for panel in figure["panels"] if figure else ():
+        if panel["run"] not in described:
+            near = nearest(panel["run"], described)
+            raise TrimtabError(f"suite {name}: figure draws the run {panel['run']}; {near}")
     return Suite(
         name=name,
         source=source,
@@ -210,7 +220,7 @@ def load_suite(
         export=None if only else export,
         controls=tuple(document.get("controls", ())),
         tables=tuple(document.get("tables", ())),
-        figure=None if only else _figure(name, document, described),
+        figure=None if only else figure,
         settings={"suite": document, "seeds": given}
         | chosen_scale
         | ({"only": only} if only else {}),
@@ -230,43 +240,16 @@ def _with_own_files(source: str, words: Sequence[str]) -> list[str]:
     return found
 
 
-def _figure(
-    suite: str, document: Mapping[str, Any], runs: Collection[str]
-) -> Mapping[str, Any] | None:
-    """Return a suite's own figure, which draws runs of it."""
-    figure: Mapping[str, Any] | None = document.get("figure")
-    for panel in figure["panels"] if figure else ():
-        if panel["run"] not in runs:
-            near = nearest(panel["run"], runs)
-            raise TrimtabError(f"suite {suite}: figure draws the run {panel['run']}; {near}")
-    return figure
-
-
-def _methods(jobs: Sequence[Job]) -> set[str | None]:
-    return {method_of(job.overrides) for job in jobs}
-
-
-def _of_every_scale(suite: str, document: Mapping[str, Any]) -> set[str]:
-    """Return the names of the grid's runs if no scale leaves any out."""
-    return set(expanded(suite, document["grid"], {})) if "grid" in document else set()
-
-
-def _chosen(
-    suite: str, jobs: Sequence[Job], only: Sequence[str], whole: Callable[[], set[str]]
-) -> list[Job]:
+def _chosen(suite: str, jobs: Sequence[Job], only: Sequence[str]) -> list[Job]:
     """Return the runs that are asked for and the bases that they start from, in their order."""
     names = dict.fromkeys(job.name for job in jobs)
     wanted: set[str | None] = set()
     for pattern in only:
         found = fnmatch.filter(names, pattern)
-        if not found and fnmatch.filter(whole(), pattern):
-            raise TrimtabError(
-                f"suite {suite}: only={pattern}: its scale leaves that out; see its leave_out and "
-                "its lists of tasks, bases, methods and variants, or choose another scale="
-            )
         if not found:
             raise TrimtabError(
-                f"suite {suite}: only={pattern}: no run is called that; {nearest(pattern, names)}"
+                f"suite {suite}: only={pattern}: no run of this scale is called that; "
+                f"{nearest(pattern, names)}"
             )
         wanted |= {*found}
     # Bases stand before what starts from them, so that one look from the end finds all.

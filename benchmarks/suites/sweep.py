@@ -12,10 +12,10 @@ from rich.console import Console
 
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
-from trimtab.benchmarks.suites.outcome import Outcome, outcomes_of
+from trimtab.benchmarks.suites.outcome import Outcome, outcome_of
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.swept import swept_words
-from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.store import is_address
 from trimtab.benchmarks.training.train import check, is_done
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import sha256_json
@@ -63,10 +63,8 @@ def sweep(
             chosen.start(workers, bars.tell, folder) as launched,
         ):
             _carry_out(works, launched, bars, done, failed)
-    except (Stopped, KeyboardInterrupt):
-        tell(outcomes_of(works, runs, done, failed))
-        raise
-    tell(outcomes_of(works, runs, done, failed))
+    finally:
+        tell([outcome_of(one.label, done.get(one), failed.get(one, "")) for one in works])
     if failed:
         first = next(work for work in works if work in failed)
         raise TrimtabError(

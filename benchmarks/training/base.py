@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,26 +11,16 @@ from trimtab.benchmarks.training.folder import RESULT, find_runs, is_run, named_
 from trimtab.benchmarks.training.rows import STOPPED_EARLY
 from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.config import RunConfig
-from trimtab.benchmarks.training.shapes import OBSERVATIONS, observation_mode, read_by
-from trimtab.envs.core.spec import EnvSpec
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import Reading
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash, open_bundle
-from trimtab.types import PolicySpec
 
 __all__ = [
     "base_identity",
     "base_label",
-    "check_base",
-    "check_base_fits",
-    "check_has_weights",
     "load_base",
     "policy_folder",
-    "oracles_of",
     "training",
 ]
-
-logger = logging.getLogger(__name__)
 
 
 def load_base(path: str) -> Bundle:
@@ -48,19 +37,6 @@ def load_base(path: str) -> Bundle:
             what = str(error).split("; ")[0]  # its advice is for a bundle that stands alone
             raise TrimtabError(f"{what}; {remedy(folder.parent)}") from error
         raise
-
-
-def check_has_weights(base: Bundle, method: str) -> None:
-    """Check that there is something in a base that a method can learn on from.
-
-    Raises:
-        TrimtabError: if it is a black box.
-    """
-    if next(base.policy.parameters(), None) is None:
-        raise TrimtabError(
-            f"base {base.folder} has no weights, and {method} tunes those of its base; steer it "
-            "from outside, as dsrl_sac, dsrl_na and golden_ticket do"
-        )
 
 
 def policy_folder(path: str) -> Path:
@@ -91,31 +67,6 @@ def policy_folder(path: str) -> Path:
     return folder
 
 
-def oracles_of(config: RunConfig, spec: PolicySpec, env: EnvSpec) -> tuple[Bundle, ...]:
-    """Open the policies that a run may imitate, and check that they are of its task.
-
-    Args:
-        config: settings of the run.
-        spec: what the task asks of them.
-        env: the task; with ``other_task`` they may be of one with the same spaces.
-
-    Raises:
-        TrimtabError: if one is missing, damaged, named twice, or does not fit.
-    """
-    found = tuple(load_base(path) for path in config.settings.get("oracles") or ())
-    for number, oracle in enumerate(found):
-        check_base_fits(oracle, spec, env, called="oracle")
-        trained = oracle.config["env"]["id"]
-        if trained != env.id and not config["other_task"]:
-            raise TrimtabError(
-                f"oracle {oracle.folder} was trained on {trained}, this run is on {env.id}; give "
-                "one of this task, or other_task=true"
-            )
-        if any(bundle_hash(one.folder) == bundle_hash(oracle.folder) for one in found[:number]):
-            raise TrimtabError(f"oracle {oracle.folder} is given twice; leave one out")
-    return found
-
-
 def training(base: Bundle) -> Mapping[str, Any]:
     """Return what a bundle says of how it was trained."""
     return dict(base.config.get("training") or {})
@@ -138,78 +89,3 @@ def base_identity(config: RunConfig, base: Bundle) -> str:
     said = training(base)
     known = config.base_follows_seed and said.get("config_hash") and STOPPED_EARLY not in said
     return str(said["config_hash"]) if known else bundle_hash(base.folder)
-
-
-def check_base_fits(base: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str = "base") -> None:
-    """Check that a base policy reads and commands what the task has.
-
-    Args:
-        base: the policy.
-        spec: what the task asks of it.
-        env: the task.
-        called: what its user named it as: a run its ``base`` or an ``oracle``, a judge its
-            ``policy``.
-
-    Raises:
-        TrimtabError: naming what differs.
-    """
-    have = base.policy.spec
-    theirs, ours = (
-        observation_mode(base.policy.reading),
-        observation_mode(Reading(parts=spec.parts)),
-    )
-    if called != "policy" and theirs != ours:
-        raise TrimtabError(
-            f"{called} {base.folder} reads {OBSERVATIONS[theirs]} (observations={theirs}), and "
-            f"this run gives {OBSERVATIONS[ours]} (observations={ours}); write observations="
-            f"{theirs}, or give another {called}"
-        )
-    remembered = [name for name, part in have.parts.items() if part.remembered]
-    if called != "policy" and remembered:
-        raise TrimtabError(
-            f"{called} {base.folder} reads {', '.join(remembered)} of its episode, which methods "
-            f"that learn do not keep; judge it by trimtab evaluate, or give another {called}"
-        )
-    if spec.history != have.history:
-        raise TrimtabError(
-            f"history={spec.history}: {called} {base.folder} reads {have.history}; leave it out"
-        )
-    trained = int(base.config["chunking"]["act_steps"])
-    if have.history > 1 and spec.horizon != trained:
-        raise TrimtabError(
-            f"act_steps={spec.horizon}: {called} {base.folder} reads observations of its last "
-            f"decisions, {trained} steps apart; leave act_steps out"
-        )
-    for what, here, there in (
-        ("observation length", read_by(spec), read_by(have)),
-        ("action length", spec.action_dim, have.action_dim),
-        ("action limits", (spec.action_low, spec.action_high), (have.action_low, have.action_high)),
-    ):
-        if here != there:
-            raise TrimtabError(
-                f"{called} {base.folder} does not fit {env.id}: {what} {there} against {here}; "
-                f"give another {called}, trained on a task with the same spaces"
-            )
-    if spec.horizon > have.horizon:
-        raise TrimtabError(
-            f"act_steps={spec.horizon}: {called} {base.folder} gives chunks of {have.horizon}"
-        )
-
-
-def check_base(base: Bundle, spec: PolicySpec, env: EnvSpec, starting: str | None) -> None:
-    """Check that a base fits; ``starting`` is a method that goes on from its weights, or None."""
-    check_base_fits(base, spec, env)
-    if starting is not None:
-        check_has_weights(base, starting)
-    said = training(base)
-    if said.get("reached") is False:
-        raise TrimtabError(
-            f"base {base.folder} was to stop at success {said.get('stop_at_success')} and never "
-            "came to it; train it for more offline_steps, or lower its stop_at_success"
-        )
-    trained = base.config["env"]
-    if trained["id"] == env.id and trained["options"] != dict(env.options):
-        logger.warning(
-            "base %s was trained with env_options %s, this run has %s",
-            base.folder, trained["options"], dict(env.options),
-        )  # fmt: skip

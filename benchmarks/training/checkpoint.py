@@ -56,6 +56,7 @@ _PREFIX = "step-"
 _AGAIN = ".again"
 """Ends the name of a checkpoint of a step that has one already, until that is removed."""
 _ROWS = "rows"
+_HOLDS = "return tensors, arrays, numbers and text, nested in mappings and lists"
 
 
 class Checkpoints:
@@ -77,7 +78,7 @@ class Checkpoints:
 
         Raises:
             TrimtabError: if the disk refuses; the older checkpoint is then still there.
-            TypeError: if there is something in ``state`` that a checkpoint cannot hold.
+            TrimtabError: if there is something in ``state`` that a checkpoint cannot hold.
         """
         arrays: dict[str, NDArray[Any]] = {}
         logs: dict[str, RowLog] = {}
@@ -129,7 +130,7 @@ def flatten(
     ``logs``, and its rows that are in no segment to ``arrays``.
 
     Raises:
-        TypeError: if there is something in ``value`` that a checkpoint cannot hold.
+        TrimtabError: if there is something in ``value`` that a checkpoint cannot hold.
     """
     if isinstance(value, RowLog):
         name = _free(path, logs)
@@ -146,7 +147,9 @@ def flatten(
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, bool | int | float | str | None):
-                raise TypeError(f"a checkpoint cannot hold the key {key!r} (at {path})")
+                raise TrimtabError(
+                    f"a checkpoint cannot hold the key {key!r} (at {path}); {_HOLDS}"
+                )
         pairs = [[key, flatten(item, arrays, logs, f"{path}/{key}")] for key, item in value.items()]
         return {"dict": pairs}
     if isinstance(value, list | tuple):
@@ -157,14 +160,16 @@ def flatten(
         return {"value": value.item()}
     if value is None or isinstance(value, bool | int | float | str):
         return {"value": value}
-    raise TypeError(f"a checkpoint cannot hold a {type(value).__name__} (at {path or 'its root'})")
+    raise TrimtabError(
+        f"a checkpoint cannot hold a {type(value).__name__} (at {path or 'its root'}); {_HOLDS}"
+    )
 
 
 def as_read_back(state: Any) -> Any:
     """Return a state as a checkpoint that holds it would give it back; logs are not copied.
 
     Raises:
-        TypeError: if there is something in ``state`` that a checkpoint cannot hold.
+        TrimtabError: if there is something in ``state`` that a checkpoint cannot hold.
     """
     arrays: dict[str, NDArray[Any]] = {}
     logs: dict[str, RowLog] = {}

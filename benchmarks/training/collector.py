@@ -12,9 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.benchmarks.training.build import Components
 from trimtab.benchmarks.training.experience import wants_of
-from trimtab.benchmarks.training.settings.config import RunConfig
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.envs.engines.dict_vector import DictVectorEnv
@@ -30,25 +29,22 @@ VectorEnv = EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv
 Array = NDArray[Any]
 
 
-def training_envs(
-    config: RunConfig, parts: Components, others: AbstractContextManager[None]
-) -> VectorEnv:
+def training_envs(plan: Plan, others: AbstractContextManager[None]) -> VectorEnv:
     """Return the environments that a run gathers in, on its device where they can be.
 
     Args:
-        config: settings of the run.
-        parts: what they name.
+        plan: what the run is made of.
         others: around what makes them.
     """
-    env = parts.env
+    config, env = plan.config, plan.env
     with others:
         return make_vec(
             env.id,
             config["num_envs"],
             seed=config["seed"],
-            act_steps=parts.act_steps,
+            act_steps=plan.act_steps,
             device=simulator_device(env.id, config["device"], **env.options),
-            observations=parts.observations,
+            observations=plan.observations,
             **env.options,
         )
 
@@ -92,7 +88,7 @@ class Collector:
             deterministic=True,  # an algorithm draws its own noise
         )
         # A replay buffer forms histories when it is sampled; a rollout is learned from as it is.
-        self._whole = bool(algorithm.rollout_steps) and history > 1
+        self._whole = bool(algorithm.pace.rollout_steps) and history > 1
         self._seen: Any = self.obs
         self._warmup = False
         self._aux: dict[str, Tensor] = {}

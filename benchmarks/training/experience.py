@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.benchmarks.training.build import Components
 from trimtab.benchmarks.training.data.offline_data import open_source
 from trimtab.benchmarks.training.generated import GeneratedData
-from trimtab.benchmarks.training.goals import RelabelledData, goals_of
+from trimtab.benchmarks.training.goals import RelabelledData
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.shapes import spec_of
 from trimtab.datasets.episodes import Dataset
@@ -25,7 +25,6 @@ from trimtab.datasets.sources.relabel import Relabelled
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.datasets.sources.weighting import episode_weights
-from trimtab.errors import TrimtabError
 from trimtab.types import Batch, BatchSpec, Part, PolicySpec, Rollout, Source
 
 logger = logging.getLogger(__name__)
@@ -84,12 +83,12 @@ class ReplayedExperience:
 
     def due(self, env_steps: int, source: Source | None = None) -> Iterator[Batch | Rollout]:
         """Yield ``updates_per_decision`` batches for each decision once the warm-up is over."""
-        if env_steps < self.algorithm.warmup_steps:
+        if env_steps < self.algorithm.pace.warmup_steps:
             return
-        self.credit += self.algorithm.updates_per_decision * self.buffer.num_envs
+        self.credit += self.algorithm.pace.updates_per_decision * self.buffer.num_envs
         while self.credit >= 1.0 and self.buffer.ready:
             self.credit -= 1.0
-            yield (source or self.source).sample(self.algorithm.batch_size)
+            yield (source or self.source).sample(self.algorithm.pace.batch_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the ring and the updates that are owed."""
@@ -133,59 +132,45 @@ class RolloutExperience:
 
 
 def wants_of(algorithm: Algorithm) -> BatchSpec:
-    """Return what a method's batches have: what it says, and the history that its policy reads.
-
-    Raises:
-        TrimtabError: if the method wants another history, or a history and sequences.
-    """
-    wanted, read = algorithm.wants.history, algorithm.policy.spec.history
-    if wanted not in (1, read):
-        raise TrimtabError(
-            f"{type(algorithm).__name__} wants a history of {wanted}, its policy reads {read}; "
-            f"make its policy by setup.spec.with_history({wanted}), or leave history= out"
-        )
+    """Return what a method's batches have: what it says, and the history that its policy reads."""
+    read = algorithm.policy.spec.history
     return replace(algorithm.wants, history=read)
 
 
 def make_dataset_source(
-    config: RunConfig,
-    parts: Components,
-    algorithm: Algorithm,
+    plan: Plan,
     progress: Callable[[float], None] = lambda share: None,
 ) -> ReplayBuffer | RelabelledData | GeneratedData | None:
     """Return where a run's offline batches come from, or None where it has no dataset.
 
     Args:
-        config: settings of the run.
-        parts: what they name.
-        algorithm: the learner.
+        plan: what the run is made of.
         progress: called with the share of what has to be computed first.
     """
-    dataset = parts.split.training
+    config, algorithm, dataset = plan.config, plan.algorithm, plan.split.training
     if dataset is None:
         return None
     opened = functools.partial(
         open_source,
         dataset,
         progress,
-        window=parts.act_steps,
+        window=plan.act_steps,
         discount=config["discount"],
         chunked=True,
         device=config["device"],
         weights=_weights(config, dataset),
-        parts=parts.env.obs_parts if parts.observations != "flat" else None,
+        parts=plan.env.obs_parts if plan.observations != "flat" else None,
     )
     wants = wants_of(algorithm)
     source = opened(seed=config["seed"], successors=algorithm.needs.next_observations, wants=wants)
-    if parts.make_generator is not None:
-        generator = parts.make_generator(algorithm)
+    if (generator := plan.learner.generator) is not None:
         learned = opened(seed=_seed(config, 4), successors=True, wants=generator.wants)
         return GeneratedData(generator, learned, source)
     share = algorithm.wants.goal
     if share is None:
         return source
-    goals = goals_of(parts.env, config.algorithm, parts.act_steps)
-    return RelabelledData(source, goals, share, _seed(config, 2))
+    assert plan.goals is not None
+    return RelabelledData(source, plan.goals, share, _seed(config, 2))
 
 
 def _weights(config: RunConfig, dataset: Dataset) -> NDArray[np.float64] | None:
@@ -205,33 +190,21 @@ def _weights(config: RunConfig, dataset: Dataset) -> NDArray[np.float64] | None:
     return weights
 
 
-def make_experience(
-    config: RunConfig,
-    parts: Components,
-    algorithm: Algorithm,
-    dataset: Source | None,
-    steps: int,
-) -> Experience:
+def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experience:
     """Return what a run's decisions become: a rollout where its method wants one, else a replay.
 
     Args:
-        config: settings of the run.
-        parts: what they name.
-        algorithm: the learner.
+        plan: what the run is made of.
         dataset: offline data that may share the batches, or None.
         steps: environment steps that the run gathers.
     """
-    if algorithm.wants.cost:
-        raise TrimtabError(
-            f"online_steps: {config.algorithm} learns from costs, which are not gathered; set "
-            "online_steps=0"
-        )
-    action_shape = (parts.act_steps, parts.env.action_dim)
-    observed = spec_of(parts.env, parts.act_steps, parts.observations)
-    if algorithm.rollout_steps:
+    config, algorithm = plan.config, plan.algorithm
+    action_shape = (plan.act_steps, plan.env.action_dim)
+    observed = spec_of(plan.env, plan.act_steps, plan.observations)
+    if algorithm.pace.rollout_steps:
         return RolloutExperience(
             RolloutBuffer(
-                algorithm.rollout_steps,
+                algorithm.pace.rollout_steps,
                 config["num_envs"],
                 _rows_of(observed, wants_of(algorithm).history),
                 action_shape,
@@ -258,8 +231,8 @@ def make_experience(
     )
     share, relabelled = algorithm.wants.goal, None
     if share is not None:
-        goals = goals_of(parts.env, config.algorithm, parts.act_steps)
-        relabelled = Relabelled(buffer, goals, share, _seed(config, 3))
+        assert plan.goals is not None
+        relabelled = Relabelled(buffer, plan.goals, share, _seed(config, 3))
     return ReplayedExperience(buffer, algorithm, dataset, config["offline_share"], relabelled)
 
 

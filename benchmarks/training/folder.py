@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from trimtab.benchmarks.training.checkpoint import check_checkpoint, glance, places_of
-from trimtab.benchmarks.training.rows import FILE_NAME, PROGRESS, SUITE_NOTE, read_episodes
+from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, read_episodes
 from trimtab.benchmarks.training.rundir import in_use, is_set_aside, remedy, set_aside
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
@@ -103,7 +103,7 @@ def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
         return [place], []
     found, suites = [], []
     for at, names, files in os.walk(place):
-        if SUITE_NOTE in files or PROGRESS in files:
+        if SUITE_NOTE in files:
             suites.append(Path(at))
         names[:] = sorted(x for x in names if not x.startswith(".") and not is_set_aside(x))
         for name in list(names):

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trimtab.algorithms.generator import Generator
-from trimtab.algorithms.phases import Feed, Phase
+from trimtab.algorithms.phases import Phase
 from trimtab.datasets.sources.mixture import Mixture
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.errors import TrimtabError
 from trimtab.types import Batch, Source
 
-__all__ = ["GeneratedData", "check_feeds", "with_generator"]
+__all__ = ["GeneratedData", "with_generator"]
 
 
 class GeneratedData:
@@ -65,21 +64,3 @@ class GeneratedData:
 def with_generator(phases: Sequence[Phase], data: Source | None) -> tuple[Phase, ...]:
     """Return a method's phases, after that of the generator where its data has one."""
     return (data.phase(), *phases) if isinstance(data, GeneratedData) else tuple(phases)
-
-
-def check_feeds(phases: Sequence[Phase], method: str, *, mixed: bool) -> None:
-    """Check that a method draws anything of a dataset, in whose place a generator would be.
-
-    Args:
-        phases: of the method.
-        method: its name.
-        mixed: whether batches of what is gathered have a share of the dataset's.
-
-    Raises:
-        TrimtabError: if it does not.
-    """
-    if not mixed and not any(phase.feed is Feed.DATASET and phase.length for phase in phases):
-        raise TrimtabError(
-            f"source=…: {method} draws nothing of a dataset in this run; set offline_steps, or "
-            "leave source out"
-        )

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.benchmarks.training import base
 from trimtab.benchmarks.training.evaluate import Evaluator, FloatArray, Scores, torch_act
+from trimtab.benchmarks.training.fits import check_policy_fits
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.shapes import observation_mode, spec_of
 from trimtab.benchmarks.training.without_task import has_task
@@ -76,7 +76,7 @@ class BundleJudge:
         self.spec = get_spec(task, **options)
         asked = spec_of(self.spec, self.act_steps, self.observations)
         asked = asked.with_history(bundle.policy.spec.history)
-        base.check_base_fits(bundle, asked, self.spec, called="policy")
+        check_policy_fits(bundle, asked, self.spec, called="policy")
         trained = bundle.config["env"]
         if self.spec.fingerprint != trained.get("fingerprint") and task == trained["id"]:
             logger.warning(

@@ -84,12 +84,14 @@ def _line(folder: Path, settings: Mapping[str, Any]) -> Line:
 def _reached(found: RunState) -> tuple[int, int, float]:
     """Return how far a run is: environment steps, updates and seconds.
 
-    A run that goes on is where its log says; one that is stopped goes on from its checkpoint.
+    A run that goes on is where its log says; one that is stopped goes on from its checkpoint, which
+    the copy of a run at an address does not have.
     """
     if found.result:
         place: Mapping[str, Any] = found.result
     else:
-        logged = _last_line(found.folder / METRICS) if found.state == "running" else {}
+        of_log = found.state == "running" or not found.counters
+        logged = _last_line(found.folder / METRICS) if of_log else {}
         place = {**found.counters, **logged}
     numbers = [place.get(name, 0) for name in ("env_steps", "updates", "seconds")]
     return int(numbers[0]), int(numbers[1]), round(float(numbers[2]), 2)

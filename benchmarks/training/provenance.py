@@ -12,9 +12,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-import trimtab
-from trimtab.benchmarks.training.build import Components
 from trimtab.benchmarks.training.folder import CONFIG, PROVENANCE, read_provenance
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.without_task import has_task
 from trimtab.envs.core.spec import EnvSpec
@@ -23,6 +22,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_text
 from trimtab.plugins import command_line, named_plugins, plugins
 from trimtab.processor import processor_kind
+from trimtab.version import __version__
 
 _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
 
@@ -30,7 +30,7 @@ _PACKAGES = ("torch", "numpy", "mujoco", "gymnasium", "onnxruntime")
 def versions() -> dict[str, str]:
     """Return the versions of this package, of those that decide its numbers, and of plug-ins."""
     return {
-        "trimtab": trimtab.__version__,
+        "trimtab": __version__,
         **{package: importlib.metadata.version(package) for package in _PACKAGES},
         **{plugin.package: plugin.version for plugin in plugins()},
     }
@@ -41,39 +41,36 @@ def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
-def write_provenance(
-    folder: Path, config: RunConfig, parts: Components, *, restored: bool = False
-) -> None:
+def write_provenance(folder: Path, plan: Plan, *, restored: bool = False) -> None:
     """Write what the run in ``folder`` is made of, and the words that ask for it.
 
     Args:
         folder: of the run.
-        config: its settings.
-        parts: what they name.
+        plan: what it is made of.
         restored: whether the run began earlier and what it wrote then was lost: the machine and
             the versions of packages are those of now.
 
     Raises:
         TrimtabError: if the disk refuses.
     """
-    write_config(folder, config)
-    dataset = parts.dataset
+    write_config(folder, config := plan.config)
+    dataset = plan.dataset
     document = {
         "python": platform.python_version(),
         "machine": machine(),
         "packages": versions(),
         "command": list(config.words),
         **({"plugins": list(named_plugins())} if named_plugins() else {}),
-        "config_hash": parts.config_hash,
-        "identity": dict(parts.identity),
+        "config_hash": plan.config_hash,
+        "identity": dict(plan.identity),
         "device": config["device"],
         "seed": config["seed"],
         "env": {
-            "id": parts.env.id,
-            "options": dict(parts.env.options),
-            "physics": dict(parts.env.physics),
-            "fingerprint": parts.env.fingerprint,
-            **(_confirmed(parts.env) if has_task(parts.env.id) else {}),
+            "id": plan.env.id,
+            "options": dict(plan.env.options),
+            "physics": dict(plan.env.physics),
+            "fingerprint": plan.env.fingerprint,
+            **(_confirmed(plan.env) if has_task(plan.env.id) else {}),
         },
         "dataset": None
         if dataset is None
@@ -82,7 +79,7 @@ def write_provenance(
             "content_hash": dataset.content_hash,
             "recipe": dict(dataset.recipe),
         },
-        "base": parts.start["base"],
+        "base": plan.start["base"],
         **({"restored": True} if restored else {}),
     }
     atomic_write_text(folder / PROVENANCE, json.dumps(document, indent=2) + "\n")
@@ -103,17 +100,17 @@ def write_config(folder: Path, config: RunConfig) -> None:
     atomic_write_text(folder / CONFIG, f"# {command}\n{settings}")
 
 
-def check_same_base(folder: Path, parts: Components) -> None:
+def check_same_base(folder: Path, plan: Plan) -> None:
     """Refuse to go on from another base of the same settings, where a base follows the seed.
 
     Raises:
         TrimtabError: if the run in ``folder`` was started from another one.
     """
-    _check_same(folder, {"base": read_provenance(folder).get("base")}, parts)
+    _check_same(folder, {"base": read_provenance(folder).get("base")}, plan)
 
 
 def check_same_start(
-    folder: Path, parts: Components, start: Mapping[str, str | None] | None = None
+    folder: Path, plan: Plan, start: Mapping[str, str | None] | None = None
 ) -> None:
     """Refuse to go on from another base, or with data of other bits, than a run was started with.
 
@@ -122,7 +119,7 @@ def check_same_start(
 
     Args:
         folder: of the run.
-        parts: what it is to go on with.
+        plan: what it is to go on with.
         start: what is known of what it was started with; by default what its provenance says.
 
     Raises:
@@ -133,16 +130,16 @@ def check_same_start(
         data = found.get("dataset")
         had = data.get("content_hash") if isinstance(data, dict) else None
         start = {"base": found.get("base"), "dataset": had}
-    _check_same(folder, start, parts)
+    _check_same(folder, start, plan)
 
 
-def _check_same(folder: Path, start: Mapping[str, str | None], parts: Components) -> None:
-    if start.get("base", parts.start["base"]) != parts.start["base"]:
+def _check_same(folder: Path, start: Mapping[str, str | None], plan: Plan) -> None:
+    if start.get("base", plan.start["base"]) != plan.start["base"]:
         raise TrimtabError(
             f"{folder} was started from another base of the same configuration; "
             "give that one, or choose another out="
         )
-    have = parts.start["dataset"]
+    have = plan.start["dataset"]
     if (had := start.get("dataset", have)) != have:
         raise TrimtabError(
             f"{folder} was started with data of content {had}, which is {have} here; go on with "

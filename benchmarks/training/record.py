@@ -10,9 +10,9 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.common.adam import Adam
-from trimtab.benchmarks.training.build import Components
 from trimtab.benchmarks.training.evaluate import SUCCESS_RULE, Scores
 from trimtab.benchmarks.training.identity import HASH_VERSION, PROTOCOL_REVISION, revision_of
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.rows import STOPPED_EARLY, EpisodeRow
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.policies.base import Policy
@@ -31,13 +31,11 @@ class Record:
     """Writes down what a run found.
 
     Attributes:
-        config: settings of the run.
-        parts: what they name.
+        plan: what the run is made of.
         policy_label: what result tables call its policy.
     """
 
-    config: RunConfig
-    parts: Components
+    plan: Plan
     policy_label: str
 
     def rows(
@@ -52,29 +50,30 @@ class Record:
             env_steps: environment steps of the run so far.
             updates: updates of the run so far.
         """
-        config, parts = self.config, self.parts
+        plan = self.plan
+        config = plan.config
         protocol: dict[str, Any] = {
-            "fingerprint": parts.env.fingerprint,
+            "fingerprint": plan.env.fingerprint,
             "hash_version": HASH_VERSION,
             "revision": revision_of(type(algorithm)),
             "policy_revision": revision_of(type(algorithm.policy)),
             "protocol_revision": PROTOCOL_REVISION,
-            "act_steps": parts.act_steps,
+            "act_steps": plan.act_steps,
             "deterministic": is_deterministic(config, algorithm.policy),
-            "success_rule": SUCCESS_RULE if parts.env.success_key is not None else None,
-            "horizon": parts.env.horizon,
-            "control_hz": parts.env.control_rate,
+            "success_rule": SUCCESS_RULE if plan.env.success_key is not None else None,
+            "horizon": plan.env.horizon,
+            "control_hz": plan.env.control_rate,
             "delay_ms": 0.0,  # the simulator waits for the policy
             "device": config["device"],
         }
         return [
             EpisodeRow(
                 suite=config["suite_name"],
-                env=parts.env.id,
+                env=plan.env.id,
                 algorithm=config.algorithm,
                 policy=self.policy_label,
-                dataset=parts.dataset.id if parts.dataset is not None else None,
-                base=parts.base_label,
+                dataset=plan.dataset.id if plan.dataset is not None else None,
+                base=plan.base_label,
                 seed=config["seed"],
                 env_steps=env_steps,
                 updates=updates,
@@ -84,7 +83,7 @@ class Record:
                 success=score.success,
                 length=score.length,
                 seconds=score.seconds,
-                config_hash=parts.config_hash,
+                config_hash=plan.config_hash,
                 metrics={**score.metrics, **({STOPPED_EARLY: 1.0} if stopped else {})},
                 **protocol,
             )
@@ -115,11 +114,11 @@ class Record:
             ending: what :meth:`ending` says of it.
         """
         summary: dict[str, Any] = {
-            "env": self.parts.env.id,
-            "algorithm": self.config.algorithm,
+            "env": self.plan.env.id,
+            "algorithm": self.plan.config.algorithm,
             "policy": self.policy_label,
-            "seed": self.config["seed"],
-            "config_hash": self.parts.config_hash,
+            "seed": self.plan.config["seed"],
+            "config_hash": self.plan.config_hash,
             "env_steps": env_steps,
             "updates": updates,
             "episodes": len(scores.episodes),
@@ -127,7 +126,7 @@ class Record:
             "success": scores.success_rate,
             "seconds": round(seconds, 2),
             "trained_parameters": _trained_parameters(algorithm),
-            "offline_share": self.config["offline_share"],
+            "offline_share": self.plan.config["offline_share"],
             "evaluations": list(evaluations),
         }
         return {**summary, **ending}
@@ -139,7 +138,7 @@ class Record:
             reached: whether it reached the success at which it was to stop, if there is one.
             stopped: where a callback ended it, and where it would have ended; None: none did.
         """
-        wanted = self.config["stop_at_success"]
+        wanted = self.plan.config["stop_at_success"]
         found = {} if wanted is None else {"stop_at_success": wanted, "reached": reached}
         early = {} if stopped is None else {STOPPED_EARLY: {"at": stopped[0], "of": stopped[1]}}
         return {**found, **early}
@@ -148,7 +147,7 @@ class Record:
         """Return what a bundle says of the scores of its policy."""
         return results_of(
             {
-                "env": self.parts.env.id,
+                "env": self.plan.env.id,
                 "episodes": len(scores.episodes),
                 "return": scores.mean_return,
                 "success": scores.success_rate,
@@ -160,25 +159,26 @@ class Record:
         self, *, env_steps: int, updates: int, ending: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return what a bundle says of the task and of how its policy was trained."""
-        env, parts = self.parts.env, self.parts
+        plan = self.plan
+        env = plan.env
         return {
-            **parts.described,
+            **plan.described,
             "env": env.id,
             "env_options": dict(env.options),
             "env_horizon": env.horizon,
             "fingerprint": env.fingerprint or None,
             "control_rate": env.control_rate,
-            "act_steps": parts.act_steps,
+            "act_steps": plan.act_steps,
             "training": {
-                "algorithm": self.config.algorithm,
+                "algorithm": self.plan.config.algorithm,
                 "policy": self.policy_label,
-                "dataset": parts.dataset.id if parts.dataset is not None else None,
-                "dataset_hash": parts.dataset.content_hash if parts.dataset is not None else None,
-                "base": parts.base_label,
-                "seed": self.config["seed"],
+                "dataset": plan.dataset.id if plan.dataset is not None else None,
+                "dataset_hash": plan.dataset.content_hash if plan.dataset is not None else None,
+                "base": plan.base_label,
+                "seed": self.plan.config["seed"],
                 "env_steps": env_steps,
                 "updates": updates,
-                "config_hash": parts.config_hash,
+                "config_hash": plan.config_hash,
                 **ending,
             },
         }

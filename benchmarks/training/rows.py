@@ -34,10 +34,7 @@ FILE_NAME = "episodes.parquet"
 STOPPED_EARLY = "stopped_early"
 """Metric of the rows of a run that a callback ended early; its result has an entry of this name."""
 SUITE_NOTE = "suite.json"
-"""The file beside a suite's tables: which runs they are of, and what is compared with what."""
-
-PROGRESS = "progress.json"
-"""The file beside a suite's tables that says how far its runs are."""
+"""The file beside a suite's tables: which runs are done or wait, and what is compared with what."""
 
 VERSION = 2
 """Version of the schema."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
-from trimtab.benchmarks.training.build import Components
 from trimtab.benchmarks.training.callbacks import Callback, Listeners, RunProgress
 from trimtab.benchmarks.training.checkpoint import Checkpoints
 from trimtab.benchmarks.training.collector import Collector, training_envs
@@ -30,18 +29,17 @@ from trimtab.benchmarks.training.experience import (
 )
 from trimtab.benchmarks.training.generated import with_generator
 from trimtab.benchmarks.training.metrics_log import MetricsLog, NotFinite, placed
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.random_states import random_states, set_random_states
 from trimtab.benchmarks.training.record import Record
-from trimtab.benchmarks.training.result import Progress, Result, budget_of
+from trimtab.benchmarks.training.result import Progress, Result
 from trimtab.benchmarks.training.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.training.run_judge import RunJudge
 from trimtab.benchmarks.training.rundir import remedy
-from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.spending import spent
 from trimtab.benchmarks.training.torch_state import start_torch
 from trimtab.benchmarks.training.tracking import start_trackers
 from trimtab.benchmarks.training.trials import TrialJudge
-from trimtab.benchmarks.training.unsaved import SavedWhole
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json
 from trimtab.policies.bundle.bundle import save_bundle
@@ -59,8 +57,7 @@ class Run:
     """The state of one run, and the loop over it.
 
     Args:
-        config: checked settings.
-        parts: what they name.
+        plan: what the run is made of.
         folder: of the run; its caller holds the lock.
         progress: told how far the run is.
         stop: when set, the run saves its state and ends.
@@ -70,38 +67,37 @@ class Run:
 
     def __init__(
         self,
-        config: RunConfig,
-        parts: Components,
+        plan: Plan,
         folder: Path,
         progress: Progress,
         stop: threading.Event | None = None,
         callbacks: Sequence[Callback] = (),
         held: Callable[[], None] = lambda: None,
     ) -> None:
-        self.config, self.parts, self.folder, self.progress = config, parts, folder, progress
+        self.config, self.plan, self.folder, self.progress = plan.config, plan, folder, progress
+        config, learner = plan.config, plan.learner
         self.others = others = start_torch(config["seed"], config["threads"])
+        set_random_states(config["device"], learner.random)
         self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks, others)
         self._asked_to_stop = threading.Event()  # by a callback
         self.evaluation_due, self.held = False, held
-        self.algorithm = parts.make_algorithm()
-        self.record = Record(config, parts, parts.policy_label or self.algorithm.policy.label)
+        self.algorithm = learner.algorithm
+        self.record = Record(plan, plan.policy_label or self.algorithm.policy.label)
         self.dataset_source = make_dataset_source(
-            config, parts, self.algorithm, lambda share: progress(share, "returns of the dataset")
+            plan, lambda share: progress(share, "returns of the dataset")
         )
-        self.saved = SavedWhole(config, parts, self.algorithm, self.dataset_source)
         self.experience: Experience | None = None
         self.collector: Collector | None = None
-        self.phases = with_generator(self.algorithm.phases(budget_of(config)), self.dataset_source)
+        self.phases = with_generator(learner.phases, self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
-        self.trials = TrialJudge(config, parts, others)
+        self.trials = TrialJudge(plan, others)
         if gathered := sum(phase.length for phase in self.phases if phase.gathers):
-            envs = training_envs(config, parts, others)
-            data = self.dataset_source
-            self.experience = make_experience(config, parts, self.algorithm, data, gathered)
+            envs = training_envs(plan, others)
+            self.experience = make_experience(plan, self.dataset_source, gathered)
             ring = self.experience.buffer
             self.collector = Collector(envs, self.algorithm, ring, config["device"], others)
-        self.judge = RunJudge(config, parts, self.algorithm.policy, others)
+        self.judge = RunJudge(plan, self.algorithm.policy, others)
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
@@ -127,7 +123,7 @@ class Run:
             self.metrics.start_again()
         self._started = time.perf_counter() - self.seconds
         self.listeners.trackers = start_trackers(
-            self.config, self.parts.config_hash, self.folder, self.position
+            self.config, self.plan.config_hash, self.folder, self.position
         )
         if self.evaluation_due and self.position < self.end:
             self._evaluate()
@@ -157,7 +153,7 @@ class Run:
         if isinstance(phase.feed, Trials):
             self._after(index, self._try(phase, phase.feed))
         elif phase.unit == "updates":
-            rows = phase.batch_size or self.algorithm.batch_size
+            rows = phase.batch_size or self.algorithm.pace.batch_size
             self._update(phase, self._source(phase).sample(rows))
             self._after(index, 1)
         else:
@@ -191,8 +187,8 @@ class Run:
     def _gather(self, phase: Phase) -> int:
         """Take one decision in every environment and learn what is due; return the steps taken."""
         assert self.collector is not None and self.experience is not None
-        taught = self.algorithm.acts_once_taught and self.updates > 0
-        warmup = self.env_steps < self.algorithm.warmup_steps and not taught
+        taught = self.algorithm.pace.acts_once_taught and self.updates > 0
+        warmup = self.env_steps < self.algorithm.pace.warmup_steps and not taught
         try:
             steps = self.collector.step(warmup=warmup)
         except TrimtabError as error:
@@ -268,9 +264,7 @@ class Run:
 
     def _save(self) -> None:
         self._settle()
-        state = self._state()
-        self.saved.check(state, last=self.position >= self.end)
-        self.checkpoints.save(self.position, state)
+        self.checkpoints.save(self.position, self._state())
         self._saved_at = self.position
         self.listeners.saved(self._now())
 
@@ -337,7 +331,7 @@ class Run:
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
             updates=self.updates, seconds=time.perf_counter() - self._started,
             ending=ending | self.judge.summary(self.scores),
-        ) | spent(self.config, self.algorithm, self.trials)  # fmt: skip
+        ) | spent(self.plan.learner.phases, self.algorithm, self.trials)  # fmt: skip
         self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")
@@ -361,7 +355,7 @@ class Run:
             "trial_episodes": self.trials.episodes,
             "judge": self.judge.state_dict(),
             **random_states(self.config["device"]),
-            "start": self.parts.start,
+            "start": self.plan.start,
             "phases": list(self.done),
             "updates": self.updates,
             "env_steps": self.env_steps,

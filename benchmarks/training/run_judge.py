@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
-from trimtab.benchmarks.training.build import Components
 from trimtab.benchmarks.training.evaluate import Evaluator, Scores, torch_act
 from trimtab.benchmarks.training.held_out import Fit, HeldOut
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.record import is_deterministic
-from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.trials import make_evaluator
 from trimtab.benchmarks.training.without_task import has_task
 from trimtab.policies.base import Policy
@@ -33,20 +32,18 @@ class RunJudge:
         last: the last evaluation in words, after a comma; empty before there was one.
 
     Args:
-        config: settings of the run.
-        parts: what they name.
+        plan: what the run is made of.
         policy: the one that is judged; its kind decides what of the data it is compared with.
         others: around each call of the environments.
     """
 
     def __init__(
         self,
-        config: RunConfig,
-        parts: Components,
+        plan: Plan,
         policy: Policy,
         others: AbstractContextManager[None] | None = None,
     ) -> None:
-        self._config, self._parts = config, parts
+        self._plan, config = plan, plan.config
         self._patience = config["stop_after"]
         self._best: dict[str, Any] | None = None
         self._noted, self._since = -1, 0
@@ -54,19 +51,19 @@ class RunJudge:
         self.last = ""
         self.evaluator: Evaluator | None = None
         self.held_out: HeldOut | None = None
-        if parts.split.held_out is not None:
-            assert parts.split.training is not None
+        if plan.split.held_out is not None:
+            assert plan.split.training is not None
             self.held_out = HeldOut(
-                parts.split.training,
-                parts.split.held_out,
-                window=parts.act_steps,
+                plan.split.training,
+                plan.split.held_out,
+                window=plan.act_steps,
                 history=policy.spec.history,
-                parts=parts.env.obs_parts if parts.observations != "flat" else None,
+                parts=plan.env.obs_parts if plan.observations != "flat" else None,
                 seed=config["eval_seed"],
             )
-        if has_task(parts.env.id):
+        if has_task(plan.env.id):
             self.evaluator = make_evaluator(
-                parts, config["eval_episodes"], config["eval_seed"], others
+                plan, config["eval_episodes"], config["eval_seed"], others
             )
 
     @property
@@ -82,7 +79,7 @@ class RunJudge:
             updates: that it has had.
             check: called before every decision in the task; what it raises ends the evaluation.
         """
-        zero_noise, scores = is_deterministic(self._config, policy), Scores(())
+        zero_noise, scores = is_deterministic(self._plan.config, policy), Scores(())
         if self.evaluator is not None:
             scores = self.evaluator.judge(
                 torch_act(policy), policy.reading, deterministic=zero_noise, check=check
@@ -94,7 +91,7 @@ class RunJudge:
 
     def _fit(self, held_out: HeldOut, policy: Policy, updates: int) -> Fit:
         """Return the fit of a policy, and note whether it is the best one so far."""
-        fit = held_out.judge(policy, deterministic=is_deterministic(self._config, policy))
+        fit = held_out.judge(policy, deterministic=is_deterministic(self._plan.config, policy))
         if self._patience is None or self._noted == updates:  # a repeated one counts once
             return fit
         same, self._noted, self._latest = fit.error == self._latest, updates, fit.error
@@ -140,7 +137,7 @@ class RunJudge:
         found: dict[str, Any] = {
             **scores.fit.to_json(),
             "controls": {name: fit.to_json() for name, fit in self.held_out.controls.items()},
-            "episodes": list(self._parts.split.numbers),
+            "episodes": list(self._plan.split.numbers),
             "steps": self.held_out.steps,
         }
         if self._best is not None:

@@ -8,8 +8,6 @@ from typing import Any
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.phases import Phase, Trials, Unit
-from trimtab.benchmarks.training.result import budget_of
-from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.trials import TrialJudge
 
 __all__ = ["planned", "spent"]
@@ -18,32 +16,30 @@ _WARM_UP, _PHASE = 0.25, 0.5
 """Shares of the budget from which it is said that a warm-up, or an earlier phase, takes so much."""
 
 
-def planned(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> list[str]:
+def planned(phases: Sequence[Phase], algorithm: Algorithm, trials: TrialJudge) -> list[str]:
     """Return what a run's user might not expect of its budget, a line each.
 
     A search that has come to its end, or whose number of trials is not known, has none.
 
     Args:
-        config: settings of the run.
+        phases: of the run.
         algorithm: its method, at any point of the run.
         trials: judges what the method proposes to try.
     """
-    phases = algorithm.phases(budget_of(config))
     searches = [line for phase in phases for line in _search(phase, trials)]
-    return _eaten(phases, algorithm.warmup_steps) + searches
+    return _eaten(phases, algorithm.pace.warmup_steps) + searches
 
 
-def spent(config: RunConfig, algorithm: Algorithm, trials: TrialJudge) -> dict[str, Any]:
+def spent(phases: Sequence[Phase], algorithm: Algorithm, trials: TrialJudge) -> dict[str, Any]:
     """Return what ``result.json`` says of a finished run's budget: searches, and lines on it.
 
     Args:
-        config: as :func:`planned`.
+        phases: as :func:`planned`.
         algorithm: as :func:`planned`, at the end of the run.
         trials: as :func:`planned`.
     """
-    phases = algorithm.phases(budget_of(config))
     feeds = [phase.feed for phase in phases if isinstance(phase.feed, Trials)]
-    lines, found = _eaten(phases, algorithm.warmup_steps), dict[str, Any]()
+    lines, found = _eaten(phases, algorithm.pace.warmup_steps), dict[str, Any]()
     if feeds:
         found["all_tried"] = all(feed.propose() is None for feed in feeds)
         sizes = [one for feed in feeds for one in feed.episodes]

@@ -8,12 +8,10 @@ from contextlib import AbstractContextManager
 import numpy as np
 import torch
 
-from trimtab.algorithms.phases import Outcome, Trial, Trials
-from trimtab.benchmarks.training.build import Components
+from trimtab.algorithms.phases import Outcome, Trial
 from trimtab.benchmarks.training.evaluate import Evaluator, torch_act
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.record import is_deterministic
-from trimtab.benchmarks.training.settings.config import RunConfig
-from trimtab.errors import TrimtabError
 
 __all__ = ["TrialJudge", "make_evaluator"]
 
@@ -27,18 +25,17 @@ class TrialJudge:
     Its seeds are apart from those of the evaluation, and follow from the run's seed.
 
     Args:
-        config: settings of the run.
-        parts: what they name.
+        plan: what the run is made of.
         others: around each call of the environments.
     """
 
     def __init__(
         self,
-        config: RunConfig,
-        parts: Components,
+        plan: Plan,
         others: AbstractContextManager[None] | None = None,
     ) -> None:
-        self.config, self.parts, self._others = config, parts, others
+        self.plan, self._others = plan, others
+        config = plan.config
         drawn = int(np.random.SeedSequence([config["seed"], 4]).generate_state(1)[0])
         behind = config["eval_seed"] + config["eval_episodes"]
         # Behind the evaluation's, or before them where seeds come to an end.
@@ -58,10 +55,10 @@ class TrialJudge:
         scores = self._evaluator(trial).judge(
             torch_act(trial.policy),
             trial.policy.reading,
-            deterministic=is_deterministic(self.config, trial.policy),
+            deterministic=is_deterministic(self.plan.config, trial.policy),
             check=check,
         )
-        device, episodes = self.config["device"], scores.episodes
+        device, episodes = self.plan.config["device"], scores.episodes
         self.episodes += len(episodes)
         outcome = Outcome(
             success=torch.tensor([float(bool(one.success)) for one in episodes], device=device),
@@ -72,33 +69,17 @@ class TrialJudge:
 
     def most_steps(self, trial: Trial) -> int:
         """Return how many environment steps a trial takes if no episode ends before its time."""
-        return trial.episodes * self.parts.env.horizon
+        return trial.episodes * self.plan.env.horizon
 
     def fits(self, trial: Trial | None, steps: int) -> bool:
         """Return whether there is a trial, and it surely ends within so many steps."""
         return trial is not None and self.most_steps(trial) <= steps
 
-    def check(self, feed: Trials, steps: int) -> None:
-        """Check that there is a first trial and that the phase's steps hold it.
-
-        Raises:
-            TrimtabError: if not.
-        """
-        trial = feed.propose()
-        if trial is None:
-            raise TrimtabError(f"{self.config.algorithm}: has nothing to try")
-        if steps < self.most_steps(trial):
-            raise TrimtabError(
-                f"online_steps={steps}: one trial of {self.config.algorithm} is {trial.episodes} "
-                f"episodes of up to {self.parts.env.horizon} steps; give it at least "
-                f"{self.most_steps(trial)} steps, or fewer episodes"
-            )
-
     def _evaluator(self, trial: Trial) -> Evaluator:
         place = (trial.first, trial.episodes)
         if place not in self._evaluators:
             seed = self.first_seed + trial.first
-            made = make_evaluator(self.parts, trial.episodes, seed, self._others)
+            made = make_evaluator(self.plan, trial.episodes, seed, self._others)
             self._evaluators[place] = made
         return self._evaluators[place]
 
@@ -109,23 +90,23 @@ class TrialJudge:
 
 
 def make_evaluator(
-    parts: Components, episodes: int, seed: int, others: AbstractContextManager[None] | None
+    plan: Plan, episodes: int, seed: int, others: AbstractContextManager[None] | None
 ) -> Evaluator:
     """Return what judges a run's policies in its task.
 
     Args:
-        parts: what the run is made of.
+        plan: what the run is made of.
         episodes: how many it plays.
         seed: of the first.
         others: around each call of the environments.
     """
-    env = parts.env
+    env = plan.env
     return Evaluator(
         env.id,
         episodes=episodes,
         seed=seed,
-        act_steps=parts.act_steps,
+        act_steps=plan.act_steps,
         options=env.options,
-        observations=parts.observations,
+        observations=plan.observations,
         others=others,
     )

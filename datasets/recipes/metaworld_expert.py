@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -9,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.turns import without_warnings
 
 
 class MetaWorldExpert:
@@ -42,7 +42,9 @@ class MetaWorldExpert:
 
     def act(self, obs: NDArray[Any]) -> NDArray[Any]:
         """Return the expert's action ``[4]``, noisy."""
-        with without_warnings():  # that the experts' gains are high, at every step
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # that the experts' gains are high, at every step
             action = np.clip(self.expert.get_action(np.asarray(obs, dtype=np.float64)), -1, 1)
         noisy: NDArray[Any] = action + self.noise * self.generator.standard_normal(action.shape)
         return noisy

@@ -27,7 +27,6 @@ from trimtab.datasets.recipes.ogbench_plans import (
     ScenePlan,
 )
 from trimtab.errors import TrimtabError
-from trimtab.turns import as_global_generator
 
 __all__ = ["OgbenchOracle"]
 
@@ -87,9 +86,12 @@ class OgbenchOracle:
         if self.part is None or self.part.oracle.done:
             self.part = self.plan.next_part(info) or self.part
             if self.part is not None:
-                draws = np.random.RandomState(self.generator.integers(2**32))
-                with as_global_generator(draws):  # which the oracles ask
+                before = np.random.get_state()
+                np.random.seed(self.generator.integers(2**32))  # the oracles draw from there
+                try:
                     self.part.oracle.reset(obs, info)
+                finally:
+                    np.random.set_state(before)
         action = np.zeros(self.scene.action_space.shape)
         if self.part is not None:
             action = self.part.oracle.select_action(obs, {**info, **self.part.target})

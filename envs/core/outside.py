@@ -1,10 +1,9 @@
-"""Families that users bring: by a variable, an installed package or a plug-in."""
+"""Families that users bring: by a variable or a plug-in."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
-import importlib.metadata
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -17,12 +16,10 @@ from trimtab.envs.core.options import LONGEST
 from trimtab.envs.core.spec import Family, Task
 from trimtab.errors import TrimtabError
 
-__all__ = ["OUTSIDE", "OUTSIDE_GROUP", "families_outside"]
+__all__ = ["OUTSIDE", "families_outside"]
 
 OUTSIDE = "TRIMTAB_FAMILIES"
 """Environment variable with the names of modules that define further families, after commas."""
-OUTSIDE_GROUP = "trimtab.envs"
-"""Entry points by which an installed package names such modules."""
 
 
 def families_outside() -> Iterator[tuple[str, Family]]:
@@ -38,13 +35,12 @@ def families_outside() -> Iterator[tuple[str, Family]]:
 
 def _modules() -> list[str]:
     named = [name.strip() for name in os.environ.get(OUTSIDE, "").split(",") if name.strip()]
-    installed = importlib.metadata.entry_points(group=OUTSIDE_GROUP)
     brought = [
         module.__name__
         for module in modules_outside("envs", "families")
         if hasattr(module, "FAMILY")  # others help these
     ]
-    return list(dict.fromkeys([*named, *(point.value for point in installed), *brought]))
+    return list(dict.fromkeys([*named, *brought]))
 
 
 def _family_of(name: str) -> Family:
@@ -52,8 +48,7 @@ def _family_of(name: str) -> Family:
         family = getattr(importlib.import_module(name), "FAMILY", None)
     except (Exception, SystemExit) as error:  # it is a user's, and may hold any fault
         raise TrimtabError(
-            f"{OUTSIDE} or an installed package names the module {name}, which cannot be imported "
-            f"({in_a_line(error)})"
+            f"{OUTSIDE} names the module {name}, which cannot be imported ({in_a_line(error)})"
         ) from error
     if not isinstance(family, Family):
         raise TrimtabError(f"the module {name} defines no FAMILY of trimtab.envs.core.spec.Family")

@@ -18,42 +18,7 @@ from trimtab.envs.core.spec import FloatArray, RawEnv
 from trimtab.errors import TrimtabError
 from trimtab.limits import inward
 
-__all__ = ["CheckedEnv", "TaskEnv"]
-
-
-class CheckedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A bare environment of a user's, of which all is looked at that it returns.
-
-    Args:
-        id: what errors name.
-        env: the environment, with flat spaces.
-    """
-
-    def __init__(self, id: str, env: RawEnv) -> None:
-        super().__init__(env)
-        self._id = id
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start an episode. Returns the observation and info.
-
-        Raises:
-            TrimtabError: if the environment returns something else.
-        """
-        result: Any = self.env.reset(seed=seed, options=options)
-        for line in faults_of_reset(result, self.env.observation_space.shape or ()):
-            raise TrimtabError(f"{self._id}: {line}")
-        return result
-
-    def step(self, action: Any) -> Any:
-        """Apply ``action``; return what a step returns.
-
-        Raises:
-            TrimtabError: if the environment returns something else.
-        """
-        result: Any = self.env.step(action)
-        for line in faults_of_step(result, self.env.observation_space.shape or (), None):
-            raise TrimtabError(f"{self._id}: {line}")
-        return result
+__all__ = ["TaskEnv"]
 
 
 class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):

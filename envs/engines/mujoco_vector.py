@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import compress, repeat
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +16,9 @@ from numpy.typing import NDArray
 from trimtab.envs.core.spec import FloatArray
 from trimtab.envs.engines.episodes import Bools, EpisodeSeed, EpisodeVectorEnv, Played
 
-__all__ = ["Crew", "MujocoTask", "MujocoVectorEnv", "State"]
+__all__ = ["MujocoTask", "MujocoVectorEnv", "State"]
 
 Floats = NDArray[np.float64]
-Item = TypeVar("Item")
 
 # More threads than this wait for Python's lock more than they simulate.
 _MOST_THREADS = 4
@@ -101,120 +98,17 @@ class MujocoTask:
     position: Callable[[State], Floats] | None = None
 
 
-class _Helper:
-    """A thread that does one job at a time, unless its caller takes the job back first.
-
-    ``jobs`` holds the job until one of the two has it; ``start`` and ``done`` are locks that one
-    side waits for and the other releases.
-    """
-
-    def __init__(self) -> None:
-        self.jobs: deque[Callable[[], object] | None] = deque()
-        self.error: BaseException | None = None
-        self.start, self.done = threading.Lock(), threading.Lock()
-        self.start.acquire()
-        self.done.acquire()
-        threading.Thread(target=self._work, name="trimtab-physics", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            self.start.acquire()
-            try:
-                job = self.jobs.pop()
-            except IndexError:  # taken back
-                continue
-            if job is None:
-                return
-            try:
-                job()
-            except BaseException as error:  # the caller raises it
-                self.error = error
-            del job  # an idle thread keeps nothing alive
-            self.done.release()
-
-    def give(self, job: Callable[[], object] | None) -> None:
-        """Give it a job, or None to end it."""
-        self.jobs.append(job)
-        if self.start.locked():  # otherwise it is about to wake up, for a job taken back
-            self.start.release()
-
-    def finish(self) -> None:
-        """Take the job back if it has not been begun, else wait for its end."""
-        try:
-            self.jobs.pop()
-        except IndexError:
-            self.done.acquire()
-
-
-def _dismiss(helpers: list[_Helper]) -> None:
-    while helpers:
-        helpers.pop().give(None)
-
-
-class Crew:
-    """Threads that go through one list together; the caller is one of them.
-
-    The caller never waits for a thread that has not begun, so on busy processors it just does the
-    work itself. The others are started by the first :meth:`run` that has work for them, and anew in
-    a process that was forked. :meth:`close` ends them, or the end of this object.
-
-    Args:
-        threads: how many, the caller included.
-    """
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self._process = os.getpid()
-        self._helpers: list[_Helper] = []
-        weakref.finalize(self, _dismiss, self._helpers)
-
-    def run(self, work: Callable[[Iterator[Item]], object], items: Sequence[Item]) -> None:
-        """Call ``work`` in every thread with one iterator over ``items`` that all share."""
-        shared = iter(items)
-        count = min(self.threads, len(items)) - 1
-        if count < 1:
-            work(shared)
-            return
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._helpers.clear()
-        while len(self._helpers) < count:
-            self._helpers.append(_Helper())
-        called = self._helpers[:count]
-        for helper in called:
-            helper.give(partial(work, shared))
-        try:
-            try:
-                work(shared)
-            finally:
-                for helper in called:
-                    helper.finish()
-        except BaseException:
-            self.close()  # one of them may still be at work: it ends when it is through
-            raise
-        for helper in called:
-            if helper.error is not None:
-                error, helper.error = helper.error, None
-                raise error
-
-    def close(self) -> None:
-        """End the threads; another :meth:`run` starts new ones."""
-        if self._process == os.getpid():
-            _dismiss(self._helpers)
-        self._helpers.clear()
-
-
-def _default_threads(num_envs: int) -> int:
+def _default_threads() -> int:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(usable or 1, num_envs, _MOST_THREADS)
+    return min(usable or 1, _MOST_THREADS)
 
 
 class MujocoVectorEnv(EpisodeVectorEnv):
     """N simulations of one of Gymnasium's MuJoCo tasks, equal to its own class to the last bit.
 
     There is one ``mujoco.MjModel`` and one bare environment; the latter gives its constants and
-    starts every episode, each in the simulation that is put into it. Steps are simulated by a
-    :class:`Crew`; observations, rewards and ends are computed for all simulations at once.
+    starts every episode, each in the simulation that is put into it. Threads step the simulations;
+    observations, rewards and ends are computed for all simulations at once.
 
     Args:
         id: as for :class:`trimtab.envs.engines.sync_vector.SyncVectorEnv`, with those that follow.
@@ -258,13 +152,16 @@ class MujocoVectorEnv(EpisodeVectorEnv):
         model, more = self._env.model, range(num_envs - 1)
         self._simulations = [self._env.data, *(mujoco.MjData(model) for _ in more)]
         self._controls = [data.ctrl for data in self._simulations]
-        self._crew = Crew(_default_threads(num_envs) if threads is None else threads)
+        self._helpers = min(threads or _default_threads(), num_envs) - 1
+        self._pool = ThreadPoolExecutor(max(1, self._helpers), "trimtab-physics")
         self._state = State(self._env, self._simulations, task.fields)
         self._position = np.zeros(num_envs)
         self._seconds = float(self._env.dt)
         step, models, frames = mujoco.mj_step, repeat(model), repeat(int(self._env.frame_skip))
         # A map drained by a deque: no bytecode, so hardly any time with Python's lock held.
-        self._simulate = lambda work: deque(map(step, models, work, frames), maxlen=0)
+        self._simulate: Callable[[Iterator[Any]], object] = lambda work: deque(
+            map(step, models, work, frames), maxlen=0
+        )
         self._contacts = mujoco.mj_rnePostConstraint if "cfrc_ext" in task.fields else None
 
     def _read(self) -> None:
@@ -292,7 +189,12 @@ class MujocoVectorEnv(EpisodeVectorEnv):
         simulations = self._simulations if whole else list(compress(self._simulations, goes))
         for control, row in zip(self._controls, actions, strict=True):
             control[:] = row
-        self._crew.run(self._simulate, simulations)
+        work = iter(simulations)  # all threads take from it
+        helpers = [self._pool.submit(self._simulate, work) for _ in range(self._helpers)]
+        self._simulate(work)
+        for helper in helpers:
+            if not helper.cancel():  # a thread that has not begun is not waited for
+                helper.result()
         if self._contacts is not None:
             for data in simulations:
                 self._contacts(self._env.model, data)
@@ -326,5 +228,5 @@ class MujocoVectorEnv(EpisodeVectorEnv):
 
     def close_extras(self, **kwargs: Any) -> None:
         """End the threads and close the environment."""
-        self._crew.close()
+        self._pool.shutdown()
         self._first.close()

@@ -18,11 +18,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from trimtab.envs.core.legacy_random import legacy_generator
+from trimtab.envs.core.legacy_random import legacy_seed
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
-from trimtab.envs.engines.mujoco_kept import models_kept
 from trimtab.errors import TrimtabError
 
 __all__ = ["FAMILY"]
@@ -34,7 +33,7 @@ _PICTURE = 480  # pixels a side
 
 
 class _FlatSuiteTask(gymnasium.Env[Any, Any]):
-    """A task whose ``reset(seed=...)`` replaces the one generator that it draws from.
+    """A task whose ``reset(seed=...)`` seeds the one generator that it draws from.
 
     Args:
         task: its name here.
@@ -54,14 +53,14 @@ class _FlatSuiteTask(gymnasium.Env[Any, Any]):
         self.model, self.data = env.physics.model.ptr, env.physics.data.ptr
         self.frame_skip = round(env.control_timestep() / env.physics.timestep())
         self._task, self._env, self._diverged = task, env, diverged
-        env.task._random = legacy_generator(None)
+        env.task.random.seed()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode. Returns the observation [O] and an empty dictionary."""
         if seed is not None:
-            self._env.task._random = legacy_generator(seed)
+            self._env.task.random.seed(legacy_seed(seed))
         return _flat(self._env.reset().observation), {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -89,18 +88,41 @@ class _FlatSuiteTask(gymnasium.Env[Any, Any]):
 def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
         from dm_control import suite
-        from dm_control.mujoco.wrapper import core
         from dm_control.rl.control import PhysicsError
 
         domain, name = task.split("-")
-        settings = {"random": _MODEL_SEED, "time_limit": math.inf}
-        with models_kept(core):
+        settings: dict[str, Any] = {"random": _MODEL_SEED, "time_limit": math.inf}
+        if task in _UNSEEN and not render:
+            env = _UNSEEN[task](**settings)
+        else:
             env = suite.load(domain, name, task_kwargs=settings)
-    if not render:
-        # One task uploads its terrain at every reset if there is a rendering context, and makes
-        # one, with OpenGL, to find out.
-        env.physics._make_rendering_contexts = lambda: None
-    return _FlatSuiteTask(task, env, PhysicsError)
+        return _FlatSuiteTask(task, env, PhysicsError)
+
+
+def _escape_unseen(random: int, time_limit: float) -> Any:
+    """Return ``quadruped-escape`` as dm_control makes it, but for pictures.
+
+    Its reset uploads the terrain to the rendering context, and makes one with OpenGL to find out
+    whether there is one.
+    """
+    from dm_control.rl import control
+    from dm_control.suite import common, quadruped
+
+    class Unseen(quadruped.Physics):  # type: ignore[misc]
+        contexts = None
+
+    model = quadruped.make_model(floor_size=40, terrain=True, rangefinders=True)
+    physics = Unseen.from_xml_string(model, common.ASSETS)
+    return control.Environment(
+        physics,
+        quadruped.Escape(random=random),
+        time_limit=time_limit,
+        control_timestep=0.02,
+    )
+
+
+_UNSEEN = {"quadruped-escape": _escape_unseen}
+"""Tasks that would need OpenGL also where nobody draws them."""
 
 
 def _flat(observation: Mapping[str, Any]) -> Any:

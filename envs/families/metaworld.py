@@ -15,7 +15,6 @@ import numpy as np
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
-from trimtab.envs.engines.mujoco_kept import models_kept
 
 __all__ = ["FAMILY"]
 
@@ -53,11 +52,9 @@ class _SeededMetaWorld(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        from gymnasium.envs.mujoco import mujoco_env
         from metaworld.env_dict import ENV_CLS_MAP
 
-        with models_kept(mujoco_env):
-            env: Any = ENV_CLS_MAP[task](render_mode="rgb_array" if render else None)
+        env: Any = ENV_CLS_MAP[task](render_mode="rgb_array" if render else None)
         # The goal is part of the observation: the space is computed anew from this attribute.
         env._partially_observable = False
         vars(env).pop("sawyer_observation_space", None)

@@ -17,26 +17,19 @@ OGBench 1.2.2, so that it cannot be made.
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import inspect
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from trimtab.envs.core.legacy_random import legacy_generator
+from trimtab.envs.core.legacy_random import as_global_generator, legacy_generator
 from trimtab.envs.core.private_files import private_temporary_files
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
-from trimtab.envs.engines.mujoco_kept import StandIn, is_kept, models_kept
-from trimtab.turns import as_global_generator, replaced
 
 __all__ = ["FAMILY"]
-
-logger = logging.getLogger(__name__)
 
 
 class _SeededOgbench(gymnasium.Env[Any, Any]):
@@ -48,16 +41,18 @@ class _SeededOgbench(gymnasium.Env[Any, Any]):
     Args:
         env: the bare environment, with an action space of its own.
         with_goal: whether the goal is laid after the observation.
+        frame_skip: steps of physics for each action.
+        draws_in_step: whether it draws from numpy's global generator during an episode, too.
     """
 
-    def __init__(self, env: Any, *, with_goal: bool) -> None:
+    def __init__(self, env: Any, *, with_goal: bool, frame_skip: int, draws_in_step: bool) -> None:
         observed = env.observation_space.shape[0]
         size = 2 * observed if with_goal else observed
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (size,), np.float64)
         self.action_space = env.action_space
         self.model, self.data = env.model, env.data
         self.scene = env  # a recipe's controller reads there what is not observed
-        self.frame_skip = getattr(env, "_n_steps", None) or env.frame_skip
+        self.frame_skip = frame_skip
         here = tuple(range(observed))
         self.obs_parts = {"observation": here}
         if with_goal:
@@ -66,7 +61,7 @@ class _SeededOgbench(gymnasium.Env[Any, Any]):
         self._with_goal = with_goal
         self._goal = np.zeros(0)
         self._generator = legacy_generator(None)
-        self._draws_in_step = getattr(env, "_teleport_info", None) is not None
+        self._draws_in_step = draws_in_step
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -104,175 +99,29 @@ def _build(task: str, *, render: bool) -> RawEnv:
     with quiet():
         import ogbench  # noqa: F401  (registers the tasks)
         from gymnasium.envs.registration import load_env_creator
-        from ogbench.locomaze import maze
 
         spec = gymnasium.spec(task)
         assert isinstance(spec.entry_point, str)
-        with (
-            private_temporary_files(maze),
-            _compiling_once(),
-            as_global_generator(legacy_generator(None)),
-        ):
-            with _reading_the_arm_once():
-                env: Any = load_env_creator(spec.entry_point)(**spec.kwargs, **_PICTURE)
-            scene = {k: v for k, v in spec.kwargs.items() if k not in _OF_A_TASK}
-            with _describing_once(env, f"{spec.entry_point} {scene}"):
-                env.reset()  # a manipulation scene is made at its first reset
-        space = gymnasium.spaces.Box(-1.0, 1.0, env.action_space.shape, np.float32)
-    # Random actions settle the scene at a reset. Manipulation has no fixed space to seed for them.
-    env.__class__ = type(type(env).__name__, (type(env),), {"action_space": space})
-    vars(env).pop("action_space", None)
-    return _SeededOgbench(env, with_goal=spec.kwargs.get("reward_task_id") is None)
+        maker: Any = load_env_creator(spec.entry_point)
+        scene = inspect.isclass(maker)  # of manipulation; a function makes the mazes
+        if scene:
+            # Random actions settle a scene at its reset. Its own space is a new one at each use,
+            # which nobody can seed.
+            space = gymnasium.spaces.Box(-1.0, 1.0, (5,), np.float32)
+            maker = type(maker.__name__, (maker,), {"action_space": space})
+        with private_temporary_files(), as_global_generator(legacy_generator(None)):
+            env = maker(**spec.kwargs, **_PICTURE)
+            env.reset()  # a scene is made at its first reset
+    return _SeededOgbench(
+        env,
+        with_goal=spec.kwargs.get("reward_task_id") is None,
+        frame_skip=_SCENE_FRAMES if scene else env.frame_skip,
+        draws_in_step=spec.kwargs.get("maze_type") == "teleport",
+    )
 
 
 _PICTURE = {"width": 480, "height": 480}
-_OF_A_TASK = {"reward_task_id", "permute_blocks", "success_timing"}  # the scene is the same
-
-
-@contextmanager
-def _compiling_once() -> Iterator[None]:
-    """Keep the compiled models of manipulation scenes, which take most of the time to make one."""
-    from ogbench.manipspace.envs import env, manipspace_env, scene_env
-
-    # It announces that an unstable simulation was put right; a library should not print.
-    scene_env.print = lambda text, **_: logger.warning("ogbench: %s", text)
-    with (
-        models_kept(env, named_by_content=True),
-        models_kept(manipspace_env, named_by_content=True, only_read=True),  # the arm alone
-        replaced(env, "mjcf_utils", _Texts),
-    ):
-        yield
-
-
-@contextmanager
-def _reading_the_arm_once() -> Iterator[None]:
-    """Let the constructors of manipulation scenes find the text of the arm's description.
-
-    Each of them has a model of the arm alone, for inverse kinematics. To read its description and
-    digest the meshes' files takes as long as all else that makes a scene once it is compiled.
-    """
-    from dm_control import mjcf
-    from ogbench.manipspace import mjcf_utils
-    from ogbench.manipspace.envs import manipspace_env
-
-    texts = StandIn(mjcf_utils, to_string=_text_of, get_assets=_files_of)
-    with (
-        replaced(manipspace_env, "mjcf", StandIn(mjcf, from_path=_File)),
-        replaced(manipspace_env, "mjcf_utils", texts),
-    ):
-        yield
-
-
-class _File:
-    """A description in a file of the library's, which is read when that is needed.
-
-    A description holds the files of its meshes, some 30 MB. So only its text is kept, and as long
-    as nobody has asked for more than that, it is not read again.
-    """
-
-    def __init__(self, path: Any, **options: Any) -> None:
-        self._key = (str(path), tuple(sorted(options.items())))
-        self._options = options
-        self._may_differ = False
-
-    @functools.cached_property
-    def _root(self) -> Any:
-        from dm_control import mjcf
-
-        return mjcf.from_path(self._key[0], **self._options)
-
-    def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):
-            raise AttributeError(attribute)
-        self._may_differ = True  # a user of a part of it may change it
-        return getattr(self._root, attribute)
-
-
-def _text_of(description: Any, **options: Any) -> str:
-    """Return the XML of a description."""
-    from ogbench.manipspace import mjcf_utils
-
-    if not isinstance(description, _File):
-        return mjcf_utils.to_string(description, **options)  # type: ignore[no-any-return]
-    if description._may_differ or options:
-        return mjcf_utils.to_string(description._root, **options)  # type: ignore[no-any-return]
-    if description._key not in _texts:
-        _texts[description._key] = mjcf_utils.to_string(description._root)
-    return _texts[description._key]
-
-
-def _files_of(description: Any) -> dict[str, bytes]:
-    """Return the files that the XML names, or none if a model is compiled from it already."""
-    from ogbench.manipspace import mjcf_utils
-
-    if is_kept(_text_of(description)):
-        return {}
-    root = description._root if isinstance(description, _File) else description
-    return mjcf_utils.get_assets(root)  # type: ignore[no-any-return]
-
-
-_texts: dict[tuple[object, ...], str] = {}
-
-
-@contextmanager
-def _describing_once(env: Any, scene: str) -> Iterator[None]:
-    """Give a manipulation scene the description that the one before it has written.
-
-    Once a model is compiled, that is what takes most of the time: half a second for a puzzle. All
-    tasks of a scene share one. It is read, and the picture's size is written into it, the same for
-    all; what is compiled from it is each environment's own. The last scene's alone is kept, as it
-    holds the meshes' files, some 30 MB.
-
-    Args:
-        env: before its first reset.
-        scene: all that the description follows from.
-    """
-    if scene in _described:
-        env._mjcf_model, parts = _described[scene]
-        vars(env).update(parts)
-    elif hasattr(env, "build_mjcf_model"):
-        build = env.build_mjcf_model
-
-        def described() -> Any:
-            before = dict(vars(env))
-            model = build()
-            parts = {k: v for k, v in vars(env).items() if k not in before or before[k] is not v}
-            _described.clear()
-            _described[scene] = model, parts
-            return model
-
-        env.build_mjcf_model = described
-    try:
-        yield
-    finally:
-        vars(env).pop("build_mjcf_model", None)
-
-
-_described: dict[str, tuple[Any, dict[str, Any]]] = {}
-
-
-class _Texts:
-    """Stands for ``mjcf_utils`` where a scene is compiled; a description is written out once."""
-
-    @staticmethod
-    @functools.lru_cache(maxsize=1)
-    def to_string(root: Any) -> str:
-        """Return the XML of a description."""
-        from ogbench.manipspace import mjcf_utils
-
-        text: str = mjcf_utils.to_string(root)
-        return text
-
-    @staticmethod
-    def get_assets(root: Any) -> dict[str, bytes]:
-        """Return the files that the XML names, or none if a model is compiled from it already."""
-        from ogbench.manipspace import mjcf_utils
-
-        if is_kept(_Texts.to_string(root)):
-            return {}
-        files: dict[str, bytes] = mjcf_utils.get_assets(root)
-        return files
-
+_SCENE_FRAMES = 25  # steps of physics (2 ms) for each action in manipulation (20 Hz)
 
 # Scenes with the episodes' lengths that OGBench registers.
 _MAZES = {

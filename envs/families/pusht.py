@@ -64,7 +64,6 @@ class _FlatPushT(gymnasium.Env[Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode. Returns the observation [O] and info."""
-        self._env._last_action = None  # else the first picture shows the last episode's target
         obs, info = self._env.reset(seed=seed, options=options)
         given = options is not None and options.get("reset_to_state") is not None
         if self._start == "near" and not given:  # the disc stays where the simulator put it

@@ -19,8 +19,6 @@ variable ``NUMBA_CACHE_DIR`` names a folder, what it has compiled is kept there,
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import sys
 import types
@@ -33,8 +31,6 @@ import numpy as np
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
-from trimtab.envs.engines.mujoco_kept import models_kept
-from trimtab.envs.engines.mujoco_resized import ResizedModel
 
 __all__ = ["FAMILY"]
 
@@ -113,23 +109,8 @@ def _import_robosuite() -> Any:
         finally:
             del sys.modules[name]
     import robosuite
-    from robosuite.models.robots.robot_model import RobotModel
 
-    RobotModel.get_model = _robot_model
     return robosuite
-
-
-def _robot_model(robot: Any) -> Any:
-    """Return the compiled robot by itself, which robosuite makes with every model, to be read."""
-    xml = robot.get_xml()
-    if xml not in _robots:
-        import mujoco
-
-        _robots[xml] = mujoco.MjModel.from_xml_string(xml)
-    return _robots[xml]
-
-
-_robots: dict[str, Any] = {}
 
 
 class _SeededRobosuite(gymnasium.Env[Any, Any]):
@@ -179,7 +160,7 @@ class _SeededRobosuite(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Apply ``action`` [A]; return observation [O], reward, terminated, truncated, info."""
         obs, reward, _, _ = self._env.step(np.asarray(action, np.float64))
-        success = bool(self._env._check_success())
+        success = bool(reward > 0)  # it is not shaped
         return self._flat(obs), reward + self._reward_offset, False, False, {"success": success}
 
     def _flat(self, obs: Any) -> Any:
@@ -205,74 +186,27 @@ class _SeededRobosuite(gymnasium.Env[Any, Any]):
         self._renderer = self._drawn = None
 
 
-def _drop_at_once(env: Any) -> None:
-    """Let an environment of robosuite drop its simulation without a search for garbage.
-
-    Robosuite drops it before each episode with a new model. It then searches everything that the
-    process holds, a tenth of a second where torch is imported; but a simulation leaves nothing to
-    be found. A whole environment does: it refers to itself.
-    """
-
-    def destroy() -> None:
-        if env.sim is not None:
-            vars(env.sim).clear()  # the robots refer to it until there is another one
-            env.sim = None
-
-    env._destroy_sim = destroy
-
-
-def _resize(env: Any) -> None:
-    """Let an environment of robosuite change its model, and not compile another for each episode.
-
-    To compile one takes a third to two thirds of a second: the time of a hundred steps.
-    """
-    from robosuite.utils.binding_utils import MjSim
-
-    def described(xml: str | None = None) -> str:
-        found: str = xml or env.model.get_xml()
-        for process in env._xml_processors:
-            found = process(found)
-        return found
-
-    resized = ResizedModel(described(), env.sim.model._model)
-
-    def initialize(xml_string: str | None = None) -> None:
-        env.sim = MjSim(resized.of(described(xml_string)))
-        env.sim.forward()
-        env.initialize_time(env.control_freq)
-
-    env._initialize_sim = initialize
-
-
 def _build(task: str, *, render: bool) -> RawEnv:
     scene_name, dash, ending = task.partition("-")
     scene = _SCENES[scene_name]
     controller = {"type": "BASIC", "body_parts": {"right": _ARM}}
     with quiet():
         robosuite = _import_robosuite()
-        # Files are named by their paths, all in its package. Where sizes are drawn, an environment
-        # has a description of its own, which will not be met again.
-        kept = models_kept(robosuite.utils.binding_utils)
-        with contextlib.nullcontext() if scene.new_model else kept:
-            env = robosuite.make(
-                scene_name,
-                robots=["Panda"] * scene.arms,
-                controller_configs=[controller] * scene.arms,
-                control_freq=_CONTROL_RATE,
-                lite_physics=False,  # as in robomimic's data, which older versions made
-                hard_reset=scene.new_model,
-                ignore_done=True,
-                reward_shaping=False,
-                use_object_obs=True,
-                use_camera_obs=False,
-                has_renderer=False,
-                has_offscreen_renderer=False,
-                renderer="mujoco",
-            )
-        if scene.new_model:
-            gc.collect()  # environments that were dropped before hold a compiled model each
-            _drop_at_once(env)
-            _resize(env)
+        env = robosuite.make(
+            scene_name,
+            robots=["Panda"] * scene.arms,
+            controller_configs=[controller] * scene.arms,
+            control_freq=_CONTROL_RATE,
+            lite_physics=False,  # as in robomimic's data, which older versions made
+            hard_reset=scene.new_model,
+            ignore_done=True,
+            reward_shaping=False,
+            use_object_obs=True,
+            use_camera_obs=False,
+            has_renderer=False,
+            has_offscreen_renderer=False,
+            renderer="mujoco",
+        )
         offset = _REWARD_OFFSETS.get(dash + ending, 0.0)
         return _SeededRobosuite(env, arms=scene.arms, reward_offset=offset)
 

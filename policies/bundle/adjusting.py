@@ -14,9 +14,9 @@ from trimtab.policies.bundle.bundle import Bundle
 from trimtab.policies.bundle.files import Contract
 from trimtab.policies.bundle.golden import golden_rows
 from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.bundle.runner import PolicyRunner
 from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.registry import build_policy, policy_kinds
-from trimtab.policies.runtime import PolicyRunner
 
 __all__ = ["adjustable", "adjusted", "adjusted_policy", "adjusted_runner"]
 

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor
 
-import trimtab
 from trimtab.errors import TrimtabError, nearest
 from trimtab.files import atomic_directory, resolved, sha256_json
 from trimtab.observations import Part, tree_map
@@ -50,10 +49,11 @@ from trimtab.policies.bundle.golden import golden_rows, replay_tolerance
 from trimtab.policies.bundle.inputs import CheckedInputs
 from trimtab.policies.bundle.model_card import model_card
 from trimtab.policies.bundle.onnx_export import export_onnx
+from trimtab.policies.bundle.runner import PolicyRunner
 from trimtab.policies.bundle.withheld import black_box
 from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.registry import build_policy
-from trimtab.policies.runtime import PolicyRunner
+from trimtab.version import __version__
 
 _REQUIRED = ("env", "control_rate", "act_steps")
 _KNOWN = (
@@ -378,7 +378,7 @@ def _listed(given: Mapping[str, Any], key: str, count: int) -> list[str] | None:
 def _packages() -> dict[str, str]:
     names = ("numpy", "onnx", "onnxruntime", "safetensors", "torch")
     versions = {name: metadata.version(name) for name in names}
-    return {"python": platform.python_version(), "trimtab": trimtab.__version__, **versions}
+    return {"python": platform.python_version(), "trimtab": __version__, **versions}
 
 
 def _check_target(folder: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +14,11 @@ from torch import Tensor, nn
 from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle.exporter import quiet, unrepeated
 from trimtab.policies.bundle.inlining import inline
 from trimtab.policies.features import observations
 from trimtab.policies.kinds.black_box import BlackBoxPolicy
+
+_CHATTY = ("torch.onnx", "torch.export", "torch.fx", "onnxscript", "onnx_ir")
 
 
 def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
@@ -47,7 +51,7 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
     batch = torch.export.Dim("batch")
     sizes = {"obs": {0: batch}, "noise": {0: batch}}
     try:
-        with quiet(), unrepeated():
+        with _quiet():
             program = torch.onnx.export(
                 graph_of,
                 example,
@@ -79,6 +83,20 @@ def export_onnx(policy: Policy, metadata: dict[str, str]) -> bytes:
         model.metadata_props.add(key=key, value=value)
     data: bytes = model.SerializeToString(deterministic=True)
     return data
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the exporter's remarks, which concern no user."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, _CHATTY)}
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            for logger in levels:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in levels.items():
+                logger.setLevel(level)
 
 
 class _Positional(nn.Module):

@@ -10,10 +10,10 @@ draws no noise of its own.
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import logging
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +25,6 @@ from torch import Tensor
 from trimtab.errors import TrimtabError
 from trimtab.policies.defaults import OwnDraws
 from trimtab.policies.networks.samplers import Table
-from trimtab.turns import in_turn, without_warnings
 
 __all__ = [
     "SHORT", "Output", "PredictionType", "Walk", "clean", "epsilon", "in_a_line", "preconditioned",
@@ -316,12 +315,15 @@ def preconditioned(scheduler: Any, call: int, state: Tensor, estimate: Tensor) -
 def _quiet() -> Iterator[None]:
     """Let diffusers compute as usual, and hide what it says of its future and of settings."""
     logger = logging.getLogger("diffusers")
-    with without_warnings(), in_turn() as note:
-        note(functools.partial(logger.setLevel, logger.level))
-        logger.setLevel(logging.ERROR)
-        note(functools.partial(torch.set_default_dtype, torch.get_default_dtype()))
-        torch.set_default_dtype(torch.float32)  # of which diffusers makes its constants
-        yield
+    level, kind = logger.level, torch.get_default_dtype()
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            logger.setLevel(logging.ERROR)
+            torch.set_default_dtype(torch.float32)  # of which diffusers makes its constants
+            yield
+        finally:
+            torch.set_default_dtype(kind)
+            logger.setLevel(level)
 
 
 def in_a_line(error: BaseException) -> str:

@@ -18,7 +18,7 @@ from site_pages.text import Page
 
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
 _FENCE = re.compile(r"^```.*?^```[ ]*$", re.MULTILINE | re.DOTALL)
-_SHOWN = (".png", ".csv", ".html")
+_SHOWN = (".png", ".csv")
 """Endings of result files that the site carries as they are."""
 _LANGUAGES = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".cff": "yaml"}
 _NOTEBOOK = "docs/examples/from_python.ipynb"
@@ -45,7 +45,7 @@ def places() -> dict[str, str]:
         if path.is_dir() and "/" not in inside:
             found[f"{_RESULTS}/{inside}"] = f"results/{inside}/index.md"
         elif path.suffix == ".md" or path.suffix in _SHOWN:
-            place = inside.replace("README.md", "index.md").replace("index.html", "board.html")
+            place = inside.replace("README.md", "index.md")
             found[f"{_RESULTS}/{inside}"] = f"results/{place}"
     return found
 
@@ -117,7 +117,6 @@ def _beside(folder: Path) -> str:
     """Return links to the other files of a result that the site has."""
     names = {
         "leaderboard.md": "the whole leaderboard",
-        "index.html": "the leaderboard with curves, as a page of its own",
         "leaderboard.csv": "as a table for programs",
     }
     links = [f"- [{what}]({name})" for name, what in names.items() if (folder / name).is_file()]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from trimtab.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from trimtab.benchmarks.api import Callback as Callback
     from trimtab.benchmarks.api import RunProgress as RunProgress
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from trimtab.envs.vector import make_vec as make_vec
     from trimtab.errors import TrimtabError as TrimtabError
     from trimtab.policies.opening import load_policy as load_policy
-
-__version__ = "0.1.0"
 
 _PLACES = {
     "Callback": "trimtab.benchmarks.api",

@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from trimtab.algorithms.base import Algorithm, Setup
-from trimtab.algorithms.common.chain_ppo import ChainPPO
+from trimtab.algorithms.common.rollouts import RolloutActorCritic
 from trimtab.algorithms.finetuning.diffusion_ql import DiffusionQL
 from trimtab.algorithms.finetuning.fql import FQL
 from trimtab.algorithms.off_policy.sac import SAC
@@ -44,7 +44,7 @@ FILES = sorted((Path(__file__).resolve().parents[2] / "conf" / "algorithm").glob
 WITHOUT_CRITIC = {"bc", "consistency_distillation", "decision_transformer", "frozen", "zero_noise"}
 WITHOUT_CRITIC |= {"golden_ticket", "oppo", "repeated_noise"}
 # What is valued here is a plan and its correction; their own tests go through the equations by row.
-WITHOUT_CRITIC |= {"expo", "pa_rl", "residual", "rfs"}
+WITHOUT_CRITIC |= {"expo", "pa_rl", "residual"}
 # Flows cannot be held at a plan: the critics of these have tests of their own.
 WITHOUT_CRITIC |= {"nft", "ogpo", "diffusion_awr", "diffusion_rwr"}
 # Distances and no values; critics of the data's own actions, whose losses are worked out by row in
@@ -200,7 +200,7 @@ WITH_CRITICS = (
     AWAC, BestOfN, ConRFT, DiffusionQL, DSRLSAC, FQL, ReplayingPeer, SAC, TD3,
 )  # fmt: skip
 """The classes whose state-action values :func:`critics_of` reads; of ``SERL`` it reads none."""
-WITH_VALUES = (ChainPPO, PPO, SB3PPO)
+WITH_VALUES = (RolloutActorCritic, PPO, SB3PPO)
 """The classes whose state values :func:`value_of` reads."""
 
 
@@ -218,7 +218,7 @@ def critics_of(algorithm: Algorithm) -> Values | None:
             return found
 
         return steered
-    if isinstance(algorithm, SAC):
+    if isinstance(algorithm, SAC | DSRLSAC):
         return lambda obs, action: [algorithm.critic(algorithm.actor.normalizer.obs(obs), action)]
     if isinstance(algorithm, TD3 | ConRFT | AWAC):
         return lambda obs, action: [algorithm.critic(algorithm.policy.normalizer.obs(obs), action)]
@@ -236,7 +236,7 @@ def critics_of(algorithm: Algorithm) -> Values | None:
 
 def value_of(algorithm: Algorithm) -> Callable[[Tensor], Tensor] | None:
     """Return what reads the state values of a method, or None where it has none."""
-    if isinstance(algorithm, PPO | ChainPPO):
+    if isinstance(algorithm, PPO | RolloutActorCritic):
         normalizer = algorithm.policy.normalizer
         return lambda obs: algorithm.critic(normalizer.obs(obs)).squeeze(-1)
     if isinstance(algorithm, SB3PPO):
@@ -284,7 +284,7 @@ class HeldPlan:
             return [algorithm.policy]
         if isinstance(algorithm, TD3):
             return [algorithm.policy, algorithm.policy_target]
-        if isinstance(algorithm, SAC):
+        if isinstance(algorithm, SAC | DSRLSAC):
             self.deterministic = False
             # Some step their actor before their critics: it must not move even for that long.
             algorithm.actor_optimizer.learning_rate = 0.0
@@ -322,7 +322,7 @@ def entropy_bonus(algorithm: Algorithm, count: int) -> float:
     ``tanh`` stretches a narrow Gaussian of ``count`` actions at PUSH by its slope there.
     """
     nats = count * (LOG_STD + 0.5 * math.log(2 * math.pi * math.e) + math.log(1 - PUSH**2))
-    if isinstance(algorithm, SAC) and algorithm.backup_entropy:
+    if isinstance(algorithm, SAC | DSRLSAC) and algorithm.backup_entropy:
         size = algorithm.magnitude if isinstance(algorithm, DSRLSAC) else 1.0
         assert size == 1.0
         return float(algorithm.temperature().detach()) * nats

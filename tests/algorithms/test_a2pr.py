@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.a2pr import A2PR
-from trimtab.types import Batch, TrimtabError
+from trimtab.types import Batch
 
 
 @pytest.fixture
@@ -106,9 +106,3 @@ def test_gradients_go_through_the_reference(method: A2PR, batch_of: Callable[...
     gap = method.policy.masked_mean((pi - decoded) ** 2, data.valid)
     wanted = torch.autograd.grad(gap, weights)[0]
     torch.testing.assert_close(slopes[1] - slopes[0], wanted, atol=1e-5, rtol=1e-3)
-
-
-def test_bad_settings_are_one_line(setup_of: Callable[..., Setup]) -> None:
-    for name in ("mask", "vae_weight", "alpha"):
-        with pytest.raises(TrimtabError, match=f"algorithm\\.{name}=-1: must be at least 0"):
-            A2PR(setup_of({"dataset"}), **{name: -1})

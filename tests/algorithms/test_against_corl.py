@@ -1,7 +1,7 @@
 """Two updates of the offline baselines equal CORL's, from the same weights, batches and noise.
 
-CORL's numbers are data: ``scripts/peer_numbers_offline.py`` wrote them, in double precision. Ours
-are computed in double precision too, so what is left of the difference is the order of sums.
+CORL's numbers are data: ``data/peer_numbers_offline.py`` wrote them, in double precision. Ours are
+computed in double precision too, so what is left of the difference is the order of sums.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.policies.networks.critic import EnsembleCritic, EnsembleLinear
 from trimtab.types import Batch, PolicySpec, Statistics
 
-ROOT = Path(__file__).resolve().parents[2]
-written = load_module(ROOT / "scripts" / "written_numbers.py")
+DATA = Path(__file__).parent / "data"
+written = load_module(DATA / "written_numbers.py")
 
-THEIRS = json.loads((Path(__file__).parent / "data" / "corl_offline.json").read_text())
+THEIRS = json.loads((DATA / "corl_offline.json").read_text())
 TOLERANCE: dict[str, Any] = {"rel": 1e-7, "abs": 1e-8}
 
 

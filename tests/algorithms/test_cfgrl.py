@@ -185,8 +185,6 @@ def test_guidance_leads_to_what_is_good() -> None:
     assert share[0] < share[1] < share[2] and share[2] > 0.95
 
 
-def test_a_bad_setting_is_one_line(setup_of: Callable[..., Setup]) -> None:
-    with pytest.raises(TrimtabError, match=r"algorithm\.unlabelled=2: must be from 0 to 1"):
-        CFGRL(setup_of({"dataset"}), unlabelled=2)
+def test_guidance_is_the_last_input() -> None:
     with pytest.raises(TrimtabError, match="last part"):
         GuidedFlowPolicy(SPEC.with_input("guidance", 1.0).with_input("x", 0.0))

@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.contracts import methods
+from trimtab.benchmarks.contracts.base import difference
 from trimtab.benchmarks.contracts.methods import Subject, explores
-from trimtab.benchmarks.core.differences import differences
 from trimtab.settings import keywords_of
 from trimtab.types import Batch, Rollout, TrimtabError
 
@@ -67,7 +67,7 @@ def subject_of(file: Path, setup_of: SetupOf, plan: int = 4) -> Subject:
 
 def same(first: Any, second: Any) -> bool:
     """Whether two nested states are equal to the last bit."""
-    return not any(differences(first, second))
+    return difference(first, second) is None
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:

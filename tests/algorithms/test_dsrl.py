@@ -101,7 +101,7 @@ class Rows:
 
 def test_learns_which_latent_is_rewarded(make: Callable[..., DSRLSAC]) -> None:
     algorithm = make()
-    before = copy.deepcopy(algorithm.steered.base.state_dict())
+    before = copy.deepcopy(algorithm.policy.base.state_dict())
     warm = played(algorithm, 1000, warmup=True)
     assert 0.4 < float(warm.reward.mean()) < 0.6  # the base goes either way
     for _ in range(400):
@@ -112,7 +112,7 @@ def test_learns_which_latent_is_rewarded(make: Callable[..., DSRLSAC]) -> None:
         action = algorithm.policy.act(obs, deterministic=deterministic)
         assert float(reward_of(obs, action).mean()) > 0.9
     assert float(played(algorithm, 1000, warmup=False).reward.mean()) > 0.9
-    for name, value in algorithm.steered.base.state_dict().items():
+    for name, value in algorithm.policy.base.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
@@ -120,10 +120,10 @@ def test_the_given_base_is_not_touched(make: Callable[..., DSRLSAC]) -> None:
     given = Fork()
     algorithm = make(given)
     algorithm.update(played(algorithm, 32, warmup=True))
-    assert algorithm.steered.base is not given
+    assert algorithm.policy.base is not given
     assert given.sharpness.requires_grad and given.sharpness.grad is None
     assert given.sharpness.item() == 6.0
-    assert algorithm.steered.base.sharpness.grad is None
+    assert algorithm.policy.base.sharpness.grad is None
 
 
 @pytest.mark.parametrize("warmup", [True, False])
@@ -133,7 +133,7 @@ def test_stored_latent_is_the_one_that_acted(warmup: bool, magnitude: float) -> 
     algorithm = DSRLSAC(Setup(SPEC, base=Fork()), magnitude=magnitude, **SMALL)
     batch = played(algorithm, 500, warmup=warmup)
     latent = batch.aux["latent"]
-    assert torch.equal(algorithm.steered.decode(batch.obs, latent), batch.action)
+    assert torch.equal(algorithm.policy.decode(batch.obs, latent), batch.action)
     assert latent.shape == (500, *algorithm.aux_shapes["latent"])
     assert latent.abs().max() <= magnitude
     assert latent.std() > 0.1
@@ -157,7 +157,7 @@ def test_warmup_is_the_base_clipped_to_the_box(
     action, _ = algorithm.explore(obs, warmup=True)
     torch.manual_seed(3)
     latent = torch.randn(4000, 1, 1).clamp(-magnitude, magnitude)
-    assert torch.equal(action, algorithm.steered.base(obs, latent).detach())
+    assert torch.equal(action, algorithm.policy.base(obs, latent).detach())
 
 
 def test_after_warmup_it_acts_as_what_is_judged_does(make: Callable[..., DSRLSAC]) -> None:
@@ -280,7 +280,7 @@ def test_critic_losses_by_hand(
             obs, next_obs = few.obs[row : row + 1], few.next_obs[row : row + 1]
             w = latent[row : row + 1]
             # Q_A compares chunks in units of the limits, Q_W latents in units of the box.
-            seen = old.steered.base(next_obs, 1.5 * w) / 2.0 if na else w
+            seen = old.policy.base(next_obs, 1.5 * w) / 2.0 if na else w
             value = old.target(next_obs, seen).min()
             if entropy:
                 value = value - old.temperature() * log_prob[row]
@@ -303,7 +303,7 @@ def test_distillation_by_hand(few: Batch, monkeypatch: pytest.MonkeyPatch) -> No
     metrics = algorithm.update(few)
     with torch.no_grad():
         # Q_A teaches as it is after its own step of this update.
-        taught = algorithm.action_critic(few.obs, old.steered.base(few.obs, 1.5 * scaled) / 2.0)
+        taught = algorithm.action_critic(few.obs, old.policy.base(few.obs, 1.5 * scaled) / 2.0)
         learned = old.critic(few.obs, scaled)
         expected = sum(0.5 * float((learned[i] - taught[i]).square().mean()) for i in range(2))
     assert metrics["distillation_loss"] == pytest.approx(expected, rel=1e-4)

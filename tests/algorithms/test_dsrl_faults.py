@@ -17,7 +17,6 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.policies.base import Policy
-from trimtab.policies.kinds.latent import latent_spec
 from trimtab.types import Batch, Obs, PolicySpec
 
 SPEC = PolicySpec(3, 2, 1, (-2.0,), (2.0,))
@@ -51,7 +50,7 @@ class DenoisedTwice(DSRLSAC):
         if not warmup:
             return super().explore(obs, warmup=warmup)
         latent = self.base_latent(obs)
-        action = self.steered.decode(obs, self.steered.decode(obs, latent))
+        action = self.policy.decode(obs, self.policy.decode(obs, latent))
         return action[:, : self.act_steps], {"latent": latent}
 
 
@@ -63,14 +62,14 @@ class DenoisedTwiceNA(DSRLNA):
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Act as the public code does."""
         action, aux = self.explore_once(obs, warmup=warmup)
-        return (self.steered.decode(obs, action) if warmup else action), aux
+        return (self.policy.decode(obs, action) if warmup else action), aux
 
 
 def check_stored_is_what_acted(algorithm: DSRLSAC) -> None:
     obs = torch.randn(64, 3)
     for warmup in (True, False):
         action, aux = algorithm.explore(obs, warmup=warmup)
-        expected = algorithm.steered.base(obs, aux["latent"])[:, : algorithm.act_steps]
+        expected = algorithm.policy.base(obs, aux["latent"])[:, : algorithm.act_steps]
         assert torch.equal(action, expected.detach()), "another latent acted than is stored"
 
 
@@ -81,7 +80,7 @@ def check_warmup_is_the_base(algorithm: DSRLSAC) -> None:
     torch.manual_seed(4)
     latent = torch.randn(64, 2, 1).clamp(-1.5, 1.5)
     with torch.no_grad():
-        assert torch.equal(action, algorithm.steered.base(obs, latent)), "not the base acts"
+        assert torch.equal(action, algorithm.policy.base(obs, latent)), "not the base acts"
 
 
 def test_the_warmup_denoises_once() -> None:
@@ -101,10 +100,9 @@ def test_the_warmup_denoises_once() -> None:
 class BoxOfOne(DSRLNA):
     """The actor's box is that of tiled actions, [-1, 1], whatever ``magnitude`` says."""
 
-    def actor_spec(self, setup: Setup) -> PolicySpec:
-        """Return the actor's spec as the public code has it."""
-        assert setup.base is not None
-        return latent_spec(setup.base, 1.0)
+    def __init__(self, setup: Setup, **keywords: Any) -> None:
+        super().__init__(setup, **{**keywords, "magnitude": 1.0})
+        self.magnitude = keywords["magnitude"]
 
 
 class DecodedAsOne(DSRLNA):
@@ -122,7 +120,7 @@ def check_box(algorithm: DSRLSAC) -> None:
         head.weight.zero_()
         head.bias.copy_(torch.tensor([20.0, -20.0, -20.0, -20.0]))  # means, log standard deviations
     obs = torch.randn(64, 3)
-    expected = algorithm.steered.base(obs, torch.tensor([[1.5], [-1.5]]).expand(64, 2, 1)).detach()
+    expected = algorithm.policy.base(obs, torch.tensor([[1.5], [-1.5]]).expand(64, 2, 1)).detach()
     for action in (
         algorithm.explore(obs, warmup=False)[0],
         algorithm.policy.act(obs, deterministic=True),
@@ -137,7 +135,7 @@ def check_decoded(algorithm: DSRLNA) -> None:
         scaled, _ = algorithm.actor.sample_with_log_prob(obs, noise)
         played = algorithm.policy(obs, noise)
         decoded = algorithm.decode_normalized(obs, scaled)
-        normalized = algorithm.steered.base.normalizer.normalize_action(played)
+        normalized = algorithm.policy.base.normalizer.normalize_action(played)
         torch.testing.assert_close(decoded, normalized, msg="the critics see other actions")
 
 

@@ -10,7 +10,7 @@ import torch
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.dwsl import DWSL
-from trimtab.types import Batch, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, PolicySpec, Statistics
 
 
 @pytest.fixture
@@ -84,9 +84,3 @@ def test_in_a_corridor_it_goes_to_the_goal() -> None:
     assert far[0] > far[2] > far[3] and far[4] > far[3]
     action = method.policy.act(obs, deterministic=True)[:, 0, 0]
     assert (action[:4] > 0.1).all() and (action[4:] < -0.1).all()
-
-
-def test_bad_settings_are_one_line(setup_of: Callable[..., Setup]) -> None:
-    for name, value in (("beta", 0.0), ("alpha", -1.0), ("bins", 1), ("clip", -1)):
-        with pytest.raises(TrimtabError, match=f"algorithm\\.{name}={value}: must be"):
-            DWSL(setup_of({"dataset"}), **{name: value})

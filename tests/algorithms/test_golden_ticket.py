@@ -144,20 +144,6 @@ def test_the_search_finds_what_is_rewarded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "told"),
-    [
-        ({"count": 0}, "algorithm.tickets=0: must be at least 1"),
-        ({"episodes": 0}, "algorithm.episodes=0: must be at least 1"),
-        ({"finalists": 5}, "algorithm.finalists=5: must be from 0 to 4"),
-        ({"final_episodes": 0}, "algorithm.final_episodes=0: must be at least 1"),
-    ],
-)
-def test_a_search_that_cannot_be_is_refused(keywords: dict[str, int], told: str) -> None:
-    with pytest.raises(TrimtabError, match=told):
-        search(**keywords)
-
-
-@pytest.mark.parametrize(
     "make",
     [
         lambda: DeterministicPolicy(SPEC, hidden=(4,)),

@@ -6,12 +6,11 @@ import copy
 from collections.abc import Callable
 from dataclasses import replace
 
-import pytest
 import torch
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline.guided_td3_bc import GuidedTD3BC
-from trimtab.types import Batch, PolicySpec, Statistics, TrimtabError
+from trimtab.types import Batch, PolicySpec, Statistics
 
 
 def test_the_step_of_the_guide_and_the_loss_by_hand(
@@ -126,9 +125,3 @@ def test_it_imitates_what_collects_more() -> None:
     weight = method.weights(obs, action)
     assert weight[good].mean() > 4 * weight[~good].mean()
     assert method.policy.act(obs[:1], deterministic=True).item() > 0.25  # an even clone: 0
-
-
-def test_bad_settings_are_one_line(setup_of: Callable[..., Setup]) -> None:
-    for name, value in (("guide_share", 2), ("virtual_rate", 0), ("most_weight", -1)):
-        with pytest.raises(TrimtabError, match=f"algorithm\\.{name}={value}: must be"):
-            GuidedTD3BC(setup_of({"dataset"}), **{name: value})

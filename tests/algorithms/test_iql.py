@@ -15,7 +15,7 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.offline.iql import IQL
 from trimtab.algorithms.phases import Budget
-from trimtab.types import Batch, TrimtabError
+from trimtab.types import Batch
 
 chain = load_module(Path(__file__).with_name("chain.py"))
 
@@ -129,10 +129,3 @@ def test_the_policys_rate_falls_offline_and_is_whole_online(
         rates.append(method.policy_optimizer.learning_rate)
     expected = [1e-3 * (1 + np.cos(np.pi * k / 4)) / 2 for k in range(5)]
     assert rates == pytest.approx([*expected, 1e-3])
-
-
-def test_settings_out_of_range_are_refused(setup_of: SetupOf) -> None:
-    with pytest.raises(TrimtabError, match=r"algorithm.expectile=1: must be from 0.001 to 0.999"):
-        IQL(setup_of({"dataset"}), expectile=1)
-    with pytest.raises(TrimtabError, match=r"algorithm.decay_updates=-1: must be at least 0"):
-        IQL(setup_of({"dataset"}), decay_updates=-1)

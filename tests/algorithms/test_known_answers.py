@@ -23,6 +23,8 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
 from trimtab.types import BatchSpec, Source
 
+pytestmark = pytest.mark.slow
+
 exact = load_module(Path(__file__).with_name("exact.py"))
 chain = exact.chain
 NAMES, EXACT, TOLERANCE = exact.NAMES, exact.EXACT, exact.TOLERANCE
@@ -264,7 +266,7 @@ def test_value_functions_solve_the_chain(name: str) -> None:
     generator = np.random.default_rng(0)
     algorithm = chain.built(name, num_envs=16, **ON_POLICY)
     buffer = RolloutBuffer(
-        algorithm.rollout_steps,
+        algorithm.pace.rollout_steps,
         16,
         chain.STATES,
         (1, 1),

@@ -14,6 +14,8 @@ from loading import load_module
 
 from trimtab.types import Batch
 
+pytestmark = pytest.mark.slow
+
 exact = load_module(Path(__file__).with_name("exact.py"))
 chain = exact.chain
 

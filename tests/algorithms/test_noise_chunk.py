@@ -15,7 +15,7 @@ from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.algorithms.steering.frozen import Frozen
 from trimtab.algorithms.steering.repeated_noise import RepeatedNoise
 from trimtab.policies.kinds.repeated_noise import RepeatedNoisePolicy
-from trimtab.types import Batch, TrimtabError
+from trimtab.types import Batch
 
 SetupOf = Callable[..., Setup]
 SMALL: dict[str, Any] = {"hidden": (16,), "batch_size": 8}
@@ -68,14 +68,8 @@ def test_each_is_what_it_was(
         algorithm.update(batch_of(algorithm))
         states.append(algorithm.actor.state_dict())
         assert algorithm.neutral["noise_chunk"] == "each"
-        assert not isinstance(algorithm.steered.base, RepeatedNoisePolicy)
+        assert not isinstance(algorithm.policy.base, RepeatedNoisePolicy)
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-
-
-@BOTH
-def test_another_word_is_refused(method: type[DSRLSAC], setup_of: SetupOf) -> None:
-    with pytest.raises(TrimtabError, match="noise_chunk=some: must be each or repeated"):
-        method(setup_of({"base"}), noise_chunk="some", **SMALL)
 
 
 def test_the_control_is_the_base_with_its_noise_repeated(setup_of: SetupOf) -> None:

@@ -16,7 +16,7 @@ from trimtab.algorithms.on_policy.ppo import Samples
 from trimtab.algorithms.steering.noise_ppo import NoisePPO
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.latent import LatentPolicy
-from trimtab.types import PolicySpec, Rollout, TrimtabError
+from trimtab.types import PolicySpec, Rollout
 
 SetupOf = Callable[..., Setup]
 SMALL: dict[str, Any] = {"hidden": (16,), "rollout_steps": 8, "batch_size": 8, "epochs": 2}
@@ -101,7 +101,7 @@ def test_the_loss_is_that_of_torchs_distributions(setup_of: SetupOf, chunk: int)
 
 def rollout(algorithm: NoisePPO, reward: Callable[[Tensor, Tensor], Tensor]) -> Rollout:
     """Decisions of a bandit in 32 environments: every episode is one action long."""
-    steps = algorithm.rollout_steps
+    steps = algorithm.pace.rollout_steps
     obs = (torch.randint(2, (steps, 32, 1)) * 2.0 - 1.0) * (0.5 + torch.rand(steps, 32, 1))
     action, aux = algorithm.explore(obs.flatten(0, 1), warmup=False)
     return Rollout(
@@ -131,14 +131,14 @@ def learner(**keywords: Any) -> NoisePPO:
 
 def test_it_learns_which_noise_is_rewarded() -> None:
     algorithm = learner()
-    before = copy.deepcopy(algorithm.steered.base.state_dict())
+    before = copy.deepcopy(algorithm.policy.base.state_dict())
     assert 0.4 < float(rollout(algorithm, way).reward.mean()) < 0.6  # the base goes either way
     for _ in range(25):
         algorithm.update(rollout(algorithm, way))
     obs = torch.cat([torch.linspace(-1.5, -0.5, 50), torch.linspace(0.5, 1.5, 50)])[:, None]
     assert float(way(obs, algorithm.policy.act(obs, deterministic=True)).mean()) == 1.0
     assert float(rollout(algorithm, way).reward.mean()) > 0.9
-    for name, value in algorithm.steered.base.state_dict().items():
+    for name, value in algorithm.policy.base.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
@@ -150,13 +150,3 @@ def test_the_divergence_holds_it_at_the_bases_noise() -> None:
     with torch.no_grad():
         assert float(free.prior_kl(free.actor.mean(torch.ones(1, 1)))) > 0.3
     assert float(metrics["prior_kl"]) < 0.05
-
-
-def test_what_cannot_be_is_refused(setup_of: SetupOf) -> None:
-    for keywords, told in (
-        ({"magnitude": 0.0}, "algorithm.magnitude=0.0: must be at least 0.001"),
-        ({"prior_weight": -1.0}, "algorithm.prior_weight=-1.0: must be at least 0"),
-        ({"noise_chunk": "all"}, "algorithm.noise_chunk=all: must be each or repeated"),
-    ):
-        with pytest.raises(TrimtabError, match=told):
-            NoisePPO(setup_of({"base"}), **keywords)

@@ -17,7 +17,7 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.finetuning.ogpo import OGPO
 from trimtab.policies.kinds.flow import FlowPolicy
-from trimtab.types import Batch, PolicySpec, TrimtabError
+from trimtab.types import Batch, PolicySpec
 
 follows = load_module(Path(__file__).with_name("small.py")).follows
 
@@ -245,10 +245,3 @@ def test_it_learns_which_actions_are_good() -> None:
         reward(test, one.act(test)).mean().item() for one in (algorithm.slow, algorithm.policy)
     ]
     assert after[0] > 0.4 * before[0] and after[1] > 0.2 * before[1], (before, after)
-
-
-def test_settings_that_do_not_fit_are_said() -> None:
-    with pytest.raises(TrimtabError, match="group=1: must be at least 2"):
-        made(group=1)
-    with pytest.raises(TrimtabError, match="noise=pink: there are"):
-        made(noise="pink")

@@ -16,7 +16,7 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.guardian import Guardian
 from trimtab.algorithms.offline.ogsrl import OGSRL
 from trimtab.algorithms.phases import Budget, Feed
-from trimtab.types import Batch, TrimtabError
+from trimtab.types import Batch
 
 BatchOf = Callable[..., Batch]
 
@@ -182,11 +182,3 @@ def test_costs_are_learned_and_the_limit_binds(make: Callable[..., OGSRL]) -> No
             method.watch(data) if step < 2 else method.update(data)
         actions.append(float(method.policy.act(torch.zeros(1, 5))[0, 0, 0]))
     assert actions[0] < 0.05 and actions[1] > 0.15, actions
-
-
-def test_wrong_settings_are_one_line(make: Callable[..., OGSRL]) -> None:
-    for name in ("cost_limit", "guard_penalty", "bandwidth", "references"):
-        with pytest.raises(TrimtabError, match=f"algorithm.{name}=-1"):
-            make(**{name: -1})
-    with pytest.raises(TrimtabError, match="percentile=101"):
-        make(percentile=101)

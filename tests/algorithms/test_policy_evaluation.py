@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -60,13 +61,14 @@ def test_fitted_q_target_by_hand() -> None:
     obs, following = torch.randn(3, 2), torch.randn(3, 2)
     action, reward = torch.randn(3, 1, 1), torch.tensor([1.0, 3.0, 90.0])
     discount = torch.tensor([0.5, 0.0, 0.5])
-    loss = fitted.loss(obs, action, reward, following, discount, lambda s: s[:, :1, None])
+    old = copy.deepcopy(fitted)
+    loss = fitted.update(obs, action, reward, following, discount, lambda s: s[:, :1, None])
     total = 0.0
     for row in range(3):
         one = slice(row, row + 1)
-        later = 6.0 * float(fitted.target(following[one], following[one, :1, None]))
+        later = 6.0 * float(old.target(following[one], following[one, :1, None]))
         backup = min(max(float(reward[row]) + float(discount[row]) * later, -2.0), 6.0)
-        total += (float(fitted.critic(obs[one], action[one]).detach()) - backup / 6.0) ** 2 / 3
+        total += (float(old.critic(obs[one], action[one]).detach()) - backup / 6.0) ** 2 / 3
     assert float(loss) == pytest.approx(total, rel=1e-5)
     with pytest.raises(TrimtabError, match="discount"):
         FittedQ(2, 1, rewards=(0.0, 1.0), discount=1.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -357,19 +356,3 @@ def test_diffusion_ql_takes_the_policy_of_the_paper() -> None:
 
 
 # What is refused.
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [
-        (FQL, {"alpha": -1.0}),
-        (FQL, {"distill_updates": -1}),
-        (DiffusionQL, {"temperature": 0.0}),
-        (DiffusionQL, {"backup_samples": 0}),
-        (DiffusionQL, {"ema_every": 0}),
-        (DiffusionQL, {"max_gradient_norm": -1.0}),
-    ],
-)
-def test_settings_out_of_range_are_refused(kind: Callable[..., Any], wrong: dict[str, Any]) -> None:
-    with pytest.raises(TrimtabError, match=f"algorithm.{next(iter(wrong))}="):
-        kind(Setup(RUN, base=flow()), **wrong)

@@ -19,7 +19,7 @@ from trimtab.algorithms.base import Setup
 from trimtab.algorithms.steering.dsrl_na import DSRLNA
 from trimtab.algorithms.steering.dsrl_sac import DSRLSAC
 from trimtab.policies.base import Policy
-from trimtab.types import Batch, PolicySpec, TrimtabError
+from trimtab.types import Batch, PolicySpec
 
 GAMMA, ALPHA, DIMENSIONS = 0.9, 0.05, 8
 SPEC = PolicySpec(1, 1, DIMENSIONS, (-1.0,) * DIMENSIONS, (1.0,) * DIMENSIONS)
@@ -119,8 +119,3 @@ def test_a_chunk_loses_the_offset_for_each_step_that_was_executed(kind: type[DSR
         expected = batch.reward - offset * steps
         assert torch.equal(algorithm.target_reward(batch), expected)
     assert torch.equal(kind(Setup(spec, base=Plain(spec))).target_reward(batch), batch.reward)
-
-
-def test_an_offset_that_is_no_number_is_refused() -> None:
-    with pytest.raises(TrimtabError, match="reward_offset=nan"):
-        DSRLSAC(Setup(SPEC, base=Plain()), reward_offset=float("nan"))

@@ -76,7 +76,7 @@ def test_starts_as_the_base_with_small_corrections() -> None:
 
 def rollout(algorithm: RFS, seed: int = 3) -> Rollout:
     generator = torch.Generator().manual_seed(seed)
-    steps, rows = algorithm.rollout_steps, 4
+    steps, rows = algorithm.pace.rollout_steps, 4
     obs = torch.randn(steps, rows, 3, generator=generator)
     shape = algorithm.aux_shapes["unclipped"]
     return Rollout(
@@ -95,7 +95,8 @@ def test_learns_as_ppo_does_whose_action_is_the_modulation() -> None:
     algorithm = made(epochs=3)
     spec = modulation_spec(algorithm.policy.base, 2, 1.5)
     peer = PPO(Setup(spec, num_envs=4), hidden=(16, 16), rollout_steps=8, batch_size=16, epochs=3)
-    peer.load_state_dict(copy.deepcopy(algorithm.learner.state_dict()))
+    peer.actor.load_state_dict(algorithm.actor.state_dict())
+    peer.critic.load_state_dict(algorithm.critic.state_dict())
     base = copy.deepcopy(algorithm.policy.base.state_dict())
     for step in range(2):
         data = rollout(algorithm, seed=step)

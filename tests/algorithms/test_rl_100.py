@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.common.chain_ppo import Decisions
+from trimtab.algorithms.common.rollouts import clipped_surrogate
 from trimtab.algorithms.offline_to_online import rl_100
 from trimtab.algorithms.offline_to_online.rl_100 import RL100
 from trimtab.algorithms.phases import Budget
@@ -105,7 +105,7 @@ def test_densities_are_those_of_the_executed_part(plan: int) -> None:
         expected = by_hand(algorithm, network, obs, chain)
         assert chain.shape == (7, 5, plan, 1)
         torch.testing.assert_close(density, expected, atol=1e-3, rtol=1e-4)
-        found = algorithm.old_statistics(obs, chain)
+        found = algorithm.old_densities(obs, chain)
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
 
 
@@ -204,7 +204,7 @@ def test_gate_opens_in_time(
 
 def rollout(algorithm: RL100, reward_of: Any, seed: int = 0) -> Rollout:
     torch.manual_seed(seed)
-    obs = torch.randn(algorithm.rollout_steps, 3, algorithm.actor.spec.obs_dim)
+    obs = torch.randn(algorithm.pace.rollout_steps, 3, algorithm.actor.spec.obs_dim)
     rows = [algorithm.explore(part, warmup=False) for part in obs]
     action = torch.stack([row[0] for row in rows])
     return Rollout(
@@ -218,35 +218,36 @@ def rollout(algorithm: RL100, reward_of: Any, seed: int = 0) -> Rollout:
     )
 
 
-def test_each_minibatch_meets_every_step_and_each_decision_comes_once_an_epoch() -> None:
-    algorithm = made(batch_size=4)
-    samples = Decisions(*(torch.arange(12.0)[:, None, None, None].expand(12, 5, 2, 1),) * 3,
-                        torch.arange(12.0), torch.arange(12.0))  # fmt: skip
-    parts = list(algorithm.minibatches(samples))
-    assert len(parts) == 2 * 3 * 4
-    assert [int(item) for _, item in parts] == [0, 1, 2, 3] * 6
-    for epoch in (parts[:12], parts[12:]):
-        seen = torch.cat([part.target for part, _ in epoch[::4]])
-        assert sorted(seen.tolist()) == list(range(12))
-    whole = torch.cat([part.advantage for part, _ in parts[:12:4]])
-    assert abs(float(whole.mean())) < 1e-6 and float(whole.std()) == pytest.approx(1.0)
-
-
-def test_online_surrogate_by_hand() -> None:
-    algorithm, obs = made(clip=0.2), torch.randn(9, 2)
+def test_online_surrogate_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each minibatch meets every step, each decision comes once an epoch, and so do the losses."""
+    algorithm = made(clip=0.2, batch_size=6, learning_rate=0.0)
+    data = rollout(algorithm, lambda a: a.sum((2, 3)))
+    samples = algorithm.decisions(data, algorithm.old_densities)
+    perturbed(algorithm.actor.network)
     with torch.no_grad():
-        chain, _ = algorithm.denoising.chains(algorithm.actor.network, obs)
-        old = by_hand(algorithm, algorithm.actor.network, obs, chain)
-        perturbed(algorithm.actor.network)
-        new = by_hand(algorithm, algorithm.actor.network, obs, chain)
-    advantage = torch.randn(9)
-    part = Decisions(obs, chain, old, advantage, advantage)
-    for k in range(4):
-        judged = algorithm.surrogate_loss(part, torch.tensor([k]))
-        ratio = (new - old)[:, k].exp()
-        expected = -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).mean()
-        torch.testing.assert_close(judged.loss, expected, atol=1e-4, rtol=1e-3)
-        assert torch.equal(judged.clipped, (ratio - 1).abs() > 0.2)
+        new = by_hand(algorithm, algorithm.actor.network, samples.obs, samples.chain)
+    monkeypatch.setattr(algorithm, "decisions", lambda *_: samples)
+    whole, given = samples.advantage, list[Tensor]()
+    known = clipped_surrogate(
+        new - samples.old, ((whole - whole.mean()) / whole.std())[:, None], 0.2
+    )
+
+    def recorded(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
+        given.append(clipped_surrogate(log_ratio, advantage, clip))
+        return given[-1]
+
+    monkeypatch.setattr(rl_100, "clipped_surrogate", recorded)
+    metrics = algorithm.update(data)
+    assert len(given) == 2 * 3 * 4
+    for epoch in (given[:12], given[12:]):
+        for k in range(4):
+            found = torch.cat(epoch[k::4]).detach()
+            torch.testing.assert_close(
+                found.sort().values, known[:, k].sort().values, atol=1e-4, rtol=1e-3
+            )
+    assert float(metrics["policy_loss"]) == pytest.approx(float(known.mean()), abs=1e-4)
+    outside = ((new - samples.old).exp() - 1).abs() > 0.2
+    assert 0 < float(metrics["clip_share"]) == pytest.approx(float(outside.float().mean()))
 
 
 def test_what_acted_has_ratio_one() -> None:

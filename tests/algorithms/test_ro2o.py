@@ -12,7 +12,7 @@ from torch.distributions import Normal, kl_divergence
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.offline_to_online.ro2o import RO2O, symmetric_divergence
 from trimtab.algorithms.phases import Budget
-from trimtab.types import Batch, TrimtabError
+from trimtab.types import Batch
 
 SetupOf = Callable[..., Setup]
 BatchOf = Callable[..., Batch]
@@ -151,13 +151,3 @@ def test_smoothness_makes_values_smooth(setup_of: SetupOf, batch_of: BatchOf) ->
             metrics = method.update(batch_of(method, seed=seed))
         found.append(float(metrics["value_roughness"]))
     assert found[1] < 0.5 * found[0]
-
-
-def test_bad_settings_are_one_line(setup_of: SetupOf) -> None:
-    with pytest.raises(TrimtabError, match=r"algorithm\.critics=1: must be at least 2"):
-        RO2O(setup_of({"dataset"}), critics=1)
-    with pytest.raises(TrimtabError, match=r"least_uncertainty=3: must be from 0 to 1"):
-        RO2O(setup_of({"dataset"}), least_uncertainty=3)
-    for name in ("policy_smoothness", "value_radius", "caution"):
-        with pytest.raises(TrimtabError, match=f"algorithm\\.{name}=-1: must be at least 0"):
-            RO2O(setup_of({"dataset"}), **{name: -1})

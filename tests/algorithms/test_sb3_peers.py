@@ -71,7 +71,7 @@ def test_is_theirs_with_their_default_settings(make: Callable[[], Any]) -> None:
     for name, theirs in vars(default).items():
         if isinstance(theirs, int | float | str) and name[0] != "_" and name not in given:
             assert getattr(peer.model, name) == theirs, name
-    assert peer.batch_size == default.batch_size
+    assert peer.pace.batch_size == default.batch_size
     shapes = [(n, p.shape) for n, p in default.policy.named_parameters()]
     assert [(n, p.shape) for n, p in peer.model.policy.named_parameters()] == shapes
 

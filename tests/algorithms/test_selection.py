@@ -322,18 +322,3 @@ def test_the_implicit_policy_draws_samples_above_v_more_often() -> None:
 def test_a_start_that_cannot_be_cloned_is_refused(kind: Callable[..., Any]) -> None:
     with pytest.raises(TrimtabError, match="no behaviour-cloning loss"):
         kind(Setup(RUN, base=TanhGaussianPolicy(RUN, hidden=(8,))))
-
-
-@pytest.mark.parametrize(
-    ("kind", "wrong"),
-    [
-        (BestOfN, {"candidates": 0}),
-        (BestOfN, {"target_candidates": 0}),
-        (QChunking, {"critics": 0}),
-        (IDQL, {"expectile": 1.5}),
-        (IDQL, {"exploration_expectile": 0.3}),
-    ],
-)
-def test_settings_out_of_range_are_refused(kind: Callable[..., Any], wrong: dict[str, Any]) -> None:
-    with pytest.raises(TrimtabError, match=f"algorithm.{next(iter(wrong))}="):
-        kind(Setup(RUN, base=flow()), **wrong)

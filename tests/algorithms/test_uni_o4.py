@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.common.chain_ppo import Decisions
 from trimtab.algorithms.common.gate import Gate
+from trimtab.algorithms.common.rollouts import Decisions
 from trimtab.algorithms.offline_to_online.uni_o4 import UniO4, apartness
 from trimtab.algorithms.phases import Budget
 from trimtab.policies.kinds.bounded_gaussian import MemberGaussians, density
@@ -227,45 +227,44 @@ def test_the_score_is_that_of_each_members_mean(make: Callable[..., UniO4]) -> N
 
 
 def test_online_surrogate_and_rates(
-    make: Callable[..., UniO4], data_of: Callable[..., Rollout]
+    make: Callable[..., UniO4], data_of: Callable[..., Rollout], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(decay_steps=0)  # of a run that never goes online
-    method = make(entropy_weight=0.2, clip=0.1, decay_steps=72, learning_rate=1e-3)
-    obs, noise = torch.randn(12, 5), torch.randn(12, 1, 2, 2)
+    method = make(
+        entropy_weight=0.2,
+        clip=0.1,
+        decay_steps=72,
+        learning_rate=1e-3,
+        minibatch_size=18,
+        epochs=1,
+    )
+    obs, noise = torch.randn(18, 5), torch.randn(18, 1, 2, 2)
     mean, log_std = method.policy.head(obs)
     chain = (mean + log_std.exp() * noise[:, 0]).detach()[:, None]
-    old = method.old_statistics(obs, chain).detach()
+    old = density(chain[:, 0], mean, log_std).detach()
     perturbed(method.policy.network)
-    advantage = torch.randn(12)
-    part = Decisions(obs, chain, old, advantage, torch.zeros(12))
-    judged = method.surrogate_loss(part, torch.arange(12))
+    given, network = torch.randn(18), copy.deepcopy(method.policy.network)
+    with monkeypatch.context() as patch:
+        samples = Decisions(obs, chain, old, given, torch.zeros(18))
+        patch.setattr(method, "decisions", lambda *_: samples)
+        metrics = method.update(data_of(method))
+    advantage = (given - given.mean()) / given.std()  # of the whole rollout
     total, cut = 0.0, 0
-    for row in range(12):
-        one = normal(method.policy.network, 0, obs[row])
+    for row in range(18):
+        one = normal(network, 0, obs[row])
         ratio = float((one.log_prob(chain[row, 0]).sum() - old[row]).exp())
         bounded = min(max(ratio, 0.9), 1.1)
         cut += bounded != ratio
         a = float(advantage[row])
         entropy = float((one.entropy() - 1.4189385).sum())
-        total -= (min(ratio * a, bounded * a) + 0.2 * entropy) / 12
-    assert cut > 0 and cut == int(judged.clipped.sum())
-    assert float(judged.loss) == pytest.approx(total, rel=1e-4, abs=1e-4)
-    rates = []
-    for seed in range(3):  # 36 steps each
+        total -= (min(ratio * a, bounded * a) + 0.2 * entropy) / 18
+    assert cut > 0 and float(metrics["clip_share"]) == pytest.approx(cut / 18)
+    assert float(metrics["policy_loss"]) == pytest.approx(total, rel=1e-4, abs=1e-4)
+    rates = [method.actor_optimizer.learning_rate]
+    for seed in range(2):  # 36 steps each
         method.update(data_of(method, seed=seed))
         rates.append(method.actor_optimizer.learning_rate)
     assert rates == pytest.approx([1e-3, 5e-4, 0.0])
-
-
-def test_minibatches_are_normalised_in_the_rollout(make: Callable[..., UniO4]) -> None:
-    method = make(minibatch_size=4)
-    samples = Decisions(*(torch.arange(12.0),) * 5)
-    parts = [part for part, _ in method.minibatches(samples)]
-    assert len(parts) == 2 * 3
-    known = (torch.arange(12.0) - 5.5) / torch.arange(12.0).std()
-    for part in parts:
-        torch.testing.assert_close(part.advantage, known[part.target.long()])
-    assert sorted(torch.cat([part.target for part in parts[:3]]).tolist()) == list(range(12))
 
 
 def test_density_counts_valid_actions_alone() -> None:

@@ -15,20 +15,6 @@ from trimtab.envs.registry import confirm, get_spec
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.hookimpl(tryfirst=True)  # families are set apart afterwards, the longest first
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run a scene's variants right after the task whose contract they share; its model is kept."""
-    shared_contract = load_module(HERE / "tasks.py").shared_contract
-    places = [n for n, item in enumerate(items) if item.path == HERE / "test_contract.py"]
-
-    def scene(item: pytest.Item) -> str:
-        return shared_contract(item.name.partition("[")[2].removesuffix("]"))
-
-    moved = sorted((items[n] for n in places), key=scene)
-    for n, item in zip(places, moved, strict=True):
-        items[n] = item
-
-
 @pytest.fixture(scope="session")
 def fingerprints() -> Any:
     """``scripts/fingerprints.py``."""

@@ -6,41 +6,38 @@ import re
 
 from trimtab.envs.registry import list_envs, list_tasks
 
-# What is taken away from an id to get the id of the task whose contract it shares.
-VARIANTS = (
-    r"(?<=^ogbench/)(.*?)-singletask(-task\d)?(?=-v0$)",  # a scene's goal, fixed
-    r"(?<=^robosuite/)(.*?)-(DPPO|DSRL)$",  # a scene's horizon and reward
-)
-# A kind each: one that balances, one that walks, one that handles a thing and has one start.
-COMPILED = {
-    "playground/CartpoleSwingup",
-    "playground/CheetahRun",
-    "playground/BallInCup",
+# What an id is turned into to get the id of the task whose contract it shares.
+VARIANTS = {
+    r"^ogbench/(.*?)-singletask(-task\d)?-v0$": r"ogbench/\1-v0",  # a scene's goal, fixed
+    r"^ogbench/(.*maze)-(giant|large|teleport)": r"ogbench/\1-medium",
+    r"^ogbench/antsoccer-arena": "ogbench/antsoccer-medium",
+    r"^ogbench/cube-(double|triple|quadruple|octuple)": "ogbench/cube-single",
+    r"^ogbench/puzzle-4x.": "ogbench/puzzle-3x3",
+    r"^robosuite/(.*?)-(DPPO|DSRL)$": r"robosuite/\1",  # a scene's horizon and reward
+    # One arm at a table, with another thing on it.
+    r"^robosuite/(NutAssemblySquare|PickPlaceCan|ToolHang)$": "robosuite/Lift",
 }
-# Tasks of one class and one model in Playground, whose step differs in nothing but the reward: the
-# first of them is stepped, and of the others the reset and the reward are traced.
+# One that has one start; ``test_mjx.py`` compiles one with drawn starts.
+COMPILED = {"playground/BallInCup"}
+# Tasks of one class and one model with another one, whose step differs in nothing but the reward.
 STEPPED_AS = {
-    f"playground/{other}": f"playground/{first}"
-    for first, others in {
-        "AcrobotSwingup": ("AcrobotSwingupSparse",),
-        "CartpoleSwingup": ("CartpoleBalance", "CartpoleBalanceSparse", "CartpoleSwingupSparse"),
-        "FingerTurnEasy": ("FingerTurnHard",),
-        "HopperHop": ("HopperStand",),
-        "HumanoidWalk": ("HumanoidRun", "HumanoidStand"),
-        "ReacherEasy": ("ReacherHard",),
-        "WalkerWalk": ("WalkerRun", "WalkerStand"),
-    }.items()
-    for other in others
-}
+    "playground/AcrobotSwingupSparse", "playground/CartpoleBalance",
+    "playground/CartpoleBalanceSparse", "playground/CartpoleSwingupSparse",
+    "playground/FingerTurnHard", "playground/HopperStand", "playground/HumanoidRun",
+    "playground/HumanoidStand", "playground/ReacherHard", "playground/WalkerRun",
+    "playground/WalkerStand",
+}  # fmt: skip
 
 
 def shared_contract(id: str) -> str:
     """Return the id of the task that keeps the contract for ``id``: mostly itself."""
-    for pattern in VARIANTS:
-        id = re.sub(pattern, r"\1", id)
+    for pattern, other in VARIANTS.items():
+        id = re.sub(pattern, other, id)
     return id
 
 
 TRACED = [id for id, task in list_tasks().items() if "mjx" in task.tags and id not in COMPILED]
 SHARING = [id for id in list_envs() if shared_contract(id) != id]
+# A scene takes seconds to make: of its numbered tasks none is played without --every-task.
+PLAYED = [id for id in SHARING if not re.search(r"-task\d", id)]
 WHOLE = [id for id in list_envs() if id not in {*TRACED, *SHARING}]

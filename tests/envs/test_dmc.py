@@ -8,9 +8,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from trimtab.envs.core.legacy_random import legacy_generator
+from trimtab.envs.core.legacy_random import as_global_generator, legacy_generator
 from trimtab.envs.registry import get_spec, list_envs, list_tasks, make
-from trimtab.turns import as_global_generator
 
 IDS = [id for id in list_envs() if id.startswith("dmc/")]
 TAGS = {id: task.tags for id, task in list_tasks().items()}

@@ -163,9 +163,7 @@ def test_mazes_leave_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     env = make(OPEN)
     env.reset(seed=0)
     assert list(tmp_path.iterdir()) == []
-    from gymnasium_robotics.envs.maze import maze_v4
-
-    assert maze_v4.tempfile is tempfile
+    assert tempfile.tempdir == str(tmp_path)
 
 
 def test_start_and_goal_vary_a_little() -> None:

@@ -28,7 +28,7 @@ from loading import load_module
 from trimtab.envs import registry
 from trimtab.envs.core import fingerprint as physics
 from trimtab.envs.core.spec import Family, RawEnv
-from trimtab.envs.registry import confirm, get_spec, list_envs, list_families, make
+from trimtab.envs.registry import confirm, get_spec, list_envs, list_families
 from trimtab.processor import processor_kind
 
 pytestmark = pytest.mark.bits
@@ -46,8 +46,6 @@ OF_EACH_FAMILY = (
 SCRIPT = load_module(ROOT / "scripts" / "fingerprints.py")
 WHOLE: list[str] = load_module(Path(__file__).with_name("tasks.py")).WHOLE
 """Tasks that are played elsewhere; of the others the contract tests confirm the physics."""
-QUICKEST = "playground/CartpoleSwingup"
-"""Of the tasks that are compiled, the closing of the first is looked at; all close by one class."""
 
 
 def _family(id: str) -> Family:
@@ -57,7 +55,6 @@ def _family(id: str) -> Family:
 @functools.cache
 def _measured(family: str) -> dict[str, dict[str, Any]]:
     ids = [id for id in reversed(WHOLE) if id.startswith(f"{family}/")]
-    ids.sort(key=lambda id: id != QUICKEST)
     rows: dict[str, dict[str, Any]] = SCRIPT.measure_elsewhere(ids)
     return rows
 
@@ -71,13 +68,6 @@ def test_physics_is_as_published_in_another_process(id: str) -> None:
     assert not changed, f"{id} is another task than published: {changed}"
     assert row["agrees"], f"{id} moves otherwise than published, by {row['deviation']}"
     assert row["name"] == PUBLISHED[id]["{}"]
-
-
-@pytest.mark.parametrize("id", WHOLE)
-def test_closing_leaves_nothing_open(id: str) -> None:
-    row = _measured(id.split("/")[0])[id]
-    assert "error" not in row, row
-    assert {name: count for name, count in row["left_open"].items() if count > 0} == {}
 
 
 def test_every_published_name_stands() -> None:
@@ -326,19 +316,9 @@ def test_a_new_definition_is_added_and_old_ones_stay() -> None:
     assert new["name"] == physics.name(known | {"revision": 2}) != old["name"]
 
 
-def test_what_stays_open_is_counted(tmp_path: Path) -> None:
-    before = SCRIPT.open_things()
-    kept = make("gym/Reacher-v5"), open(tmp_path / "x", "w")  # noqa: SIM115
-    after = SCRIPT.open_things()
-    assert after["environments"] > before["environments"]
-    assert after["file descriptors"] == before["file descriptors"] + 1
-    kept[0].close()
-    kept[1].close()
-
-
 def test_an_id_that_cannot_be_measured_does_not_stop_the_others() -> None:
     rows = SCRIPT.measure_elsewhere(["gym/Reacher-v5", "gym/Swimmer-v5"])
-    assert [set(row) >= {"name", "left_open"} for row in rows.values()] == [True, True]
+    assert [set(row) >= {"name", "bits"} for row in rows.values()] == [True, True]
     (row,) = SCRIPT.measure(["gym/Nothing-v5"])
     assert row["error"].startswith("TrimtabError: unknown environment")
 

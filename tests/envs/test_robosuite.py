@@ -1,23 +1,17 @@
 """Robosuite's tasks against robosuite itself."""
 
-import copy
-import gc
 import importlib.util
 import os
 import runpy
 import subprocess
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from models import assert_compiled
 
 from trimtab.envs.core.quiet import quiet
-from trimtab.envs.engines import mujoco_kept
-from trimtab.envs.engines.mujoco_resized import ResizedModel
 from trimtab.envs.families.robosuite import _ARM, _SCENES, _import_robosuite
 from trimtab.envs.registry import get_spec, list_tasks, make
 
@@ -122,71 +116,3 @@ def test_says_nothing_writes_nothing_and_leaves_the_settings(tmp_path: Path) -> 
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("scene", [name for name, scene in _SCENES.items() if scene.new_model])
-def test_an_episodes_model_is_the_one_that_is_compiled(
-    scene: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At that moment: robosuite itself then writes into it which marks are to be seen."""
-    described, models, real = [], [], ResizedModel.of
-
-    def of(self: ResizedModel, description: str) -> Any:
-        found = real(self, description)
-        assert_compiled(found, description)
-        described.append(description)
-        models.append(found)
-        return found
-
-    monkeypatch.setattr(ResizedModel, "of", of)
-    env = make(f"robosuite/{scene}")
-    for seed in (3, 4):
-        env.reset(seed=seed)
-        env.step(np.ones(env.action_space.shape, np.float32))
-    assert models[0] is models[1] and described[0] != described[1]
-    env.close()
-
-
-@pytest.mark.parametrize("scene", [name for name, scene in _SCENES.items() if not scene.new_model])
-def test_the_next_environment_has_a_copy_of_the_kept_model(
-    scene: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first: Any = make(f"robosuite/{scene}").raw
-    kept = list(mujoco_kept._models)
-    marked = copy.copy(mujoco_kept._models[kept[-1]])
-    marked.body_mass[:] = 7.0
-    monkeypatch.setitem(mujoco_kept._models, kept[-1], marked)
-    second: Any = make(f"robosuite/{scene}").raw
-    assert list(mujoco_kept._models) == kept
-    assert (second.model.body_mass == 7.0).all() and not (first.model.body_mass == 7.0).any()
-    second.model.body_mass[:] = 8.0
-    assert (marked.body_mass == 7.0).all()
-
-
-@pytest.mark.parametrize("scene", [name for name, scene in _SCENES.items() if scene.new_model])
-def test_an_episode_begins_without_a_search_for_garbage(scene: str) -> None:
-    """The simulation before it is gone nevertheless."""
-    env = make(f"robosuite/{scene}")
-    env.reset(seed=0)
-    dropped = weakref.ref(env.raw._env.sim.data)
-    searched: list[str] = []
-
-    def note(phase: str, info: dict[str, int]) -> None:
-        searched.append(phase)
-
-    gc.callbacks.append(note)
-    gc.disable()
-    try:
-        env.reset(seed=1)
-        assert dropped() is None and not searched
-        gc.collect(0)
-        assert searched  # it would be noted
-    finally:
-        gc.enable()
-        gc.callbacks.remove(note)
-
-
-def test_models_of_drawn_sizes_are_not_kept() -> None:
-    kept = list(mujoco_kept._models)
-    make("robosuite/Lift")
-    assert list(mujoco_kept._models) == kept

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import mujoco
 import numpy as np
 import pytest
 
 from trimtab.envs.core.quiet import quiet
-from trimtab.envs.engines import mujoco_kept
 from trimtab.envs.families.robotics.kitchen import KITCHEN_SUBTASKS
 from trimtab.envs.families.robotics.mazes import OWN_MAZES
 from trimtab.envs.families.robotics.two_doors import TWO_DOORS
@@ -69,34 +67,6 @@ def test_robotics_is_gymnasium_robotics(
         assert bool(named[ours.success_key]) == bool(info.get(ours.success_key, False))
     ours.close()
     theirs.close()
-
-
-@pytest.mark.parametrize("id", ["FetchPush-v4", "AdroitHandPen-v1", "FrankaKitchen-v1"])
-def test_a_model_is_compiled_once_and_each_has_a_copy(
-    id: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The copy has the bytes of a model that is compiled; the libraries are as they were."""
-    from gymnasium.envs.mujoco import mujoco_env
-    from gymnasium_robotics.envs import robot_env
-
-    kept: dict[Any, Any] = {}
-    monkeypatch.setattr(mujoco_kept, "_models", kept)
-    first = make(f"robotics/{id}").raw
-    ((key, model),) = kept.items()
-    np.testing.assert_array_equal(saved(model), saved(mujoco.MjModel.from_xml_path(key[1])))
-    first.model.body_mass[:] = 7.0
-    second = make(f"robotics/{id}").raw
-    assert [*kept.values()] == [model] and second.model not in (model, first.model)
-    np.testing.assert_array_equal(second.model.body_mass, model.body_mass)
-    assert mujoco_env.mujoco is robot_env.mujoco is mujoco
-    assert getattr(getattr(first, "_env", first), "_mujoco", mujoco) is mujoco
-
-
-def saved(model: Any) -> Any:
-    """Return the bytes of a model."""
-    content = np.zeros(mujoco.mj_sizeModel(model), np.uint8)
-    mujoco.mj_saveModel(model, None, content)
-    return content
 
 
 def test_every_task_of_these_kinds_is_ours() -> None:
@@ -215,21 +185,3 @@ def test_pictures_of_fetch_change_nothing_and_show_the_goal() -> None:
             rows.append(env.step(generator.uniform(-1, 1, 4).astype(np.float32))[0])
         episodes.append(np.array(rows))
     np.testing.assert_array_equal(*episodes)
-
-
-@pytest.mark.parametrize("id", ["robotics/PointMaze_UMaze-v3", "robotics/PointMaze-TwoRoutes-v0"])
-def test_a_maze_has_its_sky_where_it_is_drawn_and_moves_alike(id: str) -> None:
-    drawn, plain = make(id, render=True), make(id)
-    models = [env.raw.unwrapped.model for env in (drawn, plain)]
-    assert models[0].ntex == models[1].ntex + 1
-    assert models[1].ntexdata < 0.01 * models[0].ntexdata
-    (first, _), (second, _) = (env.reset(seed=4) for env in (drawn, plain))
-    generator = np.random.default_rng(0)
-    for _ in range(20):
-        np.testing.assert_array_equal(first, second)
-        action = generator.uniform(-1, 1, 2).astype(np.float32)
-        first, second = drawn.step(action)[0], plain.step(action)[0]
-    picture = drawn.render()
-    assert picture is not None and picture.std() > 10
-    drawn.close()
-    plain.close()

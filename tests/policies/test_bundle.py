@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import json
 import logging
 import re
-import threading
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,17 +15,16 @@ import pytest
 import torch
 import yaml
 from loading import load_module
-from torch._export import utils
-from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 from trimtab.policies.base import Policy
-from trimtab.policies.bundle import exporter, onnx_export
 from trimtab.policies.bundle.bundle import bundle_hash, check_bundle, load_bundle, save_bundle
 from trimtab.policies.bundle.files import read_safetensors
 from trimtab.policies.bundle.onnx_export import export_onnx
 from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.runtime import load_policy
 from trimtab.types import PolicySpec, TrimtabError
+
+pytestmark = pytest.mark.slow
 
 PolicyOf = Callable[[str], Policy]
 BundleOf = Callable[[str], Path]
@@ -283,64 +279,3 @@ def test_a_forward_that_cannot_be_exported() -> None:
 
     with pytest.raises(TrimtabError, match="cannot become ONNX"):
         export_onnx(Branching(PolicySpec(2, 1, 1, (-1.0,), (1.0,)), (1, 1)), {})
-
-
-def test_the_exporters_operators_are_read_once_and_nobody_elses_are_among_them(
-    policy_of: PolicyOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = vars(ONNXRegistry)["from_torchlib"]
-    made: list[ONNXRegistry] = []
-
-    def watched(*asked: Any, **named: Any) -> ONNXRegistry:
-        made.append(own.__get__(None, ONNXRegistry)(*asked, **named))
-        return made[-1]
-
-    def wrong(*_: Any) -> None:
-        raise AssertionError("an operator of somebody else's")
-
-    monkeypatch.setattr(exporter, "_tables", {})
-    monkeypatch.setattr(ONNXRegistry, "from_torchlib", staticmethod(watched))
-    policy = policy_of("gaussian")
-    first = export_onnx(policy, {})
-    assert vars(ONNXRegistry)["from_torchlib"].__func__ is watched  # torch's own is back
-    with exporter.unrepeated():
-        ONNXRegistry.from_torchlib().register_op(torch.ops.aten.addmm.default, wrong)
-    assert export_onnx(policy, {}) == first
-    assert len(made) == len(exporter._tables) <= 2  # the exporter's version, and the default
-    monkeypatch.setattr(onnx_export, "unrepeated", contextlib.nullcontext)
-    assert export_onnx(policy, {}) == first  # which is what torch's exporter writes by itself
-
-
-def replaced() -> list[object]:
-    """Return what is another one while a policy is exported."""
-    own = vars(ONNXRegistry)["from_torchlib"], vars(utils)["_materialize_cpp_cia_ops"]
-    return [*own, torch.fx.config.do_not_emit_stack_traces]
-
-
-def test_an_export_that_fails_leaves_the_exporter_as_it_was() -> None:
-    before = replaced()
-    with pytest.raises(ValueError, match="within"), exporter.unrepeated():
-        assert all(now is not then for now, then in zip(replaced(), before, strict=True))
-        raise ValueError("within")
-    assert replaced() == before
-
-
-def test_exports_of_two_threads_leave_the_exporter_as_it_was() -> None:
-    before, begun, over = replaced(), threading.Event(), threading.Event()
-
-    def first() -> None:
-        with exporter.unrepeated():
-            begun.set()
-            over.wait(0.2)  # the second one ends in this time if nothing holds it back
-
-    def second() -> None:
-        begun.wait()
-        with exporter.unrepeated():
-            time.sleep(0.3)
-
-    threads = [threading.Thread(target=run) for run in (first, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert replaced() == before

@@ -3,7 +3,7 @@
 The intervals of this folder are made of these. A percentile bootstrap of three seeds knows three
 numbers and resamples only those; its "95 percent" intervals hold the truth 76 percent of the time.
 Closed forms hold their level where the seeds' means are roughly normal, and less where one seed in
-a few fails or returns are very skewed. ``scripts/interval_coverage.py`` measures it;
+a few fails or returns are very skewed. ``benchmarks/results/coverage/`` has the measurement;
 ``docs/statistics.md`` says which interval is used where, and why.
 
 With one run an interval is over its episodes alone. Every interval contains its estimate, and that

@@ -7,17 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["COLOURS", "DARK", "LIGHT", "colours_of", "dashes", "swelling", "turns"]
+__all__ = ["COLOURS", "LIGHT", "colours_of", "dashes", "swelling", "turns"]
 
 LIGHT = (
     "#0066a6", "#d55e00", "#007a50", "#c2417f", "#6b5200", "#1591ab", "#7757d9", "#2b333d",
 )  # fmt: skip
 """Colours for light ground, each with three times less light than it. No two are closer than 15
 units of CIELAB, nor are they to the eyes of those who lack red or green."""
-DARK = (
-    "#4ea3e0", "#f58b4c", "#22a87f", "#f08fbd", "#f5d76e", "#8fe6f5", "#9a84ff", "#ffffff",
-)  # fmt: skip
-"""The same for dark ground, each with three times more light than it."""
 COLOURS = len(LIGHT)
 """Number of colours, and so the most methods that a panel names."""
 

@@ -1,47 +1,43 @@
-"""The leaderboard as one self-contained HTML page: tables, learning curves and interval plots.
+"""The leaderboard as one HTML page: tables, and the picture of the learning curves beside it.
 
-Nothing is fetched and nothing is executed: styles and figures are inline. Every figure is drawn
-twice, once for a wide window and once for a phone, because a scaled drawing would shrink its
-letters.
+Nothing is executed, and nothing is fetched but that picture.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from itertools import groupby
 
 from trimtab.benchmarks.board.across import LEFT_OUT, across, heading
 from trimtab.benchmarks.board.model import EnvTable, Leaderboard
-from trimtab.benchmarks.board.report.bars import last_evaluations
-from trimtab.benchmarks.board.report.figures import curves_of, learning_curves
-from trimtab.benchmarks.board.report.panels import Panel, has_curves, panels_of
+from trimtab.benchmarks.board.report.panels import Panel, panels_of
 from trimtab.benchmarks.board.report.style import STYLE
 from trimtab.benchmarks.board.report.summary import contents, headline
-from trimtab.benchmarks.board.report.tables import Swatch, glosses, table
+from trimtab.benchmarks.board.report.tables import glosses, table
 from trimtab.benchmarks.board.wording import AGGREGATE_READING, METRIC_NAMES, READING
 
-__all__ = ["render"]
+__all__ = ["FIGURE", "render"]
 
-_WIDE, _NARROW = 548, 350  # widths of a figure's two drawings, in pixels
-_LETTERS = {_WIDE: 24, _NARROW: 15}  # of a label's line
+FIGURE = "figure.png"
+"""The picture of the runs, in the folder of the page: their curves, or what a suite draws."""
+_PICTURE = (
+    f'<figure><a href="{FIGURE}"><img src="{FIGURE}" alt="Figure of these runs">'
+    "</a><figcaption>A curve is the mean over seeds, its band the 95 percent interval; a thin line "
+    "without marks is the final level of what takes no steps of this kind.</figcaption></figure>"
+)
 
 
 def render(board: Leaderboard) -> str:
     """Return the page as HTML; the same leaderboard gives the same text."""
     panels = panels_of(board)
-    looks: dict[str, Swatch] = {}
-    for panel in reversed(panels):  # a method looks in the last table as it first does
-        looks |= {label: (colour, panel.group) for label, colour in panel.colours.items()}
     after = [("Across environments", "across")] if board.aggregates else []
     after += [("How to read this", "reading")]
     after += [(f"Notes ({len(board.notes)})", "notes")] if board.notes else []
     after += [("Provenance", "provenance")]
-    body = [_header(board, panels), contents(board, panels, after)]
-    for number, one in enumerate(board.tables):
-        body.append(_section(one, number, [panel for panel in panels if panel.table is one]))
+    body = [_header(board, panels), contents(board, panels, after), _PICTURE]
+    body += [_section(one, number) for number, one in enumerate(board.tables)]
     if board.aggregates:
-        body.append(_across(board, looks))
+        body.append(_across(board))
     body.append(_footer(board))
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -69,68 +65,23 @@ def _header(board: Leaderboard, panels: Sequence[Panel]) -> str:
     )
 
 
-def _section(one: EnvTable, number: int, panels: Sequence[Panel]) -> str:
-    """Return one environment: its figures, a pair a panel, and its table."""
-    figures = []
-    for _, members in groupby(panels, key=lambda panel: panel.budget):
-        here = list(members)
-        if here[0].budgets > 1:
-            figures.append(f'<h3 class="budget">Trained for {here[0].budget_text}</h3>')
-        pairs = "".join(_curves(panel) + _bars(panel) for panel in here)
-        figures.append(f'<div class="figures">{pairs}</div>')
-    looks: dict[str, Swatch] = {}
-    for panel in reversed(panels):
-        looks |= {label: (colour, panel.group) for label, colour in panel.colours.items()}
-    rows = [(one.cells(entry), looks[entry.label]) for entry in one.entries]
+def _section(one: EnvTable, number: int) -> str:
+    """Return one environment: its score, its physics, and its table."""
+    rows = [one.cells(entry) for entry in one.entries]
     return (
         f'<section id="env-{number}"><h2>{escape(one.env)}</h2><p class="muted">Score: '
         f"{escape(METRIC_NAMES[one.metric])} · physics "
         f"<code>{escape(one.fingerprint or 'unknown')}</code></p>"
-        f"{''.join(figures)}{table(rows, f'Table of {one.env}')}</section>"
+        f"{table(rows, f'Table of {one.env}')}</section>"
     )
 
 
-def _curves(panel: Panel) -> str:
-    """Return the learning curves of a panel, if it has any."""
-    if not has_curves(panel):
-        return ""
-    named = curves_of(panel, panel.entries)
-    caption = "Line: mean over seeds. Band: 95 percent interval over seeds."
-    if any(curve.flat for curve in named):
-        caption += " Thin, without marks: final level of what takes no steps of this kind."
-    drawings = [
-        learning_curves(panel, width, height, _LETTERS[width])
-        for width, height in ((_WIDE, 300), (_NARROW, 310))
-    ]
-    if any("stroke-dasharray" in drawing for drawing in drawings):
-        caption += " Lines that lie on one another take turns, a dash each."
-    if panel.others:
-        caption += " Grey: methods that are named in other panels."
-    return _figure("Learning curves", panel, caption, *drawings)
-
-
-def _bars(panel: Panel) -> str:
-    """Return the last evaluations of a panel."""
-    return _figure(
-        "Last evaluation", panel, "Mark: mean over seeds. Bar: 95 percent interval. Ticks: seeds.",
-        last_evaluations(panel, _WIDE, beside=True), last_evaluations(panel, _NARROW, beside=False),
-    )  # fmt: skip
-
-
-def _figure(title: str, panel: Panel, caption: str, wide: str, narrow: str) -> str:
-    title += f", {panel.places}" if panel.places else ""
-    return (
-        f'<figure><h3>{title}</h3><div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
-
-
-def _across(board: Leaderboard, looks: dict[str, Swatch]) -> str:
+def _across(board: Leaderboard) -> str:
     """Return the tables over equal sets of environments, and what is in no table."""
     found, parts = across(board.aggregates), []
     for number, (envs, rows) in enumerate(found.sets):
         parts.append(f'<h3 class="budget">{escape(heading(envs, rows))}</h3>')
-        cells = [(row.cells(), looks[row.label]) for row in rows]
+        cells = [row.cells() for row in rows]
         parts.append(table(cells, f"Across environments, set {number + 1}"))
     if found.left_out:
         left = "".join(

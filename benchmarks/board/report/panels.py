@@ -13,7 +13,7 @@ from trimtab.benchmarks.board.model import Entry, EnvTable, Leaderboard
 from trimtab.benchmarks.board.report.looks import COLOURS, colours_of
 from trimtab.benchmarks.board.report.series import curve_points, over_steps
 
-__all__ = ["Panel", "budgets_of", "has_curves", "panels_of"]
+__all__ = ["Panel", "budgets_of", "panels_of"]
 
 _SAME = 0.8
 """Share of a budget that a method must have used to count as having had it: episodes end early, and
@@ -62,11 +62,6 @@ class Panel:
             return ""
         last = self.place + len(self.entries) - 1
         return f"places {self.place} to {last} of {len(self.everyone)}"
-
-
-def has_curves(panel: Panel) -> bool:
-    """Whether a method of a panel was judged more than once, so that there is a line."""
-    return any(len(curve_points(panel.table, entry)) > 1 for entry in panel.everyone)
 
 
 def panels_of(board: Leaderboard) -> list[Panel]:

@@ -10,35 +10,23 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from trimtab.benchmarks.board.report.svg import mark
 from trimtab.benchmarks.board.wording import GLOSSES
 
-__all__ = ["Swatch", "glosses", "swatch", "table"]
-
-Swatch = tuple[int, int]
-"""A method's colour, and the shape of its marks."""
+__all__ = ["glosses", "table"]
 
 
-def swatch(look: Swatch) -> str:
-    """Return a mark as it stands in the figures."""
-    colour, shape = look
-    return f'<svg class="swatch s{colour}" viewBox="0 0 12 12" aria-hidden="true">' + (
-        f"<g>{mark(6.0, 6.0, 4.4, shape)}</g></svg>"
-    )
-
-
-def table(rows: Sequence[tuple[Mapping[str, str], Swatch]], name: str) -> str:
+def table(rows: Sequence[Mapping[str, str]], name: str) -> str:
     """Return an HTML table; intervals stand small below their value.
 
     Args:
-        rows: cells by heading, and the mark of the method in the first of them.
+        rows: cells by heading.
         name: what the table is called where it cannot be seen.
     """
-    heading = "".join(f'<th scope="col">{_heading(column)}</th>' for column in rows[0][0])
+    heading = "".join(f'<th scope="col">{_heading(column)}</th>' for column in rows[0])
     lines = []
-    for cells, look in rows:
+    for cells in rows:
         first, *rest = cells.values()
-        line = f'<th scope="row"><span>{swatch(look)}{escape(first)}</span></th>'
+        line = f'<th scope="row">{escape(first)}</th>'
         for cell in rest:
             value, bracket, interval = cell.partition(" [")
             small = f"<small>[{escape(interval)}</small>" if bracket else ""

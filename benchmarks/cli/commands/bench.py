@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,14 +16,14 @@ from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.report.page import FIGURE
 from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.cli.surroundings import answer_stream
-from trimtab.benchmarks.core.numerals import decimals_for, number_text, time_text
+from trimtab.benchmarks.core.numerals import time_text
 from trimtab.benchmarks.suites import figures
-from trimtab.benchmarks.suites.following import PROGRESS, progress_of
 from trimtab.benchmarks.suites.launch import chosen_launcher
 from trimtab.benchmarks.suites.plan import Plan, plan_of
 from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
@@ -33,14 +32,13 @@ from trimtab.benchmarks.training import provenance, rundir
 from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, collect_files
 from trimtab.benchmarks.training.settings.values import MOST_SEED
 from trimtab.benchmarks.training.settings.words import listed, nearest
-from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.store import is_address
 from trimtab.errors import TrimtabError
-from trimtab.files import check_own, existing, read_json
+from trimtab.files import check_own, read_json
 from trimtab.plugins import command_line
 
 __all__ = ["bench"]
 
-FIGURE = "figure.png"
 FURTHER = {
     "budgeted": budgeted, "normalised": normalised, "published": published, "switch": switch,
 }  # fmt: skip
@@ -79,13 +77,12 @@ def bench(
         if asked not in FURTHER:
             raise TrimtabError(f"suite={suite}: tables: {nearest(asked, FURTHER)}")
     name = "-".join([loaded.name, *([scale] if scale else []), *(["part"] if chosen else [])])
-    address = runs if is_address(runs) else ""
-    folder = Path(out) if out else Path("runs" if address else runs) / "suites" / name
+    folder = Path(out) if out else Path("runs" if is_address(runs) else runs) / "suites" / name
     if action == "status":
-        background.print_progress(progress_of(folder, address), format)
+        background.print_status(folder, runs, format)
         return 0
     if action == "plan":
-        _print_plan(plan_of(loaded, Path(runs), _done(folder)), runs, workers, format)
+        _print_plan(plan_of(loaded, Path(runs), _done(folder)), workers, format)
         return 0
     where = chosen_launcher(launcher, overrides)
     chosen_by = {"suite": suite, "scale": scale, "only": only}
@@ -102,9 +99,7 @@ def bench(
         background.detach([*words, *overrides], folder)
         return 0
     with rundir.locked(folder):
-        outcome = run_suite(
-            loaded, folder, workers=workers, console=console, launcher=where, address=address
-        )
+        outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=where)
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
         answer_stream().write(board.to_json())
@@ -121,23 +116,18 @@ def bench(
 
 def _done(folder: Path) -> set[str]:
     """Return the runs of a suite that are finished, as far as an earlier call has noted it."""
-    try:
-        runs = progress_of(folder)["runs"]
-    except TrimtabError:
-        return set()
-    return {label for label, run in runs.items() if run["state"] == "done"}
+    done = (background.note_of(folder) or {}).get("folders", {})
+    return {run.replace("/", " seed ") for run in done}
 
 
-def _print_plan(plan: Plan, runs: str, workers: int, format: str) -> None:
+def _print_plan(plan: Plan, workers: int, format: str) -> None:
     """Print what a suite will take, a line a run, and in all."""
     side = workers or os.cpu_count() or 1
-    hours, megabytes = (sum(getattr(x, name) for x in plan.runs) for name in ("hours", "megabytes"))
-    there = existing(Path(runs))
-    free = None if is_address(runs) else shutil.disk_usage(there).free / 1e6
+    hours = sum(one.hours for one in plan.runs)
     if format == "json":
         print_json({
             **dataclasses.asdict(plan), "workers": side, "hours": hours,
-            "hours_side_by_side": hours / side, "megabytes": megabytes, "megabytes_free": free,
+            "hours_side_by_side": hours / side,
         })  # fmt: skip
         return
     rows = [
@@ -149,32 +139,21 @@ def _print_plan(plan: Plan, runs: str, workers: int, format: str) -> None:
             "steps": f"{one.steps:,}",
             "time": time_text(3600 * one.hours),
             "time from": one.hours_from,
-            "MB": _whole(one.megabytes),
-            "MB from": one.megabytes_from,
         }
         for one in plan.runs
     ]
     left = [(one.seeds - one.done, one) for one in plan.runs]
     updates, steps = (sum(n * getattr(x, name) for n, x in left) for name in ("updates", "steps"))
     print_rows("what is left to run", rows)
-    room = "" if free is None else f"; {number_text(free, 0)} MB are free in {there}"
-    if free is not None and free < megabytes:
-        room += "; that is too little"
     lines = [
         f"{sum(n for n, _ in left)} runs, {updates:,} updates and {steps:,} environment steps",
         f"{'about ' if 3600 * hours >= 1 else ''}{time_text(3600 * hours)} of one core, "
         f"{time_text(3600 * hours / side)} with "
         f"{side} runs side by side; a rough guess leaves evaluations out",
-        f"about {_whole(megabytes)} MB of disk{room}",
     ]
     if plan.recipes:
         lines.append(f"data that is recorded first, and not counted: {', '.join(plan.recipes)}")
     Console(soft_wrap=True, highlight=False, markup=False).print("\n".join(lines), markup=False)
-
-
-def _whole(value: float) -> str:
-    """Return a number without decimals, or with three digits where that would be nothing."""
-    return number_text(value, decimals_for(value, value, value, 0))
 
 
 def _check_place(folder: Path, suite: Suite) -> None:
@@ -191,7 +170,6 @@ def _check_place(folder: Path, suite: Suite) -> None:
     if title not in (None, suite.title) and not same:
         known = f"suite={source}" if source else f"the suite '{title}'"
         raise TrimtabError(f"out={folder}: has the tables of {known}; name another folder")
-    check_own(folder / PROGRESS, '"launcher"', "out")
     # A published folder has the tables of its suite, and not the note on where its runs were.
     if not ((folder / SUITE_NOTE).is_file() or (folder / "index.html").is_file()):
         further = [name for table in FURTHER.values() for name in table.FILES]

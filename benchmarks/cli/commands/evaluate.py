@@ -125,9 +125,7 @@ def _by_playing(
     with contextlib.ExitStack() as opened:
         film = None
         if film_at is not None:
-            film = films.Film(
-                task, episodes=video_episodes, act_steps=judge.act_steps, options=options
-            )
+            film = films.Film(task, episodes=video_episodes, options=options)
             opened.callback(film.close)
         scores = judge.judge(
             episodes=episodes, seed=seed, backend=backend, deterministic=zero_noise,

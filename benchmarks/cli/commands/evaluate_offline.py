@@ -13,10 +13,8 @@ from trimtab.benchmarks.board import ranks
 from trimtab.benchmarks.cli.screen import print_json, print_rows, progress_bar
 from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.training import base
-from trimtab.benchmarks.training.dataset import (
-    data_without_task,
-    fitting_dataset,
-)
+from trimtab.benchmarks.training.dataset import load_dataset
+from trimtab.benchmarks.training.fits import check_dataset_fits, check_policy_fits
 from trimtab.benchmarks.training.folder import find_runs, is_run, read_result
 from trimtab.benchmarks.training.judging import task_of
 from trimtab.benchmarks.training.offline_judge import ESTIMATORS, Estimate, OfflineJudge
@@ -172,14 +170,16 @@ def _judge(
         task, options = task_of(bundle, None, None)
         env = get_spec(task, **options)
         words += [f"env={task}", *(f"env_options.{key}={x}" for key, x in options.items())]
-        data = fitting_dataset(compose_run(words), env)
+        config = compose_run(words)
+        data = load_dataset(config, env)
+        check_dataset_fits(data, env, other_task=config["other_task"])
     else:
         config = compose_run(words)
-        data = data_without_task(config)
+        data = load_dataset(config, None)
         env, _ = spec_of_data(config, data)
         trained = bundle.policy.spec  # other data without limits of its own reaches others
         env = replace(env, action_low=trained.action_low, action_high=trained.action_high)
-        base.check_base_fits(bundle, spec_of(env, act_steps), env, called="policy")
+        check_policy_fits(bundle, spec_of(env, act_steps), env, called="policy")
     spec = spec_of(env, act_steps, "flat")
     return OfflineJudge(data, spec, discount=discount, updates=updates, seed=seed)
 

@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.latex import to_latex
 from trimtab.benchmarks.board.model import Leaderboard
+from trimtab.benchmarks.board.pictures import DRAWN
+from trimtab.benchmarks.board.report.page import FIGURE
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.training import provenance
-from trimtab.benchmarks.training.away import visible
 from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.benchmarks.training.settings.words import listed
+from trimtab.benchmarks.training.store import visible
+from trimtab.files import check_own
 from trimtab.plugins import command_line
 
 __all__ = ["leaderboard"]
@@ -38,8 +43,10 @@ def leaderboard(
     options: dict[str, Any] = {"metric": metric} if metric else {}
     method, *rest = baseline.split(" ", 1)  # a label may go on, as "dsrl_sac (flow)" does
     baseline = " ".join([RENAMED.get(method, method), *rest])
+    figure = Path(out, FIGURE)
     if out:
         boards.check_place(out)
+        check_own(figure, DRAWN, "out")
     wanted = listed(physics)
     said = {
         "runs": runs,
@@ -63,6 +70,7 @@ def leaderboard(
         )
     if out:
         paths = boards.write(board, out)
+        curves.draw(board, figure)
         logger.info("wrote %s", ", ".join(str(path) for path in paths.values()))
     if format in _TEXTS:
         answer_stream().write(_TEXTS[format](board))

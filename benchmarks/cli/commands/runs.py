@@ -12,14 +12,13 @@ from rich.console import Console
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
 from trimtab.benchmarks.core.numerals import score_words
-from trimtab.benchmarks.training.away import check_at_address, visible
 from trimtab.benchmarks.training.folder import find_runs
 from trimtab.benchmarks.training.overview import Line, lines_of
 from trimtab.benchmarks.training.repair import Mended, repair
 from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.settings_of import settings_of, text_of
-from trimtab.benchmarks.training.storage import is_address
+from trimtab.benchmarks.training.store import check_at_address, is_address, visible
 from trimtab.errors import TrimtabError
 
 __all__ = ["runs"]

@@ -13,8 +13,7 @@ from trimtab.benchmarks.cli.words import Setting, parse
 from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.suites.launch import WITHIN, Chosen, chosen_launcher, launcher_kinds
 from trimtab.benchmarks.suites.outcome import Outcome
-from trimtab.benchmarks.suites.search import Search, search
-from trimtab.benchmarks.suites.study import DIRECTIONS, SAMPLERS, SCORES
+from trimtab.benchmarks.suites.search import DIRECTIONS, SAMPLERS, SCORES, Search, search
 from trimtab.benchmarks.suites.sweep import sweep
 from trimtab.benchmarks.training.settings import config, groups
 from trimtab.benchmarks.training.settings.explained import keywords_help

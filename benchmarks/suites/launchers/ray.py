@@ -1,24 +1,25 @@
 """Runs as tasks of a Ray cluster, on this machine or many: a task a run.
 
-Ray finds room for the runs, and starts one anew elsewhere when its machine is lost. Which runs
-there are, what each is known by and where it goes on from stays ours: a task only carries out
-words, and finds in the run's folder where an earlier start of it came to.
+Ray finds room for the runs, and starts one anew elsewhere when its machine is lost. A task only
+carries out words, and finds in the run's folder, or at its address, how far an earlier start came.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
 import logging
 import math
 import os
 import platform
 import signal
+import socket
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+import yaml
 
 from trimtab.benchmarks.core.mailbox import Mailbox
 from trimtab.benchmarks.core.signals import sigterm_as_event
@@ -29,33 +30,25 @@ from trimtab.benchmarks.suites.launch import (
     Launcher,
     Option,
     Start,
-    Tell,
     Work,
     attempt,
+    line_of,
     settle,
 )
-from trimtab.benchmarks.suites.ray_needs import (
-    ANSWER,
-    check_needs,
-    check_room,
-    cores_here,
-    line_of,
-    resources_of,
-)  # fmt: skip
-from trimtab.benchmarks.suites.unshared import FolderServer, ServedRunStore
-from trimtab.benchmarks.training.away import scratch_of
 from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["LAUNCHER"]
+
+logger = logging.getLogger(__name__)
 
 LOOK = 0.2
 """Seconds between two looks at the cluster."""
 GRACE = 60.0
 """Seconds that tasks have to save their runs' states when this process is told to end."""
+_ANSWER = 10.0  # seconds in which a cluster's head has to answer
 _EVERY = 1.0  # seconds between two times that a task says how far it is
-_PATIENCE = 90.0  # and later on, when its machines may have much else to do
+_PATIENCE = 90.0  # seconds for an answer when the machines may have much else to do
 _STORE = 200_000_000  # bytes for objects on this machine; outcomes are a few kB each
-_LOCALHOST = ("127.0.0.1", "localhost")
 
 OPTIONS = {
     "address": Option("", "host:port of a cluster's head, or auto; empty: start Ray here"),
@@ -64,9 +57,31 @@ OPTIONS = {
     "memory_gb": Option(0.0, "memory that a node must have free for a run; 0: any"),
     "resources": Option("", "names that the cluster gives to nodes, such as '{a100: 1}'"),
     "retries": Option(3, "how often a run whose node or process is lost is started again"),
-    "shared": Option("true", "false: nodes share no files; runs come back through Ray"),
-    "grows": Option(0, "1: the cluster gets nodes as they are asked for; do not look for one now"),
 }
+
+
+def _asked(settings: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a run asks for, by Ray's names.
+
+    Raises:
+        TrimtabError: if ``resources`` is no mapping from names to numbers.
+    """
+    text = settings["resources"]
+    try:
+        named: Any = yaml.safe_load(text) if text else {}
+    except yaml.YAMLError:
+        named = None
+    if not isinstance(named, dict) or not all(
+        isinstance(key, str) and type(value) in (int, float) and 0 < value <= 1e9
+        for key, value in named.items()
+    ):
+        raise TrimtabError(f"launcher.resources={text}: must be like '{{a100: 1}}'")
+    if settings["gpus"] > 1 and settings["gpus"] % 1:
+        raise TrimtabError(
+            f"launcher.gpus={settings['gpus']}: must be a part of one GPU, or a whole number"
+        )
+    own = {"CPU": settings["cpus"], "GPU": settings["gpus"], "memory": settings["memory_gb"] * 1e9}
+    return named | {key: much for key, much in own.items() if much}
 
 
 class _Tasks:
@@ -80,21 +95,19 @@ class _Tasks:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         holder: Any = ray.remote(Mailbox)
         self._mailbox = holder.options(num_cpus=0, scheduling_strategy=here).remote()
+        asked = _asked(start.settings)
+        own = {"num_cpus": asked.pop("CPU", 0), "num_gpus": asked.pop("GPU", 0)}
+        if memory := asked.pop("memory", 0):
+            own["memory"] = int(memory)
         try:
             self._task = ray.remote(_carry_out).options(
-                **resources_of(start.settings), retry_exceptions=[Stopped],
+                **own, resources=asked, retry_exceptions=[Stopped],
                 max_retries=start.settings["retries"], scheduling_strategy="SPREAD",
             )  # fmt: skip
         except (TypeError, ValueError) as error:
             raise TrimtabError(f"launcher=ray: Ray says: {line_of(error)}") from error
-        self._place: dict[str, Any] = {
-            "folder": os.getcwd(), "keeper": None,
-            "variables": {k: v for k, v in os.environ.items() if k.startswith("TRIMTAB_")},
-        }  # fmt: skip
-        if start.settings["shared"] == "false":
-            keeper: Any = ray.remote(FolderServer)
-            keeper = keeper.options(num_cpus=0, scheduling_strategy=here)
-            self._place["keeper"] = keeper.remote(os.getcwd(), self._place["variables"])
+        variables = {k: v for k, v in os.environ.items() if k.startswith("TRIMTAB_")}
+        self._place = os.getcwd(), variables
         self._waiting: list[tuple[Work, concurrent.futures.Future[Done]]] = []
         self._running: dict[Any, concurrent.futures.Future[Done]] = {}
 
@@ -109,18 +122,15 @@ class _Tasks:
     ) -> set[concurrent.futures.Future[Done]]:
         """Return those of the futures that are done, once there is one."""
         while True:
-            self._hand_over()
+            most = self._start.workers or math.inf
+            while self._waiting and len(self._running) < most:
+                work, future = self._waiting.pop(0)
+                self._running[self._task.remote(work, self._mailbox, *self._place)] = future
             self._look(LOOK)
             if ready := {future for future in futures if future.done()}:
                 return ready
             if self._told.is_set():
                 raise Stopped(STOPPED)
-
-    def _hand_over(self) -> None:
-        most = self._start.workers or len(self._waiting) + len(self._running)
-        while self._waiting and len(self._running) < most:
-            work, future = self._waiting.pop(0)
-            self._running[self._task.remote(work, self._mailbox, self._place)] = future
 
     def _look(self, seconds: float) -> None:
         """Wait a while for tasks to end; hand on what was said meanwhile."""
@@ -156,64 +166,22 @@ class _Tasks:
             self._ray.wait(list(self._running), num_returns=len(self._running), timeout=GRACE)
 
 
-def _carry_out(work: Work, mailbox: Any, place: Mapping[str, Any]) -> dict[str, Any]:
+def _carry_out(
+    work: Work, mailbox: Any, folder: str, variables: Mapping[str, str]
+) -> dict[str, Any]:
     """Carry out one run in a process of Ray's; return what became of it.
+
+    Args:
+        work: the run.
+        mailbox: where it says how far it is, and hears whether it is to stop.
+        folder: the current folder of the command.
+        variables: of the command's environment.
 
     Raises:
         Stopped: if the process is told to end by its machine: the run is started again elsewhere.
     """
     import ray
-
-    if ray.get(mailbox.say.remote(work.label, 0.0, f"begins on {platform.node()}")):
-        return {"error": STOPPED}
-    os.environ.update(place["variables"])
-    home = None
-    if place["keeper"] is not None:
-        node = f"{ray.get_runtime_context().get_node_id()}{place['folder']}"
-        call = functools.partial(_called, place["keeper"])
-        home = ServedRunStore(call, node, work.label)
-        folder = scratch_of(node)
-        folder.mkdir(parents=True, exist_ok=True)
-        os.chdir(folder)
-    elif os.path.isdir(place["folder"]):
-        os.chdir(place["folder"])
-    else:
-        return {
-            "error": f"{platform.node()} does not see the folder {place['folder']}; run the "
-            "command where all nodes see it and name runs= there, or add launcher.shared=false"
-        }
-    with _in_touch(work, mailbox) as (tell, told):
-        try:
-            return attempt(work, tell, home)
-        except Stopped as stopped:
-            if not told.is_set():
-                raise
-            return {"error": str(stopped)}
-
-
-def _called(keeper: Any, what: str, *said: Any) -> Any:
-    """Call a method of the keeper.
-
-    Raises:
-        TrimtabError: if it cannot do it, or is gone: the command that asked for the runs has ended.
-    """
-    import ray
     from ray.exceptions import RayError
-
-    try:
-        return ray.get(getattr(keeper, what).remote(*said))
-    except RayError as error:
-        raise TrimtabError(f"the machine that asked for the run says: {line_of(error)}") from error
-
-
-@contextmanager
-def _in_touch(work: Work, mailbox: Any) -> Iterator[tuple[Tell, threading.Event]]:
-    """Say how far a run is every so often, and have it stop when that is asked for.
-
-    Yields:
-        What is told how far the run is, and what is set once it is to stop.
-    """
-    import ray
 
     now: tuple[float, str] = 0.0, "begins"
     told, over = threading.Event(), threading.Event()
@@ -224,25 +192,58 @@ def _in_touch(work: Work, mailbox: Any) -> Iterator[tuple[Tell, threading.Event]
         now = share, text
 
     def talk() -> None:
-        while not over.is_set():
-            with contextlib.suppress(Exception):  # Ray ends this process where nobody is left
-                share, text = now
+        """Say how far the run is every so often; where it is to stop, tell it as a machine does."""
+        while not over.wait(_EVERY):
+            share, text = now
+            with contextlib.suppress(RayError):  # Ray ends this process where nobody is left
                 said = mailbox.say.remote(work.label, share, f"{text} on {platform.node()}")
-                if ray.get(said, timeout=ANSWER):
+                if ray.get(said, timeout=_PATIENCE):
                     told.set()
             # A run listens while it is carried out; before, there is no state to save.
             if told.is_set() and signal.getsignal(signal.SIGTERM) != usual:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
-            over.wait(_EVERY)
 
+    if ray.get(mailbox.say.remote(work.label, 0.0, f"begins on {platform.node()}")):
+        return {"error": STOPPED}
+    os.environ.update(variables)
+    if not os.path.isdir(folder):
+        return {
+            "error": f"{platform.node()} does not see the folder {folder}; run the command in a "
+            "folder that all nodes see"
+        }
+    os.chdir(folder)
     talker = threading.Thread(target=talk, daemon=True)
     talker.start()
     try:
-        yield tell, told
+        return attempt(work, tell)
+    except Stopped as stopped:
+        if not told.is_set():
+            raise
+        return {"error": str(stopped)}
     finally:
         over.set()
         talker.join(timeout=2)
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    """Check what a run asks for, and that something answers at the address.
+
+    Raises:
+        TrimtabError: if not: Ray itself would try for a minute.
+    """
+    _asked(settings)
+    address = settings["address"]
+    if address in ("", "auto"):
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise TrimtabError(
+            f"launcher.address={address}: nothing answers there ({line_of(error)}); give host:port "
+            "of the cluster's head, as ray start says it, or leave the word out to start Ray here"
+        ) from error
 
 
 @contextmanager
@@ -250,23 +251,20 @@ def _connected(start: Start) -> Iterator[None]:
     """Be connected with a cluster, one of this machine alone where there is no address.
 
     Raises:
-        TrimtabError: if there is none, or no node has what a run asks for.
+        TrimtabError: if there is none.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    address = start.settings["address"]
+    address, asked = start.settings["address"], _asked(start.settings)
     words: dict[str, Any] = {"address": address}
     if not address:
-        # As many as there are, or more where more runs side by side are asked for.
-        cores = max(cores_here(), math.ceil(start.workers * start.settings["cpus"]))
-        # "local" is one of its own, whatever RAY_ADDRESS says.
+        # As many cores as there are, or more where more runs side by side are asked for.
+        cores = max(os.cpu_count() or 1, math.ceil(max(start.workers, 1) * asked.get("CPU", 0)))
+        # "local" is a cluster of its own, whatever RAY_ADDRESS says.
         words = {"address": "local", "num_cpus": cores}
         words |= {"include_dashboard": False, "object_store_memory": _STORE}
-    elif address.rpartition(":")[0] in _LOCALHOST:  # a cluster that this machine has for itself
-        words["_node_ip_address"] = _LOCALHOST[0]
     handler = signal.getsignal(signal.SIGTERM)
-    main = threading.current_thread() is threading.main_thread()
     try:
         ray.init(**words, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
@@ -277,13 +275,20 @@ def _connected(start: Start) -> Iterator[None]:
             ) from error
         raise TrimtabError(f"launcher=ray: Ray did not start: {line_of(error)}") from error
     try:
-        if main:  # Ray has put its own in its place
+        if threading.current_thread() is threading.main_thread():  # Ray has put its own in place
             signal.signal(signal.SIGTERM, handler)
-        if not start.settings["grows"]:
-            check_room(start.settings, ray.nodes())
+        _warn_of_lacks(asked, ray.cluster_resources())
         yield
     finally:
         ray.shutdown()
+
+
+def _warn_of_lacks(asked: Mapping[str, float], there: Mapping[str, float]) -> None:
+    """Say what the cluster has too little of: runs wait until a node with it joins."""
+    lacking = [f"{key}: {much:g}" for key, much in asked.items() if there.get(key, 0) < much]
+    if lacking:
+        logger.warning("launcher=ray: the cluster has no node with %s; runs wait until one joins",
+                       ", ".join(lacking))  # fmt: skip
 
 
 @contextmanager
@@ -296,4 +301,4 @@ def _start(start: Start) -> Iterator[Launcher]:
             tasks.end()
 
 
-LAUNCHER = Kind("ray", _start, OPTIONS, "ray", check_needs)
+LAUNCHER = Kind("ray", _start, OPTIONS, "ray", _check)

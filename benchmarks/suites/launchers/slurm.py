@@ -1,33 +1,32 @@
 """Runs as jobs of a Slurm cluster, by submitit: arrays, several runs a job, queued anew.
 
-submitit writes the batch files, submits them, and has a job queued anew that the cluster ends
-before its time. Which runs there are, what each is known by and where it goes on from stays ours:
-a job only carries out words. Its outcome is read from files of JSON (``jobs.py``) and never from
-submitit's own, so nothing is unpickled here. Whether a job still exists is asked of ``squeue``.
+submitit writes the batch files, submits them, asks for the jobs' states, and has a job queued anew
+that the cluster ends before its time. A job only carries out words, and finds in the run's folder
+how far an earlier start of it came. Its outcome is read from files of JSON and never from
+submitit's own, so nothing is unpickled here.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import logging
+import os
+import platform
+import shutil
+import signal
 import subprocess
+import threading
 import time
 import uuid
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trimtab.benchmarks.core.signals import sigterm_as_event
-from trimtab.benchmarks.suites.clusters import (
-    CLUSTERS,
-    MOST_IN_ARRAY,
-    Cluster,
-    further_options,
-    line_of,
-)
-from trimtab.benchmarks.suites.jobs import Job, outcome_path, progress_path
 from trimtab.benchmarks.suites.launch import (
     STOPPED,
     Done,
@@ -36,35 +35,30 @@ from trimtab.benchmarks.suites.launch import (
     Option,
     Start,
     Work,
+    attempt,
+    line_of,
     settle,
 )
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.errors import Stopped, TrimtabError
-from trimtab.files import read_json
+from trimtab.files import atomic_write_json, read_json
 
-__all__ = ["LAUNCHER"]
+__all__ = ["LAUNCHER", "Job"]
 
 logger = logging.getLogger(__name__)
 
 LOOK = 0.5
 """Seconds between two looks at the files of jobs."""
-AGAIN = 4.0
-"""Seconds between two times that jobs are told to end: one that only begins hears nothing yet."""
-FAILURES = 3
-"""Submissions in a row that may fail for other reasons than too many jobs."""
+SETTLES = 10.0
+"""Seconds until the files of a job that has ended are seen on this machine."""
 LATER = 30.0
 """Seconds until jobs that were not taken are submitted again, where others are there."""
-ASK = 10.0
-"""Seconds between two questions to the cluster; a job that is gone in two answers has ended."""
+AGAIN = 4.0
+"""Seconds between two times that jobs are told to end: one that only begins hears nothing yet."""
 GRACE = 60.0
 """Seconds that jobs have to save their runs' states when this process is told to end."""
-_TOO_MANY = (
-    *("QOSMaxSubmit", "AssocMaxSubmit", "QOSGrpSubmit", "AssocGrpSubmit", "MaxArraySize"),
-    *("Invalid job array specification", "job submit limit", "job violates accounting/QOS policy"),
-)
-"""What ``sbatch`` says where it takes fewer jobs than these, and has taken none of them."""
-_CANCELLED = ("CANCELLED", "DEADLINE", "REVOKED")
-_ENDED = ("BOOT_FAIL", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT")
+_EVERY = 1.0  # seconds between two times that a job writes how far a run is
+_MOST = 500  # jobs that are submitted as one array; most clusters take 1001
 
 OPTIONS = {
     "cluster": Option("slurm", "slurm, or local: processes of this machine, to try it out"),
@@ -85,52 +79,116 @@ OPTIONS = {
 }
 
 
+def _progress_path(notes: Path, number: int) -> Path:
+    """Return the file that says how far a run is."""
+    return notes / f"{number}.progress.json"
+
+
+def _outcome_path(notes: Path, number: int) -> Path:
+    """Return the file that says what became of a run; it is there once that is known."""
+    return notes / f"{number}.outcome.json"
+
+
+class Job:
+    """Some runs, as submitit carries them out: each in a process (a task of Slurm's) of its own.
+
+    Args:
+        works: the runs, by the numbers that their files have.
+        notes: folder of those files.
+    """
+
+    def __init__(self, works: Sequence[tuple[int, Work]], notes: Path) -> None:
+        self.works, self.notes = tuple(works), notes
+
+    def __call__(self) -> None:
+        """Carry out this process's run, unless an earlier start of this job has ended it."""
+        from submitit import JobEnvironment
+
+        rank = JobEnvironment().global_rank
+        if rank < len(self.works):
+            number, work = self.works[rank]
+            if not _outcome_path(self.notes, number).exists():
+                self._carry_out(number, work)
+        if rank == 0:  # only this process has the job queued anew, which the others may need
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            while not all(_outcome_path(self.notes, number).exists() for number, _ in self.works):
+                time.sleep(_EVERY)
+
+    def checkpoint(self) -> Any:
+        """Return what submitit starts when the job is queued anew: the same."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+    def _carry_out(self, number: int, work: Work) -> None:
+        """Carry out a run, which a notice of the job's end tells to save its state."""
+        notice = signal.Signals["SIG" + os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")]
+        engine, usual = signal.getsignal(notice), signal.getsignal(signal.SIGTERM)
+        assert callable(engine)
+        told, written = threading.Event(), 0.0
+
+        def note(*_: object) -> None:
+            told.set()
+            if signal.getsignal(signal.SIGTERM) == usual:  # no run listens: nothing to save yet
+                engine(notice, None)
+            else:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        def tell(label: str, share: float, text: str) -> None:
+            nonlocal written
+            if time.monotonic() - written >= _EVERY:
+                written = time.monotonic()
+                said = {"share": share, "text": f"{text} on {platform.node()}"}
+                with suppress(TrimtabError):  # a full disk ends the run by its own files
+                    atomic_write_json(_progress_path(self.notes, number), said)
+
+        signal.signal(notice, note)
+        try:
+            atomic_write_json(_outcome_path(self.notes, number), attempt(work, tell))
+        except Stopped:
+            if told.is_set():
+                engine(notice, None)  # has the job queued anew, and ends this process
+            # Told by SIGTERM alone: the cluster itself starts the job once more, or cancels it.
+            # Nothing is returned, because submitit would take that for the result.
+            os._exit(Stopped.exit_code)
+        finally:
+            signal.signal(notice, engine)
+
+
 @dataclass
 class _Sent:
-    """Runs that were handed to the cluster as one job, and what became of it."""
+    """Runs that are handed to the cluster as one job."""
 
     works: Mapping[int, Work]
-    id: str = ""
+    job: Any = None
     tries: int = 0
-    missing: int = 0  # answers in a row in which the job was gone
-    seen: dict[int, int] = field(default_factory=dict)  # times of the files that were read
+    ended: float = 0.0  # when the job was first seen to have ended
 
 
 class _Jobs:
     """Jobs of a cluster as a launcher."""
 
-    def __init__(self, start: Start, cluster: Cluster, told: Any) -> None:
-        self._start, self._cluster, self._told = start, cluster, told
+    def __init__(self, start: Start, told: threading.Event) -> None:
+        self._start, self._told, settings = start, told, start.settings
         # Workers are runs, as they are of every launcher.
-        self._size = min(
-            start.settings["runs_a_job"], start.workers or start.settings["runs_a_job"]
-        )
-        self._most = start.workers // self._size
+        self._size = min(settings["runs_a_job"], start.workers or settings["runs_a_job"])
+        most = start.workers
+        if settings["cluster"] == "local":
+            most = most or os.cpu_count() or 1
+        self._most = max(most // self._size, 1) if most else 0
         self._notes = start.folder.absolute() / uuid.uuid4().hex[:12]
         self._notes.mkdir(parents=True)
-        self._executor = _executor(
-            start.settings,
-            cluster.parameters(start.settings, self._size, self._most),
-            self._notes,
-        )
+        self._executor = _executor(settings, self._size, self._notes)
         self._futures: dict[int, concurrent.futures.Future[Done]] = {}
-        self._waiting: dict[int, Work] = {}
-        self._again: list[_Sent] = []
-        self._sent: dict[str, _Sent] = {}
-        self._jobs: dict[str, Any] = {}
-        self._asked = time.monotonic()
-        self._accepted = MOST_IN_ARRAY  # how many jobs the cluster takes at once
-        self._not_before = float("-inf")
-        self._arrays = 0
-        self._failures = 0  # submissions in a row that failed for another reason
-        self._unknown = set[str]()  # names of arrays that may be there, by ids that nobody knows
-        self._submitted = float("-inf")  # when the last array was
+        self._waiting: list[_Sent] = []  # of one run each, or submitted again
+        self._sent: list[_Sent] = []
+        self._not_before = 0.0
 
     def submit(self, work: Work) -> concurrent.futures.Future[Done]:
         """Have a run carried out; it is submitted with those that are submitted besides."""
         number = len(self._futures)
         self._futures[number] = concurrent.futures.Future()
-        self._waiting[number] = work
+        self._waiting.append(_Sent({number: work}))
         return self._futures[number]
 
     def await_some(
@@ -140,150 +198,116 @@ class _Jobs:
         while True:
             self._hand_over()
             self._read()
-            if time.monotonic() - self._asked >= ASK:
-                self._ask()
             if ready := {future for future in futures if future.done()}:
                 return ready
             if self._told.wait(LOOK):
                 raise Stopped(STOPPED)
 
     def _hand_over(self) -> None:
-        """Submit what waits, as one array."""
-        numbers = list(self._waiting)
-        groups = [numbers[i : i + self._size] for i in range(0, len(numbers), self._size)]
-        due = [*self._again, *(_Sent({n: self._waiting[n] for n in group}) for group in groups)]
-        room = self._cluster.room(self._size, self._most, len(self._sent))
-        gathers = self._cluster.gathers if self._sent and room < len(due) else 0.0
-        due, now = due[: max(min(room, self._accepted), 0)], time.monotonic()
-        if not due or now < max(self._not_before, self._submitted + gathers):
+        """Submit what waits, as one array, as far as there is room."""
+        room = min(self._most - len(self._sent) if self._most else _MOST, _MOST)
+        if room <= 0 or not self._waiting or time.monotonic() < self._not_before:
             return
-        self._submitted = now
-        calls = [Job(list(sent.works.items()), self._notes) for sent in due]
-        self._arrays += 1
-        name = f"trimtab-{self._notes.name}-{self._arrays}"
-        for lost in self._unknown:  # its runs are carried out anew: not twice at a time
-            self._cluster.cancel_named(lost)
-        self._unknown.add(name)
+        due = list(self._waiting[: room * self._size])
+        groups = [due[i : i + self._size] for i in range(0, len(due), self._size)]
+        jobs = [
+            _Sent({n: w for one in group for n, w in one.works.items()}, None, group[0].tries + 1)
+            for group in groups
+        ]
         try:
-            self._executor.update_parameters(name=name)
-            jobs = self._executor.submit_array(calls)
+            sent = self._executor.submit_array(
+                [Job(list(one.works.items()), self._notes) for one in jobs]
+            )
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            if any(word in str(error) for word in _TOO_MANY):
-                self._unknown.discard(name)  # none of it was taken
-                self._refused(len(due), error)
-            else:
-                self._failed(name, error)
-            return
-        self._unknown.discard(name)
-        self._accepted, self._failures = min(2 * self._accepted, MOST_IN_ARRAY), 0
-        for sent, job in zip(due, jobs, strict=True):
-            sent.id, sent.missing, sent.tries = job.job_id, 0, sent.tries + 1
-            self._sent[job.job_id], self._jobs[job.job_id] = sent, job
-            for number in sent.works:
-                self._waiting.pop(number, None)
-        self._again = self._again[len(due) :]
-
-    def _refused(self, jobs: int, error: Exception) -> None:
-        """Note that a cluster takes fewer jobs than these; half as many are tried next.
-
-        While other jobs are there, that is done later: their end makes room.
-
-        Raises:
-            TrimtabError: if a single job is refused, and no other one is there.
-        """
-        if jobs == 1 and not self._sent:
-            raise TrimtabError(
-                f"launcher=slurm: nothing could be submitted: {line_of(error)}"
-            ) from error
-        self._accepted = max(jobs // 2, 1)
-        if self._sent:
+            if not self._sent:
+                raise TrimtabError(
+                    f"launcher=slurm: nothing could be submitted: {line_of(error)}; where that is "
+                    "a limit on jobs, give workers=<as many as there may be>"
+                ) from error
             self._not_before = time.monotonic() + LATER
-        logger.warning("%d jobs were not taken, %d are tried next (%s)", jobs, self._accepted,
-                       line_of(error))  # fmt: skip
-
-    def _failed(self, name: str, error: Exception) -> None:
-        """Try an array again later, where others are there; some failures are a moment's.
-
-        It may have been taken, and only the answer was lost: so what has its name is told to end,
-        now and again before the next array and at the end.
-
-        Raises:
-            TrimtabError: if nothing else is there, or this happens several times in a row.
-        """
-        self._cluster.cancel_named(name)
-        self._failures += 1
-        if not self._sent or self._failures > FAILURES:
-            raise TrimtabError(
-                f"launcher=slurm: nothing could be submitted: {line_of(error)}"
-            ) from error
-        self._not_before = time.monotonic() + LATER
-        logger.warning("nothing could be submitted, and is tried again (%s)", line_of(error))
+            logger.warning("nothing could be submitted, and is tried again (%s)", line_of(error))
+            return
+        for one, job in zip(jobs, sent, strict=True):
+            one.job = job
+        self._sent += jobs
+        self._waiting = self._waiting[len(due) :]
 
     def _read(self) -> None:
-        """Read how far runs are and what became of them."""
-        for id, sent in list(self._sent.items()):
+        """Read how far runs are and what became of them; a job that was lost is sent again."""
+        for sent in list(self._sent):
             for number, work in sent.works.items():
                 if self._futures[number].done():
                     continue
-                outcome = _said(outcome_path(self._notes, number), "outcome of a run")
-                progress = progress_path(self._notes, number)
+                outcome = _said(_outcome_path(self._notes, number), "outcome of a run")
                 if outcome is not None:
                     settle(self._futures[number], outcome)
-                elif (time_of := _time_of(progress)) != sent.seen.get(number, 0):
-                    sent.seen[number] = time_of
-                    if (said := _said(progress, "progress of a run")) is not None:
-                        text = f"{said['text']} on {said['host']}"
-                        self._start.tell(work.label, said["share"], text)
-            if all(self._futures[number].done() for number in sent.works):
-                del self._sent[id], self._jobs[id]
-
-    def _ask(self) -> None:
-        """Ask the cluster for its jobs; what has ended without a word is submitted again."""
-        states = self._cluster.states(self._jobs)
-        self._asked = time.monotonic()
-        for id, sent in list(self._sent.items()) if states is not None else ():
-            state = (states or {}).get(id, "COMPLETED")
-            sent.missing = sent.missing + 1 if state in (*_CANCELLED, *_ENDED) else 0
-            if sent.missing < 2:  # its last words may not be seen here yet
-                continue
-            why = f"job {id} ended ({state.lower()}) before its runs did"
-            log = self._jobs[id].paths.stderr
-            if state in _CANCELLED or sent.tries > self._start.settings["retries"]:
-                told = TrimtabError(f"{why}; see {log}, and run the same command to go on")
-                for number in sent.works:
-                    if not self._futures[number].done():
-                        self._futures[number].set_exception(told)
-                continue
-            logger.warning("%s; it is submitted again (%s)", why, log)
+                elif said := _said(_progress_path(self._notes, number), "progress of a run"):
+                    self._start.tell(work.label, said["share"], said["text"])
             left = {n: work for n, work in sent.works.items() if not self._futures[n].done()}
-            self._again.append(_Sent(left, tries=sent.tries))
-            del self._sent[id], self._jobs[id]
+            if left and not self._is_over(sent):
+                continue
+            self._sent.remove(sent)
+            if left:
+                self._lose(sent, left)
+
+    def _is_over(self, sent: _Sent) -> bool:
+        """Return whether a job has ended, and what it wrote last must have been seen."""
+        if sent.job.done():
+            sent.ended = sent.ended or time.monotonic()
+        return bool(sent.ended) and time.monotonic() - sent.ended >= SETTLES
+
+    def _lose(self, sent: _Sent, left: Mapping[int, Work]) -> None:
+        """Send runs again whose job has ended without a word, or give them up."""
+        state = str(sent.job.state).lower()
+        why, log = (
+            f"job {sent.job.job_id} ended ({state}) before its runs did",
+            sent.job.paths.stderr,
+        )
+        if state.startswith("cancelled") or sent.tries > self._start.settings["retries"]:
+            for number in left:
+                self._futures[number].set_exception(
+                    TrimtabError(f"{why}; see {log}, and run the same command to go on")
+                )
+            return
+        logger.warning("%s; it is submitted again (%s)", why, log)
+        self._waiting[:0] = [_Sent({n: work}, None, sent.tries) for n, work in left.items()]
 
     def end(self) -> None:
         """Have every job that is there told to end, and wait until they have saved their runs."""
-        for lost in self._unknown:
-            self._cluster.cancel_named(lost)
-        deadline, told = time.monotonic() + GRACE, float("-inf")
-        while self._sent and time.monotonic() < deadline:
-            if time.monotonic() - told >= AGAIN:
-                told = time.monotonic()
-                for id in self._sent:
-                    self._cluster.cancel(id)
-            states = self._cluster.states(self._jobs)  # None: not told, which is no end
-            over = (*_CANCELLED, *_ENDED)
-            if states is not None and all(states.get(id, over[0]) in over for id in self._sent):
-                break
-            time.sleep(LOOK)
+        deadline = time.monotonic() + GRACE
+        left = [sent.job for sent in self._sent]
+        while left and time.monotonic() < deadline:
+            for job in left:
+                self._cancel(job)
+            soon = time.monotonic() + AGAIN
+            while left and time.monotonic() < soon:
+                time.sleep(LOOK)
+                # One forced question to the cluster is for all jobs.
+                left = [job for i, job in enumerate(left) if not job.done(force_check=i == 0)]
+
+    def _cancel(self, job: Any) -> None:
+        if self._start.settings["cluster"] == "local":
+            with suppress(ProcessLookupError):  # a job is known by the number of its process
+                os.kill(int(job.job_id), signal.SIGTERM)
+        else:
+            job.cancel(check=False)
 
 
-def _executor(settings: Mapping[str, Any], parameters: Mapping[str, Any], notes: Path) -> Any:
-    """Return submitit's executor.
+def _executor(settings: Mapping[str, Any], size: int, notes: Path) -> Any:
+    """Return submitit's executor for jobs of so many runs.
 
     Raises:
         TrimtabError: if it does not take the settings.
     """
     import submitit
 
+    named = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
+    wanted = {"slurm_" + key: value for key, value in named.items()} | {
+        "mem_gb": settings["memory_gb"] * size,
+        "slurm_additional_parameters": _further(settings["more"]),
+        "slurm_setup": [settings["setup"]] if settings["setup"] else None,
+        "gpus_per_node": settings["gpus"],
+    }
     try:
         executor = submitit.AutoExecutor(
             notes / "submitit",
@@ -291,10 +315,30 @@ def _executor(settings: Mapping[str, Any], parameters: Mapping[str, Any], notes:
             slurm_max_num_timeout=settings["requeues"],
             local_max_num_timeout=settings["requeues"],
         )
-        executor.update_parameters(**parameters)
+        executor.update_parameters(
+            name="trimtab", tasks_per_node=size, cpus_per_task=settings["cpus"],
+            timeout_min=settings["minutes"], slurm_signal_delay_s=settings["signal_seconds"],
+            slurm_array_parallelism=_MOST,
+            **{key: value for key, value in wanted.items() if value},
+        )  # fmt: skip
     except (NameError, ValueError, RuntimeError, AssertionError) as error:
         raise TrimtabError(f"launcher=slurm: submitit says: {line_of(error)}") from error
     return executor
+
+
+def _further(text: str) -> dict[str, Any]:
+    """Return further options of sbatch.
+
+    Raises:
+        TrimtabError: if they are no mapping of names.
+    """
+    try:
+        found = yaml.safe_load(text) if text else {}
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
+        raise TrimtabError(f"launcher.more={text}: must be like '{{reservation: mine}}'")
+    return found
 
 
 def _said(path: Path, what: str) -> dict[str, Any] | None:
@@ -312,33 +356,26 @@ def _said(path: Path, what: str) -> dict[str, Any] | None:
         raise
 
 
-def _time_of(path: Path) -> int:
-    """Return when a file was written; 0 where it is not there."""
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
-def _cluster_of(settings: Mapping[str, Any]) -> Cluster:
-    where = settings["cluster"]
-    if where not in CLUSTERS:
-        raise TrimtabError(f"launcher.cluster={where}: {nearest(where, CLUSTERS)}")
-    return CLUSTERS[where]()
-
-
 def _check(settings: Mapping[str, Any]) -> None:
     for key in ("minutes", "cpus", "runs_a_job"):
         if not settings[key]:
             raise TrimtabError(f"launcher.{key}=0: must be 1 or more")
-    further_options(settings["more"])
-    _cluster_of(settings).check()
+    _further(settings["more"])
+    if settings["cluster"] not in ("slurm", "local"):
+        known = nearest(settings["cluster"], ("slurm", "local"))
+        raise TrimtabError(f"launcher.cluster={settings['cluster']}: {known}")
+    for program in ("sbatch", "srun", "sacct") if settings["cluster"] == "slurm" else ():
+        if shutil.which(program) is None:
+            raise TrimtabError(
+                f"launcher=slurm: {program} is not on the PATH; call it on a machine that submits "
+                "to the cluster, or try it out here with launcher.cluster=local"
+            )
 
 
 @contextmanager
 def _start(start: Start) -> Iterator[Launcher]:
     with sigterm_as_event() as told:
-        jobs = _Jobs(start, _cluster_of(start.settings), told)
+        jobs = _Jobs(start, told)
         try:
             yield jobs
         finally:

@@ -7,7 +7,7 @@ error must be one line.
 from __future__ import annotations
 
 import copy
-import functools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -20,9 +20,10 @@ from omegaconf import DictConfig
 
 from trimtab.benchmarks.training.settings.outside import folders_for_hydra
 from trimtab.benchmarks.training.settings.words import quoted
-from trimtab.turns import in_turn
 
 __all__ = ["compose_words"]
+
+_lock = threading.RLock()
 
 
 def compose_words(overrides: Sequence[str]) -> DictConfig:
@@ -45,21 +46,22 @@ def compose_words(overrides: Sequence[str]) -> DictConfig:
 
 @contextmanager
 def _without_the_callers_hydra() -> Iterator[None]:
-    """Set aside, in turn, what a caller's program has told Hydra; it is the process's.
+    """Set aside, one thread at a time, what a caller's program has told Hydra.
 
     That is its initialisation, its structured configurations (Hydra would match one called
     ``config`` to our file of this name), its ``version_base`` and its job's name.
     """
-    with in_turn() as note:
+    with _lock:
         callers, store = GlobalHydra.instance(), ConfigStore.instance()
         version, job = VersionBase.instance(), JobRuntime.instance()
-        note(functools.partial(GlobalHydra.set_instance, callers))
-        note(functools.partial(setattr, store, "repo", store.repo))
-        note(functools.partial(setattr, version, "version_base", version.version_base))
-        note(functools.partial(setattr, job, "conf", job.conf))
+        repo, version_base, conf = store.repo, version.version_base, job.conf
         ours = copy.copy(callers)
         ours.clear()
-        GlobalHydra.set_instance(ours)
-        store.repo = {"hydra": store.repo["hydra"]}
-        job.conf = job.conf.copy()
-        yield
+        try:
+            GlobalHydra.set_instance(ours)
+            store.repo = {"hydra": repo["hydra"]}
+            job.conf = conf.copy()
+            yield
+        finally:
+            GlobalHydra.set_instance(callers)
+            store.repo, version.version_base, job.conf = repo, version_base, conf

@@ -16,12 +16,11 @@ Mazes are described in ``mazes.py`` and ``two_doors.py``, the kitchen in ``kitch
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import Family, RawEnv, Task
 from trimtab.envs.engines.mujoco_frames import mujoco_frames
-from trimtab.envs.engines.mujoco_kept import models_kept
 from trimtab.envs.families.robotics.goals import FlatGoalEnv, registered
 from trimtab.envs.families.robotics.kitchen import KITCHENS, build_kitchen
 from trimtab.envs.families.robotics.mazes import (
@@ -92,22 +91,13 @@ class _FlatFetch(FlatGoalEnv):
 
 def _build_fetch(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        import mujoco
-        from gymnasium_robotics.envs import robot_env
-
-        with models_kept(robot_env):
-            env = registered(task, render=render)
-        env._mujoco = mujoco  # its constructor has stored what stood for the module
+        env = registered(task, render=render)
         return _FlatFetch(env, achieved_at=_FETCH_ACHIEVED[task], frame_skip=env.n_substeps)
 
 
 def _build_adroit(task: str, *, render: bool) -> RawEnv:
     with quiet():
-        from gymnasium.envs.mujoco import mujoco_env
-
-        with models_kept(mujoco_env):
-            env: RawEnv = registered(task, render=render)
-        return env
+        return cast(RawEnv, registered(task, render=render))
 
 
 _BUILDERS: dict[str, Callable[..., RawEnv]] = {

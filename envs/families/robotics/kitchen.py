@@ -20,7 +20,6 @@ import gymnasium
 
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import RawEnv, Task
-from trimtab.envs.engines.mujoco_kept import models_kept
 
 __all__ = ["KITCHENS", "KITCHEN_SUBTASKS", "build_kitchen"]
 
@@ -110,12 +109,11 @@ class _FlatKitchen(gymnasium.Env[Any, Any]):
 def build_kitchen(task: str, *, render: bool) -> RawEnv:
     """Build the kitchen with the subtasks of a task."""
     with quiet():
-        from gymnasium.envs.mujoco import mujoco_env
         from gymnasium_robotics.envs.franka_kitchen import KitchenEnv
 
-        with models_kept(mujoco_env):
-            env = KitchenEnv(
+        return _FlatKitchen(
+            KitchenEnv(
                 tasks_to_complete=list(KITCHEN_SUBTASKS[task]),
                 render_mode="rgb_array" if render else None,
             )
-        return _FlatKitchen(env)
+        )

@@ -22,7 +22,6 @@ that ends above the block, so that the upper way is the dearer one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,6 @@ import numpy as np
 from trimtab.envs.core.private_files import private_temporary_files
 from trimtab.envs.core.quiet import quiet
 from trimtab.envs.core.spec import RawEnv, Task
-from trimtab.envs.families.robotics.compiled import compiled_once
 from trimtab.envs.families.robotics.goals import FlatGoalEnv, registered
 from trimtab.errors import TrimtabError
 
@@ -211,7 +209,7 @@ def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
     """Return Gymnasium-Robotics' point maze over a map of our own; it ends at the goal."""
     from gymnasium_robotics.envs.maze.point_maze import PointMazeEnv
 
-    with _private_files(), compiled_once(render=render):
+    with private_temporary_files():
         env = PointMazeEnv(
             maze_map=[list(row) for row in cells],
             reward_type="sparse",
@@ -225,7 +223,7 @@ def point_maze_of(cells: MazeMap, *, render: bool) -> Any:
 def build_point_maze(task: str, *, render: bool) -> RawEnv:
     """Build one of Gymnasium-Robotics' point mazes."""
     with quiet():
-        with _private_files(), compiled_once(render=render):
+        with private_temporary_files():
             env = registered(task, render=render)
         return FlatGoalEnv(env, achieved_at=0, frame_skip=env.point_env.frame_skip)
 
@@ -241,12 +239,6 @@ def build_ant_maze(task: str, *, render: bool) -> RawEnv:
         "elevation": -80.0,
     }
     with quiet():
-        with _private_files():
+        with private_temporary_files():
             env = registered(task, render=render, default_camera_config=camera)
         return FlatGoalEnv(env, achieved_at=None, frame_skip=env.ant_env.frame_skip)
-
-
-def _private_files() -> AbstractContextManager[None]:
-    from gymnasium_robotics.envs.maze import maze_v4
-
-    return private_temporary_files(maze_v4)

@@ -34,7 +34,7 @@ class Coverage:
 def coverage(root: Path) -> Iterator[Coverage]:
     """The script, with its folder on the path of imports as when it runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(root / "scripts")
+        patch.syspath_prepend(root / "benchmarks" / "results" / "coverage")
         yield Coverage(
             script=importlib.import_module("interval_coverage"),
             measuring=importlib.import_module("coverage_study.measuring"),

@@ -328,7 +328,7 @@ def test_the_rows_of_a_run_are_not_replaced(board: Leaderboard, tmp_path: Path) 
 
 
 def test_every_published_leaderboard_is_known_as_one(root: Path) -> None:
-    folders = [path.parent for path in root.glob("benchmarks/results/*/index.html")]
+    folders = [path.parent for path in root.glob("benchmarks/results/*/leaderboard.json")]
     assert len(folders) >= 5
     for folder in folders:
         leaderboard.check_place(folder)

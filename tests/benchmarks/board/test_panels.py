@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +17,7 @@ from trimtab.benchmarks.board.arena import figure
 from trimtab.benchmarks.board.arena.model import Arena, ArenaRow, Contest, CurvePoint
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.report.figures import learning_curves
 from trimtab.benchmarks.board.report.looks import COLOURS, colours_of, dashes, turns
-from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.report.panels import Panel, panels_of
 from trimtab.benchmarks.board.stats import Interval
 
@@ -95,11 +91,6 @@ def test_no_two_methods_of_a_panel_look_alike(crowded: Leaderboard) -> None:
     for panel in panels:
         numbers = [panel.colours[entry.label] for entry in panel.entries]
         assert len(set(numbers)) == len(numbers) <= COLOURS
-        svg = ElementTree.fromstring(learning_curves(panel, 548, 300, 24))
-        groups = [g for g in svg.iter("g") if "data-method" in g.attrib]
-        assert len({g.attrib["class"] for g in groups}) == len(groups) == len(panel.entries)
-        # All others are there, in grey.
-        assert len(svg.findall("polyline[@class='other']")) == len(panel.others)
     # With no more methods than colours, each has one colour in all panels.
     few = colours_of([["a", "b", "c"], ["c", "d"], ["b", "d", "e"], ["f", "a"]])
     for label in "abcdef":
@@ -116,18 +107,6 @@ def test_colours_never_clash_whoever_meets(seed: int) -> None:
     for labels, found in zip(panels, colours_of(panels), strict=True):
         assert list(found) == labels and len(set(found.values())) == len(labels)
         assert set(found.values()) <= set(range(COLOURS))
-
-
-def test_end_labels_stand_apart_and_inside_the_figure(crowded: Leaderboard) -> None:
-    for panel, (width, height, letters) in itertools.product(
-        panels_of(crowded), ((548, 300, 24), (350, 310, 15))
-    ):
-        svg = ElementTree.fromstring(learning_curves(panel, width, height, letters))
-        labels = {entry.label for entry in panel.entries}
-        at = [float(t.attrib["y"]) for t in svg.iter("text") if t.text in labels]
-        assert len(at) == len(labels)
-        assert min(b - a for a, b in itertools.pairwise(sorted(at))) >= 13.0
-        assert min(at) >= 0 and max(at) <= height
 
 
 def test_lines_that_lie_on_one_another_fill_each_other_s_gaps() -> None:
@@ -154,20 +133,6 @@ def test_a_chain_of_lines_needs_no_more_turns_than_meet() -> None:
     assert turns([level(0, 100), level(50, 150), level(100, 200)]) == [(0, 2), (1, 2), (0, 2)]
     assert turns([level(0, 10), level(20, 30)]) == [(0, 1), (0, 1)]
     assert turns([[(5.0, 0.0)], [(5.0, 0.5)]]) == [(0, 2), (1, 2)]  # single points
-
-
-def test_equal_methods_are_both_seen_in_the_page(synthetic: Synthetic, method: Any) -> None:
-    base = replace(method, levels=(-1.0,) * 4, points=STEPS)  # no episode succeeds
-    twins = [replace(base, algorithm=name, config_hash=name * 3) for name in "ab"]
-    panel = panels_of(build(synthetic(twins)))[0]
-    svg = learning_curves(panel, 548, 300, 24)
-    assert sorted(re.findall(r'stroke-dasharray="8 8" stroke-dashoffset="(\d+)"', svg)) == [
-        "0",
-        "8",
-    ]
-    radii = {float(r) for r in re.findall(r'<circle cx="46\.0"|r="([\d.]+)"', svg) if r}
-    assert len(radii - {2.8}) == 2  # the marks below are larger; 2.8 are those of the labels
-    assert "take turns" in render(build(synthetic(twins)))
 
 
 def axes_drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:

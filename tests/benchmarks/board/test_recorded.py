@@ -14,7 +14,6 @@ import pytest
 
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.board.sources import collect
-from trimtab.benchmarks.suites.following import PROGRESS
 from trimtab.benchmarks.training.rows import SUITE_NOTE, read_episodes, write_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
@@ -102,15 +101,12 @@ def test_seeds_of_a_suite_that_are_missing_are_named(runs: Path, tmp_path: Path)
     for seed in (0, 2):
         shutil.rmtree(run_of(runs, seed))
     assert "Missing of the suite mine: clone seeds 0, 2." in board_of(runs).notes
-    waiting = {"other seed 7": {"state": "waiting"}, "clone seed 1": {"state": "done"}}
-    (suite / PROGRESS).write_text(json.dumps({"runs": waiting}))
+    (suite / SUITE_NOTE).write_text(json.dumps({"folders": folders, "waiting": ["other/7"]}))
     notes = board_of(runs).notes
     assert "Missing of the suite mine: clone seeds 0, 2; other seed 7." in notes
-    for other in ("{", "[]", '{"runs": 3}', '{"runs": {"a": 1}}'):
-        (suite / PROGRESS).write_text(other)
-        assert "Missing of the suite mine: clone seeds 0, 2." in board_of(runs).notes
+    (suite / SUITE_NOTE).write_text(json.dumps({"folders": folders, "waiting": 3}))
+    assert "Missing of the suite mine: clone seeds 0, 2." in board_of(runs).notes
     # A folder of other runs, and a run, have nothing to do with a suite beside or above them.
-    (suite / PROGRESS).unlink()
     shutil.copytree(run_of(runs, 1), suite / "others" / "clone" / "ab" / "seed1")
     for place in (suite / "others", suite / "others" / "clone" / "ab" / "seed1"):
         assert "Missing" not in " ".join(board_of(place).notes)

@@ -8,21 +8,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board.leaderboard import build
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.report.axes import nice_ticks, tick_text
-from trimtab.benchmarks.board.report.bars import last_evaluations
-from trimtab.benchmarks.board.report.figures import learning_curves
 from trimtab.benchmarks.board.report.labels import short_names, spread
-from trimtab.benchmarks.board.report.page import render
-from trimtab.benchmarks.board.report.panels import Panel, panels_of
+from trimtab.benchmarks.board.report.page import FIGURE, render
 from trimtab.benchmarks.board.report.style import STYLE
 from trimtab.benchmarks.board.wording import GLOSSES
 
@@ -60,10 +54,6 @@ def page(board: Leaderboard) -> str:
     return render(board)
 
 
-def figures(page: str) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", page, re.S)]
-
-
 def test_page_is_well_formed_and_the_same_each_time(board: Leaderboard, page: str) -> None:
     checker = Checker()
     checker.feed(page)
@@ -72,12 +62,13 @@ def test_page_is_well_formed_and_the_same_each_time(board: Leaderboard, page: st
     assert render(board) == page
 
 
-def test_page_needs_nothing_from_elsewhere(page: str) -> None:
+def test_page_needs_nothing_but_the_figure_beside_it(page: str) -> None:
     checker = Checker()
     checker.feed(page)
-    assert not {tag for tag, _ in checker.seen} & {"script", "link", "img", "iframe", "object"}
-    assert not any("src" in values for _, values in checker.seen)
+    assert not {tag for tag, _ in checker.seen} & {"script", "link", "iframe", "object"}
+    assert [values["src"] for _, values in checker.seen if "src" in values] == [FIGURE]
     targets = [str(values["href"]) for _, values in checker.seen if "href" in values]
+    targets.remove(FIGURE)
     places = {values.get("id") for _, values in checker.seen}
     assert targets and all(target[0] == "#" and target[1:] in places for target in targets)
     assert "http" not in page and "@import" not in page and "url(" not in page
@@ -86,16 +77,6 @@ def test_page_needs_nothing_from_elsewhere(page: str) -> None:
 def test_page_is_ready_for_phones_and_for_both_schemes(page: str) -> None:
     assert '<meta name="viewport" content="width=device-width, initial-scale=1">' in page
     assert "@media(prefers-color-scheme:dark)" in page and "overflow-x:auto" in page
-    assert page.count('<div class="wide">') == page.count('<div class="narrow">') > 0
-
-
-def test_every_method_stands_in_tables_and_figures(board: Leaderboard, page: str) -> None:
-    words = {text.text for svg in figures(page) for text in svg.iter("text")}
-    for table in board.tables:
-        assert f"<h2>{table.env}</h2>" in page and f">{table.env}</a>" in page
-        for entry in table.entries:
-            assert entry.label in words and entry.mean.text() in words
-    assert {"environment steps", "gradient updates", "success rate"} <= words
 
 
 def test_the_order_of_methods_is_told_and_kept(board: Leaderboard, page: str) -> None:
@@ -107,49 +88,6 @@ def test_the_order_of_methods_is_told_and_kept(board: Leaderboard, page: str) ->
 
 def test_provenance_is_printed(page: str) -> None:
     assert "trimtab leaderboard runs=runs" in page and "81d2c07e5a90" in page
-
-
-def panel_of(board: Leaderboard, env: str) -> Panel:
-    return next(panel for panel in panels_of(board) if env in panel.table.env)
-
-
-def lines_of(panel: Panel) -> dict[str, ElementTree.Element]:
-    """Return the drawn group of each method that a panel names."""
-    svg = ElementTree.fromstring(learning_curves(panel, 548, 300, 24))
-    return {g.attrib["data-method"]: g for g in svg.iter("g") if "data-method" in g.attrib}
-
-
-def heights(group: ElementTree.Element) -> list[float]:
-    line = group.find("polyline")
-    assert line is not None
-    return [float(point.split(",")[1]) for point in line.attrib["points"].split()]
-
-
-def test_curves_stand_where_the_numbers_say(board: Leaderboard) -> None:
-    panel = panel_of(board, "Blocked")
-    groups = lines_of(panel)
-    assert list(groups) == [entry.label for entry in panel.entries][::-1]  # the best above all
-    for entry in panel.entries:
-        expected = [p.score.value for p in entry.curve] if entry.online else [entry.mean.value] * 2
-        # The axis runs from height 260 for 0 to height 26 for 1.
-        drawn = heights(groups[entry.label])
-        np.testing.assert_allclose(drawn, 260 - 234 * np.array(expected), atol=0.06)
-        line = groups[entry.label].find("polyline")
-        assert line is not None and ("flat" in line.attrib["class"]) == (not entry.online)
-        assert (groups[entry.label].find("circle") is None) == (not entry.online)
-    bands = learning_curves(panel, 548, 300, 24).count('class="band')
-    assert bands == sum(entry.online for entry in panel.entries)
-
-
-def test_dots_and_bars_stand_where_the_numbers_say(board: Leaderboard) -> None:
-    panel = panels_of(board)[0]
-    svg = ElementTree.fromstring(last_evaluations(panel, 350, beside=False))
-    for entry, group in zip(panel.entries, svg.iter("g"), strict=True):
-        bar, dot = group.find("line[@class='bar']"), group.find("circle")
-        assert bar is not None and dot is not None
-        drawn = [float(dot.attrib["cx"]), float(bar.attrib["x1"]), float(bar.attrib["x2"])]
-        np.testing.assert_allclose(drawn, 10 + 328 * np.array(entry.mean), atol=0.06)
-        assert len(group.findall("line[@class='seed']")) == len(entry.runs)
 
 
 def test_the_headline_and_the_contents_stand_before_the_environments(
@@ -197,7 +135,7 @@ def test_methods_over_unequal_sets_of_environments_share_no_table(page: str) -> 
     the blocked maze, and the others in one task."""
     section = page[page.index('<section id="across">') :]
     tables = re.findall(r"<table>.*?</table>", section, re.S)
-    rows = [re.findall(r'<th scope="row">.*?</svg>(.*?)</span>', table) for table in tables]
+    rows = [re.findall(r'<th scope="row">(.*?)</th>', table) for table in tables]
     assert [sorted(names) for names in rows] == [
         ["dsrl_sac (flow)", "frozen (flow)"],
         ["bc (diffusion)", "bc (flow)", "bc (gaussian)"],
@@ -215,22 +153,6 @@ def test_names_are_escaped(synthetic: Synthetic, method: Any) -> None:
         build(synthetic([replace(method, algorithm="<b>&")]), command="a<b", repetitions=20)
     )
     assert "<b>" not in page and "&lt;b&gt;&amp;" in page and "a&lt;b" in page
-
-
-@pytest.mark.parametrize("level", [0.0, 1.0, -3000.0, 250000.0])
-def test_returns_of_any_size_are_drawn_inside_the_figure(
-    synthetic: Synthetic, method: Any, level: float
-) -> None:
-    points = ((0, 0), (5000, 10), (10000, 20))
-    run = replace(method, scored_by_return=True, levels=(0.0, level / 2, level), points=points)
-    for svg in figures(render(build(synthetic([run]), repetitions=20))):
-        _, _, width, height = map(float, svg.attrib["viewBox"].split())
-        for line in svg.iter("polyline"):
-            for point in line.attrib["points"].split():
-                x, y = map(float, point.split(","))
-                assert 0 <= x <= width and 0 <= y <= height
-        for dot in svg.iter("circle"):
-            assert 0 <= float(dot.attrib["cx"]) <= width
 
 
 def test_labels_are_spread_without_leaving_the_figure() -> None:
@@ -267,19 +189,9 @@ def test_letters_and_lines_stand_out_from_their_ground() -> None:
         values = dict(re.findall(r"--(\w+):(#[0-9a-f]{3,6})", scheme))
         values = {k: "#" + 2 * v[1:] if len(v) == 4 else v for k, v in values.items()}
         for ground in ("ground", "panel"):
-            for name, least in [("ink", 4.5), ("muted", 4.5), ("link", 4.5)] + [
-                (f"s{number}", 3.0) for number in range(8)
-            ]:
+            for name in ("ink", "muted", "link"):
                 pair = sorted([light_of(values[name]), light_of(values[ground])])
-                assert (pair[1] + 0.05) / (pair[0] + 0.05) >= least, (name, ground)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (-280, 11000), (3, 3), (0, 0), (1e-4, 2e-4)])
-def test_ticks_are_round_and_enclose_the_values(low: float, high: float) -> None:
-    ticks = nice_ticks(low, high, 5)
-    assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 8
-    texts = [tick_text(tick, ticks) for tick in ticks]
-    assert len(set(texts)) == len(texts)
+                assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (name, ground)
 
 
 def test_curves_are_a_picture_that_is_the_same_each_time(

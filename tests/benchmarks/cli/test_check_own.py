@@ -158,8 +158,8 @@ POLICIES = {
     ),
     "counts": (
         "def forward(self, obs, noise):\n        self.calls = getattr(self, 'calls', 0) + 1\n"
-        "        return super().forward(obs, noise)",
-        "state", "calls",
+        "        return super().forward(obs, noise) / (2 if self.calls > 2 else 1)",
+        "state", "acts otherwise once it is loaded",
     ),
 }  # fmt: skip
 

@@ -25,6 +25,8 @@ from trimtab.envs.core import spec as specs
 from trimtab.envs.registry import get_spec, make
 from trimtab.errors import TrimtabError
 
+pytestmark = pytest.mark.slow
+
 checking = load_module(Path(__file__).with_name("checking.py"))
 SAC: list[str] = checking.SAC
 SUCCESS: str = checking.SUCCESS
@@ -217,9 +219,9 @@ def test_gymnasiums_own_limit_inside_the_horizon(
     ("change", "told"),
     [
         ({"packages": ("nowhere-to-be-found",)}, "names 'nowhere-to-be-found' in its packages"),
-        ({"frames": lambda env: None}, "frames of its FAMILY returned None; return (time step in"),
-        ({"frames": lambda env: (0.0, 1, "x")}, "frames of its FAMILY returned (0.0, 1, 'x')"),
-        ({"frames": lambda env: env.model.opt}, "frames of its FAMILY raises AttributeError"),
+        ({"frames": lambda env: None}, "frames of its FAMILY, which returns (time step in"),
+        ({"frames": lambda env: (0.0, 1, "x")}, "it returned (0.0, 1, 'x')"),
+        ({"frames": lambda env: env.model.opt}, "raises AttributeError"),
         ({"frames": None}, "its FAMILY has frames=None"),
         ({"tasks": {"Right": specs.Task(-5)}}, "task 'Right' has horizon=-5; give a whole number"),
         ({"tasks": {"Right": specs.Task("x")}}, "task 'Right' has horizon='x'; give a whole"),  # type: ignore[arg-type]

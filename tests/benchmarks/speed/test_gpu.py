@@ -38,12 +38,7 @@ def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path
     ("word", "told"),
     [
         ("round=3", "no setting 'round'; did you mean rounds"),
-        ("", "gpu: : write key=value"),
         ("out", "gpu: out: write key=value, with one of out, rounds, scale, only"),
-        ("mjx_hopper_1024", "gpu: mjx_hopper_1024: write key=value"),
-        ("out=", "gpu: out= is empty"),
-        ("rounds=²", "gpu: rounds=²: must be a whole number, 1 or more"),
-        ("rounds=-1", "gpu: rounds=-1: must be a whole number, 1 or more"),
         ("rounds=0", "gpu: rounds=0: must be a whole number, 1 or more"),
         ("scale=0", "gpu: scale=0: must be a number above 0"),
         ("only=mjx_hoper_1024", "no such row; did you mean mjx_hopper_1024"),
@@ -52,16 +47,6 @@ def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path
 def test_the_script_for_a_gpu_refuses_other_words(gpu: Any, word: str, told: str) -> None:
     with pytest.raises(TrimtabError, match=told):
         gpu.main([word])
-
-
-def test_the_script_for_a_gpu_tells_what_it_does(
-    gpu: Any, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert gpu.main(["--help"]) == gpu.main(["out=x", "-h"]) == 0
-    told = capfd.readouterr().out
-    assert told == 2 * gpu.help_text() and told.startswith(gpu.__doc__)
-    assert "rounds  turns of each side; a row has their medians (3)" in told
-    assert all(f"    {name}\n" in told for name in gpu.jobs(gpu.settings([])))
 
 
 def test_the_script_for_a_gpu_updates_as_sac_does(gpu: Any) -> None:
@@ -102,47 +87,6 @@ def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(
     measured(d=two, b=three, a=three)
     assert [row["name"] for row in json.loads((tmp_path / "rows.json").read_text())] == [*"dbac"]
     capfd.readouterr()
-
-
-def test_the_script_for_a_gpu_answers_what_is_no_folder_or_no_rows(
-    gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu, "check_gpu", lambda names: None)
-    (tmp_path / "file").write_text("")
-    for out, told in (("file", "File exists"), ("file/rows", "Not a directory")):
-        with pytest.raises(TrimtabError, match=f"out=.*: {told}; name another folder"):
-            gpu.main([f"out={tmp_path / out}"])
-    (tmp_path / "closed").mkdir()
-    with monkeypatch.context() as patch:
-        patch.setattr(gpu, "unwritable", lambda folder: "Read-only file system")
-        with pytest.raises(TrimtabError, match="closed: Read-only file system; name another"):
-            gpu.main([f"out={tmp_path / 'closed'}"])
-    for text, told in (
-        ('[{"a": 1}]', "holds no rows"),
-        ('[{"name": ["a"]}]', "holds no rows"),
-        ('[{"name": null}]', "holds no rows"),
-        ("{}", "holds no rows"),
-        ("{}x", "is not readable JSON"),
-    ):
-        (tmp_path / "rows.json").write_text(text)
-        with pytest.raises(TrimtabError, match=told):
-            gpu.main([f"out={tmp_path}"])
-
-
-def test_the_script_for_a_gpu_asks_jax_too(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu, "has_device", lambda kind: False)
-    gpu.check_gpu(list(gpu.gpu_updates.WAYS))
-    with pytest.raises(TrimtabError, match="JAX sees no CUDA GPU here; .* only=sac_update_eager,"):
-        gpu.check_gpu(["mjx_hopper_1024"])
-
-    def absent(kind: str) -> bool:
-        raise ImportError("No module named 'mujoco_playground'")
-
-    monkeypatch.setattr(gpu, "has_device", absent)
-    gpu.check_gpu(["sac_update_eager"])
-    with pytest.raises(TrimtabError, match="'mujoco_playground'; install trimtab.playground.*only"):
-        gpu.check_gpu(["mjx_hopper_1024"])
 
 
 def test_the_page_of_a_gpu_leaves_out_what_had_no_peer(root: Path, gpu: Any) -> None:

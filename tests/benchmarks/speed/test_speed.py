@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 from pathlib import Path
@@ -13,11 +12,9 @@ import torch
 
 from trimtab.benchmarks.cli.commands.speed import speed as speed_command
 from trimtab.benchmarks.cli.main import main
-from trimtab.benchmarks.speed import growth as speed_growth
 from trimtab.benchmarks.speed import measure as speed
 from trimtab.benchmarks.speed import report as speed_report
 from trimtab.benchmarks.speed.measure import Pair, Row, Side, Stage, Work
-from trimtab.types import TrimtabError
 
 WITHOUT_PEERS = {"improvement", "offline"}
 """Groups of rows that no library beside the lock has; d3rlpy has an environment of its own."""
@@ -149,18 +146,17 @@ def test_names_are_unique_and_in_their_groups() -> None:
     pairs = speed.all_pairs()
     names = [one.name for one in pairs]
     assert len(names) == len(set(names))
-    assert not {*names} & {*speed.GROUPS, *speed_growth.AXES, "growth"}
+    assert not {*names} & {*speed.GROUPS}
     assert {one.group for one in pairs} == {*speed.GROUPS}
     assert all(one.unit.endswith("/s") and bool(one.peer) == bool(one.peer_name) for one in pairs)
 
 
 def test_only_takes_groups_and_rows() -> None:
     pairs = speed.all_pairs()
-    assert speed.select("", pairs, ["growth"]) == (pairs, ["growth"])
-    chosen, others = speed.select("replay, sac_update", pairs, ["growth"])
+    assert speed.select("", pairs) == pairs
+    chosen = speed.select("replay, sac_update", pairs)
     assert {one.name for one in chosen if one.group != "replay"} == {"sac_update"}
-    assert (len(chosen), others) == (4, [])
-    assert speed.select("growth", pairs, ["growth"]) == ([], ["growth"])
+    assert len(chosen) == 4
 
 
 @pytest.mark.parametrize(
@@ -175,7 +171,6 @@ def test_only_takes_groups_and_rows() -> None:
         (["scale=0"], "scale=0: must be a number above 0"),
         (["scale=nan"], "scale=nan: must be a number above 0"),
         (["format=xml"], "format=xml"),
-        (["only=growth"], "add out=<folder>"),
         (["only=sac_update", "out=/proc/trimtab"], "cannot write /proc/trimtab"),
     ],
 )
@@ -203,27 +198,17 @@ def test_a_row_is_printed_in_every_format(
             assert (row["peer"], row["ratio_median"], row["rounds"]) == (None, None, 2)
 
 
-def test_out_holds_rows_growth_figure_and_machine(
+def test_out_holds_rows_and_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def point(name: str, size: int, rounds: int, scale: float) -> speed_growth.Point:
-        return speed_growth.Point(name, size, 1e-3 * size, 100.0)
-
     monkeypatch.setattr(speed, "all_pairs", lambda: [pair(nothing, nothing)])
-    monkeypatch.setattr(speed_growth.measure_axes, "__kwdefaults__", {
-        **(speed_growth.measure_axes.__kwdefaults__ or {}), "measure": point,
-    })  # fmt: skip
     assert speed_command("", 1, "0.5", str(tmp_path / "new" / "out"), "json") == 0
     folder = tmp_path / "new" / "out"
     assert {path.name for path in folder.iterdir()} == {
-        "speed.json", "speed.md", "growth.json", "growth.png", "machine.json",
+        "speed.json", "speed.md", "machine.json",
     }  # fmt: skip
     assert json.loads((folder / "speed.json").read_text()) == json.loads(capsys.readouterr().out)
     assert (folder / "speed.md").read_text().count("\n") == 3
-    points = json.loads((folder / "growth.json").read_text())
-    assert {one["name"] for one in points} == {*speed_growth.AXES}
-    assert all(tuple(one) == ("name", "x", "seconds", "peak_mib") for one in points)
-    assert (folder / "growth.png").read_bytes().startswith(b"\x89PNG")
     machine = json.loads((folder / "machine.json").read_text())
     assert machine["processor"] and machine["cores"] and machine["packages"]["torch"]
     assert (machine["rounds"], machine["scale"]) == (1, 0.5)
@@ -237,15 +222,6 @@ def test_rows_so_far_are_kept_after_each() -> None:
         done=lambda rows: seen.append([row.name for row in rows]),
     )
     assert seen == [["row"], ["row", "row"]]
-
-
-def test_a_measurement_neither_freezes_objects_nor_thaws_them() -> None:
-    gc.freeze()
-    frozen = gc.get_freeze_count()
-    new = [[number] for number in range(1000)]
-    speed.measure_all([pair(nothing)], rounds=1)
-    assert 0 < gc.get_freeze_count() <= frozen  # what has been freed since then is not among them
-    del new
 
 
 def test_a_number_has_three_digits() -> None:
@@ -280,21 +256,3 @@ def test_every_row_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row.group for row in compared} == {*speed.GROUPS} - WITHOUT_PEERS
     assert all(row.ratio_min == row.ratio_median == row.ratio_max for row in compared)
     assert not [row.peer_name for row in rows if "does not run" in (row.peer_name or "")]
-
-
-@pytest.mark.parametrize("name", list(speed_growth.AXES))
-def test_every_axis_has_a_point(name: str) -> None:
-    size = speed_growth.AXES[name].sizes[0]
-    point = speed_growth.measure_here(name, size, rounds=1, scale=0.01)
-    assert (point.name, point.x) == (name, size)
-    assert point.seconds > 0 and point.peak_mib > 50
-
-
-def test_a_point_is_measured_in_a_process_of_its_own() -> None:
-    # What this process has taken is not in it: it holds some 300 MiB more for the moment.
-    ballast = b"x" * (300 << 20)
-    point = speed_growth.measure_apart("denoising_steps", 1, 1, 0.01)
-    assert len(ballast) / 2**20 < speed_growth.peak_mib()
-    assert point.peak_mib < speed_growth.peak_mib()
-    with pytest.raises(TrimtabError, match="speed: network_width at 0"):
-        speed_growth.measure_apart("network_width", 0, 1, 0.01)

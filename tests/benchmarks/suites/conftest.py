@@ -43,7 +43,7 @@ SUITE = {
 }  # fmt: skip
 
 
-PROGRAMS = ("sbatch", "srun", "squeue", "scontrol", "scancel")
+PROGRAMS = ("sbatch", "srun", "sacct", "scontrol", "scancel")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A Slurm of this machine: sbatch, srun, squeue, scontrol and scancel, as far as they are used.
+"""A Slurm of this machine: sbatch, srun, sacct, scontrol and scancel, as far as they are used.
 
 The fixture ``slurm`` puts them on the PATH. A job is a process of its own that runs the batch file,
 once more if it was queued anew meanwhile. What is known of a task lies in files named
@@ -74,9 +74,10 @@ def srun(state: Path, *words: str) -> None:
     os.execvp(rest[0], rest)
 
 
-def squeue(state: Path, *words: str) -> None:
+def sacct(state: Path, *words: str) -> None:
+    sys.stdout.write("JobID|State|NodeList\n")
     for file in sorted(state.glob("state.*")):
-        sys.stdout.write(f"{file.suffix[1:]}|{file.read_text()}\n")
+        sys.stdout.write(f"{file.suffix[1:]}|{file.read_text()}|here\n")
 
 
 def scontrol(state: Path, what: str, name: str) -> None:

@@ -12,6 +12,8 @@ from trimtab.benchmarks.artefacts import measures
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.suites.suite import load_suite
 
+pytestmark = pytest.mark.slow
+
 
 def bench(*words: str) -> None:
     """Carry the arena out below the current folder, from this process."""

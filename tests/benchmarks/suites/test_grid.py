@@ -112,7 +112,9 @@ def test_some_runs_come_with_the_bases_that_they_start_from(tmp_path: Path) -> N
     alone = load_suite(str(file), "runs", only=["walk-sac"])
     assert [job.label for job in alone.jobs] == ["walk-sac seed 0", "walk-sac seed 1"]
     assert alone.jobs == whole.jobs[-2:]  # the same runs, to the word
-    with pytest.raises(TrimtabError, match="only=walk-sax: no run is called that; did you mean wa"):
+    with pytest.raises(
+        TrimtabError, match="only=walk-sax: no run .* is called that; did you mean wa"
+    ):
         load_suite(str(file), "runs", only=["walk-sax"])
 
 
@@ -142,7 +144,7 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
     with pytest.raises(TrimtabError, match=r"its scale's seeds_of names no run by hip-\*"):
         suite_of(document, tmp_path, "strange")
     for wrong, told in (
-        ([1], "must be seeds by names"),
+        ([1], "seeds_of must be a mapping"),
         ({"*": [1, 1]}, r"seeds_of.\*=\[1, 1\]: mu"),
     ):
         one = {**document, "scale": {"whole": {"seeds_of": wrong}}}
@@ -157,23 +159,18 @@ def test_a_method_is_run_on_its_own_tasks_and_a_scale_leaves_runs_out(tmp_path: 
         "hop-sac", "walk-sac",
     }  # fmt: skip
     file = str(tmp_path / "mine.yaml")
-    with pytest.raises(TrimtabError, match=r"only=hop-sac: its scale leaves that out; see its"):
-        load_suite(file, "runs", scale="small", only=["hop-sac"])
     with pytest.raises(
-        TrimtabError, match="only=hop-sax: no run is called that; there are: walk-s"
+        TrimtabError, match="only=hop-sax: no run of this scale is called that; there are: walk-s"
     ):
         load_suite(file, "runs", scale="small", only=["hop-sax"])
-    misspelt = {**document, "scale": {"misspelt": {"leaveout": ["hop-*"]}}}
-    with pytest.raises(TrimtabError, match="no scale.misspelt.leaveout; did you mean leave_out"):
-        suite_of(misspelt, tmp_path)
     with pytest.raises(TrimtabError, match=r"its scale's leave_out names no run by hip-\*"):
         suite_of(document, tmp_path, "none")
     with pytest.raises(TrimtabError, match="has no run that its scale does not leave out"):
         suite_of(document, tmp_path, "nothing")
     for key, value, told in (
-        ("tasks", ["hip"], "grid.methods.ppo is run on hip; did you mean hop"),
+        ("tasks", ["hip"], "grid.methods.ppo names hip of tasks; did you mean hop"),
         ("tasks", "hop", "grid.methods.ppo.tasks must be a list"),
-        ("budget", False, "grid.methods.ppo has seconds, tasks, words, no budget"),
+        ("budget", False, "grid.methods.ppo has no budget"),
         ("words", "x", "grid.methods.ppo.words must be a list of words"),
     ):
         wrong: Any = copy.deepcopy(document)
@@ -213,7 +210,7 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
     small = {job.name for job in suite_of(document, tmp_path, "small").jobs}
     assert small == {*jobs} - {"hop-ppo~published"}
     for method, task, said in (
-        ("sack", "hop", "grid.published.sack names sack of methods; did you mean sac"),
+        ("sack", "hop", "grid.published names sack of methods; did you mean sac"),
         ("sac", "hip", "grid.published.sac names hip of tasks; did you mean hop"),
     ):
         document["grid"]["published"] = {method: {task: []}}
@@ -224,39 +221,49 @@ def test_published_settings_are_runs_beside_the_one_setting(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
-        (("grid", "tasks", "hop"), ["env=gym/Hopper-v5"], "hop must have clone and words"),
-        (("grid", "methods", "frozen", "basis"), 1, "methods.frozen has .*, no basis"),
-        (("grid", "bodies"), {}, "no bodies"),
+        (
+            ("grid", "tasks", "hop"),
+            ["env=gym/Hopper-v5"],
+            "grid.tasks.hop must be a mapping with clone, words",
+        ),
+        (
+            ("grid", "methods", "frozen", "basis"),
+            1,
+            "methods.frozen has no basis; did you mean base",
+        ),
+        (("grid", "bodies"), {}, "grid has no bodies; there are: methods"),
         (("scale", "small", "tasks"), ["hup"], "names hup of tasks; did you mean hop"),
-        (("controls",), "frozen", "controls must be a list"),
-        (("grid", "published"), {"sac": {"hop": []}}, "grid.published is for grids without bases"),
+        (("grid", "published"), {"sac": {"hop": []}}, "grid has no published"),
         (("grid", "tasks", "hop", "words"), None, "grid.tasks.hop.words must be a list"),
-        (("grid", "bases", "flow"), "policy=flow", "grid.bases.flow must be a list"),
-        (("grid", "variants", "dsrl_sac", "wide"), None, "variants.dsrl_sac.wide must be a list"),
-        (("scale", "small", "tasks"), "hop", "scale.small.tasks must be a list of words"),
         (("scale", "small", "seeds"), 3, "scale.small.seeds=3: must be whole numbers"),
-        (("grid", "methods", "frozen"), {"budget": True}, "frozen must be a list of words, or ha"),
+        (
+            ("grid", "methods", "frozen"),
+            {"budget": True},
+            "frozen must have words; it has no words",
+        ),
         (("grid", "methods", "frozen"), ["online_steps=1"], "frozen must name one algorithm=, no"),
         (("grid", "methods", "sac", "base"), "flow", "sac.base must be true, false or a list"),
-        (("grid", "methods", "sac", "base"), ["flo"], "sac starts from flo; did you mean flow"),
+        (("grid", "methods", "sac", "base"), ["flo"], "sac names flo of bases; did you mean flow"),
         (("grid", "methods", "sac", "seconds"), "long", "sac.seconds=long: must be a number above"),
-        (("grid", "methods", "sac", "seconds"), [1], "sac.seconds=.1.: must be a number above 0"),
-        (("grid", "seconds"), -5, "grid.seconds=-5: must be a number above 0"),
-        (("grid", "seeds"), "x", "grid.seeds=x: must be whole numbers"),
         (("grid", "tasks", "hop", "words"), [1], "hop.words has 1, which is no word; quote it"),
-        (("grid", "tasks", "hop", "bugdet"), [], "no grid.tasks.hop.bugdet; did you mean budget"),
-        (("grid", "bases", "flow"), [None], "grid.bases.flow has None, which is no word"),
-        (("grid", "bases", 1), [], "grid.bases has the name 1; quote it"),
-        (("grid", "variants"), "foo", "grid.variants must have entries by name"),
-        (("grid", "variants", "sack"), {}, "variants names the method sack; did you mean sac"),
-        (("grid", "methods", "sac", "budget"), "perhaps", "sac.budget must be true or false"),
-        (("grid", "methods", "sac", "data"), [1], "sac.data must be true or false"),
-        (("scale", 1), [], "the name of the scale 1 must be text; quote it"),
-        (("scale", "small", "tasks"), [["hop"]], "scale.small.tasks has .'hop'., which is no word"),
-        (("scale", "small", "budget"), [3], "scale.small.budget has 3, which is no word"),
-        (("scale", "whole", "wrds"), [], "there is no scale.whole.wrds; did you mean words"),
-        (("figure",), {}, "figure.panels must be a list"),
-        (("figure",), {"panels": [{"title": "a"}]}, r"figure.panels.0..run must be text"),
+        (
+            ("grid", "tasks", "hop", "bugdet"),
+            [],
+            "grid.tasks.hop has no bugdet; did you mean budget",
+        ),
+        (("grid", "bases", 1), [], "grid.bases has the name 1, which is no text; quote it"),
+        (("grid", "variants", "sack"), {}, "grid.variants names sack of methods; did you mean sac"),
+        (
+            ("grid", "methods", "sac", "budget"),
+            "perhaps",
+            "sac.budget=perhaps: must be true or false",
+        ),
+        (("figure",), {}, "figure must have panels"),
+        (
+            ("figure",),
+            {"panels": [], **dict.fromkeys(("open", "seed", "episodes", "eval_seed"), 1)},
+            "figure.panels must be a list",
+        ),
         (("controls",), ["nope"], "controls: there is no method 'nope'"),
     ],
 )

@@ -12,7 +12,7 @@ from loading import load_module
 
 @pytest.fixture(scope="module")
 def script(root: Path) -> Any:
-    return load_module(root / "scripts" / "launcher_overhead.py")
+    return load_module(root / "benchmarks" / "results" / "launchers" / "launcher_overhead.py")
 
 
 def test_the_table_has_medians_and_ends(script: Any) -> None:
@@ -40,23 +40,6 @@ def test_the_published_table_is_that_of_the_published_rows(script: Any, root: Pa
         name, few, more = (cell.split(" (")[0].strip("| ") for cell in line.split(" | "))
         assert f"| {few} s | {more} s |" in found
         assert name.split(",")[0] in found or "the same with" in found
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["rounds=0"], "rounds"),
-        (["rounds=many"], "invalid literal"),
-        (["round=3"], "unknown: round; there are out= and rounds="),
-    ],
-)
-def test_wrong_words_are_one_line(
-    words: list[str], told: str, script: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert script.main([*words, f"out={tmp_path / 'out'}"]) == 2
-    shown = capfd.readouterr().err
-    assert told in shown and shown.count("\n") == 1
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_suite_of_nothing_comes_to_its_end(script: Any) -> None:

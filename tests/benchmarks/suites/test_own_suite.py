@@ -11,8 +11,7 @@ import yaml
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.main import run as trimtab
-from trimtab.benchmarks.suites import document, grid
-from trimtab.benchmarks.suites.following import following
+from trimtab.benchmarks.suites import document
 from trimtab.benchmarks.suites.suite import Suite, load_suite
 from trimtab.benchmarks.training.settings import outside
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -90,8 +89,8 @@ def test_two_runs_of_one_name_are_refused(tmp_path: Path) -> None:
         ({"runs": {"a,b": {"overrides": SAC}}}, "have only letters, digits, - _ ~ and . in it"),
         ({"runs": {"..": {"overrides": SAC}}}, "the run '..' must begin with a letter"),
         ({"runs": {"a": {"with": ["gone"]}}}, "a is with gone of shared; there are none"),
-        ({"baselines": {"sac": "nothing"}}, "of a method 'nothing'; there are: ppo, sac"),
-        ({"baselines": {"sacc": None}}, "baselines: no run is of a method 'sacc'; did you mean sa"),
+        ({"baselines": {"sac": "nothing"}}, "there is no method 'nothing'; there are: ppo, sac"),
+        ({"baselines": {"sacc": None}}, "baselines: there is no method 'sacc'; did you mean sa"),
     ],
 )
 def test_what_a_suite_decides_is_not_for_its_runs(
@@ -140,18 +139,6 @@ def test_a_part_is_compared_as_far_as_its_methods_are_there(
     assert part == {"bc (gaussian)": "bc (flow)", "bc (flow)": None}
 
 
-def test_an_address_that_cannot_be_written_is_told_before_the_first_run(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    begun = tmp_path / "suites" / "mine" / "progress.json"
-    for place in (f"file://{tmp_path}/file/in", "file:///proc/nope"):
-        with (
-            pytest.raises(TrimtabError, match="another place with runs=…") as caught,
-            following(begun, "mine", ["a seed 0"], "local", place),
-        ):
-            raise AssertionError("a run was begun")
-        assert str(caught.value).startswith(f"runs={place}: ") and not begun.exists()
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -197,8 +184,7 @@ def test_a_wrong_word_of_the_last_run_begins_no_run(
 
 def test_the_page_of_suites_names_every_key_and_its_example_can_be_run(root: Path) -> None:
     page = (root / "docs" / "suites.md").read_text()
-    keys = document._KEYS.keys() | document._OF_SCALE | grid._KEYS | grid._OF_METHOD
-    assert {key for key in keys - {"figure"} if f"`{key}`" not in page} == set()
+    assert {key for key in document.KEYS - {"figure"} if f"`{key}`" not in page} == set()
     example = str(root / "docs" / "examples" / "clones_grid.yaml")
     whole, short = (load_suite(example, "runs", scale=scale) for scale in ("whole", "short"))
     for job in {job.name: job for suite in (whole, short) for job in suite.jobs}.values():

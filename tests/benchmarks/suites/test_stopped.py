@@ -20,6 +20,8 @@ from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
 
+pytestmark = pytest.mark.slow
+
 DATA = ["dataset=two_routes", "dataset.episodes=40"]  # more than one block: by recorders
 SUITE = {
     "title": "Slow",

@@ -101,7 +101,7 @@ def test_names_that_look_alike_do_not_replace_one_another(tmp_path: Path) -> Non
 def test_what_cannot_be_held_is_refused_before_anything_is_written(
     tmp_path: Path, what: Any
 ) -> None:
-    with pytest.raises(TypeError, match="cannot hold"):
+    with pytest.raises(TrimtabError, match="cannot hold"):
         save_checkpoint(tmp_path / "checkpoint", 1, {"it": what})
     assert not (tmp_path / "checkpoint").exists()
 

@@ -39,7 +39,7 @@ def collector(method: type[SAC] | type[PPO], *, tensors: bool) -> Collector:
     shape, aux = (CHUNK, 1), algorithm.aux_shapes
     buffer = (
         RolloutBuffer(STEPS, COUNT, 5, shape, aux=aux)
-        if algorithm.rollout_steps
+        if algorithm.pace.rollout_steps
         else ReplayBuffer(100, 5, shape, num_envs=COUNT, aux=aux)
     )
     return Collector(TorchVectorEnv(envs, "cpu") if tensors else envs, algorithm, buffer, "cpu")

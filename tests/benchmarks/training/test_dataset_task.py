@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.suites.suite import load_suite
-from trimtab.benchmarks.training import build, dataset
+from trimtab.benchmarks.training import fits
+from trimtab.benchmarks.training.dataset import load_dataset
+from trimtab.benchmarks.training.fits import fitting_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.groups import group_options
 from trimtab.benchmarks.training.train import train
@@ -38,11 +40,11 @@ def test_a_dataset_of_another_task_is_refused(
         train(compose_run(words))
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
     own = [word for word in words if word != "env_options.horizon=28"]
-    parts = build.components(compose_run(own))  # the task itself
-    allowed = build.components(compose_run([*own, "other_task=true"]))
-    assert parts.config_hash == allowed.config_hash  # it changes nothing
+    plan = fitting_plan(compose_run(own))  # the task itself
+    allowed = fitting_plan(compose_run([*own, "other_task=true"]))
+    assert plan.config_hash == allowed.config_hash  # it changes nothing
     assert "may mean" not in caplog.text
-    build.components(compose_run([*words, "other_task=true"]))
+    fitting_plan(compose_run([*words, "other_task=true"]))
     assert "may mean something else" in caplog.text
 
 
@@ -50,7 +52,7 @@ def test_a_recipe_of_another_task_is_refused_before_it_is_made(tiny: Any, tmp_pa
     words = [*tiny.task(tmp_path), "algorithm=bc", "policy=gaussian", "offline_steps=2"]
     words += ["dataset=two_routes", "dataset.episodes=2", "other_task=false"]
     with pytest.raises(TrimtabError, match="or add other_task=true"):
-        build.components(compose_run(words))
+        fitting_plan(compose_run(words))
     assert not list(tmp_path.iterdir())
 
 
@@ -77,11 +79,11 @@ def test_a_strangers_name_of_a_task(
     spec: Any = dataclasses.make_dataclass("Spec", ["id", "options", "fingerprint"])(
         env, {}, "0" * 12
     )
-    dataset.check_same_task("x/y-v0", named, {}, None, spec, allowed=True)
+    fits.check_same_task("x/y-v0", named, {}, None, spec, allowed=True)
     assert ("may mean something else" in caplog.text) != same
     if not same:
         with pytest.raises(TrimtabError, match=f"is of {named}, this run is in {env}: its rewards"):
-            dataset.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
+            fits.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
 
 
 def test_the_same_task_with_other_options_is_told_by_their_words(
@@ -96,11 +98,11 @@ def test_the_same_task_with_other_options_is_told_by_their_words(
         "env_options.reward, or add other_task=true"
     )
     with pytest.raises(TrimtabError, match=words):
-        dataset.check_same_task("data", "x/y-v0", made, "1" * 12, spec, allowed=False)
+        fits.check_same_task("data", "x/y-v0", made, "1" * 12, spec, allowed=False)
     with pytest.raises(TrimtabError, match="choose a dataset of this task, or add other_task=true"):
-        dataset.check_same_task("data", "x/z-v0", made, "1" * 12, spec, allowed=False)
+        fits.check_same_task("data", "x/z-v0", made, "1" * 12, spec, allowed=False)
     with caplog.at_level("INFO"):
-        dataset.check_same_task("data", "unknown", {}, None, spec, allowed=False)
+        fits.check_same_task("data", "unknown", {}, None, spec, allowed=False)
     assert "dataset data does not name its task; it is taken as one of x/y-v0" in caplog.text
 
 
@@ -120,7 +122,7 @@ def test_what_a_file_does_not_say_is_said_by_the_run(tiny: Any, tmp_path: Path) 
 
     def opened(*more: str) -> Dataset:
         config = compose_run([*words, *more])
-        return dataset.resolve_dataset(config, get_spec(config["env"], **config["env_options"]))
+        return load_dataset(config, get_spec(config["env"], **config["env_options"]))
 
     with pytest.raises(TrimtabError, match="give horizon="):
         opened(f"dataset={tmp_path / 'd.hdf5'}")
@@ -147,21 +149,21 @@ def test_a_contradicted_control_rate_is_refused_or_stated(tiny: Any, tmp_path: P
     save(load_minari(tiny.dataset), path)
     (path / "meta/trimtab.json").unlink()
     words = [*tiny.cloning(tmp_path / "out"), f"dataset={path}"]
-    plain = build.components(compose_run(words))
+    plain = fitting_plan(compose_run(words))
     information = json.loads((path / "meta/info.json").read_text())
     true = information["fps"]
     (path / "meta/info.json").write_text(json.dumps({**information, "fps": 2 * true}))
     with pytest.raises(
         TrimtabError, match=rf"'timestamp': row 1 comes .* their median tells {true}"
     ):
-        build.components(compose_run(words))
-    stated = build.components(compose_run([*words, f"dataset.control_rate={true}"]))
+        fitting_plan(compose_run(words))
+    stated = fitting_plan(compose_run([*words, f"dataset.control_rate={true}"]))
     assert stated.dataset is not None and stated.dataset.control_rate == true
-    same = build.components(compose_run([*words, f"dataset.control_rate={true}.0"]))
+    same = fitting_plan(compose_run([*words, f"dataset.control_rate={true}.0"]))
     assert plain.config_hash != stated.config_hash == same.config_hash
     for value in ("0", "-5", "inf", "fast"):
         with pytest.raises(TrimtabError, match="must be a number from 1e-06 to 1e\\+06"):
-            build.components(compose_run([*words, f"dataset.control_rate={value}"]))
+            fitting_plan(compose_run([*words, f"dataset.control_rate={value}"]))
 
 
 def test_every_suites_data_is_of_its_task() -> None:
@@ -191,7 +193,7 @@ def test_every_suites_data_is_of_its_task() -> None:
             if config["other_task"]:
                 others.add((name, config["env"]))
                 continue
-            dataset.check_recipe_fits(config["dataset"], spec, other_task=False)
+            fits.check_recipe_fits(config["dataset"], spec, other_task=False)
             checked.add((config["env"], config.dataset))
     assert {data for _, data in checked} == {
         "two_routes", "two_doors", "push_noisy", "hopper_replay", "maze_medium_mixed",

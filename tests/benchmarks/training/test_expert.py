@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trimtab.benchmarks.training.build import components
-from trimtab.benchmarks.training.dataset import expert_of
+from trimtab.benchmarks.training.fits import fitting_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings_of import settings_of
 from trimtab.benchmarks.training.train import check, train
@@ -26,12 +25,12 @@ def test_a_run_is_guided_by_other_data(tiny: Any, tmp_path: Path) -> None:
     assert plain.folder.parent != guided.folder.parent
     identity = json.loads((guided.folder / "provenance.json").read_text())["identity"]
     config = compose_run([*words, f"expert={tiny.dataset}"])
-    parts = components(config)
-    data = expert_of(config, parts.env)
+    plan = fitting_plan(config)
+    data = plan.expert
     assert data is not None and identity["expert"] == data.content_hash
     assert settings_of(guided.folder)["expert"] == str(tiny.dataset)  # and no hash, for a reader
     # Every decision is there once, in its order.
-    given = parts.make_algorithm().expert  # type: ignore[attr-defined]
+    given = plan.algorithm.expert  # type: ignore[attr-defined]
     actions = torch.cat([torch.tensor(episode.actions) for episode in data.episodes])
     assert len(given) == data.num_steps and torch.equal(given.action[:, 0], actions)
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.training.build import components
 from trimtab.benchmarks.training.evaluate import evaluate
+from trimtab.benchmarks.training.fits import fitting_plan
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
@@ -124,11 +124,11 @@ def test_parts_and_flat_vectors_hold_the_same_numbers(tmp_path: Path) -> None:
 def test_what_is_usual_is_no_other_run(tmp_path: Path) -> None:
     usual = words(METHODS["sac"], tmp_path)
     hashes = {
-        components(compose_run([*usual, *more])).config_hash
+        fitting_plan(compose_run([*usual, *more])).config_hash
         for more in ([], ["observations=flat"], ["history=1"])
     }
     assert len(hashes) == 1
-    other = components(compose_run([*usual, "history=2"])).config_hash
+    other = fitting_plan(compose_run([*usual, "history=2"])).config_hash
     assert other not in hashes
 
 
@@ -138,7 +138,9 @@ def test_what_is_usual_is_no_other_run(tmp_path: Path) -> None:
         ("wants = BatchSpec(history=2)", [], "wants a history of 2, its policy reads 1"),
         ("wants = BatchSpec(history=2)", ["history=3"], "wants a history of 2, its policy reads 3"),
         (
-            "def actor_spec(self, setup): return setup.spec.with_history(2)",
+            "def __init__(self, setup, **sac):\n"
+            "        spec = setup.spec.with_history(2)\n"
+            "        super().__init__(replace(setup, spec=spec), **sac)",
             ["history=3"],
             "history=3: the policy of sac reads 2",
         ),
@@ -150,6 +152,7 @@ def test_a_history_that_a_method_does_not_read_is_refused(
 ) -> None:
     name = f"remembering_{abs(hash((own, *more)))}"
     (tmp_path / f"{name}.py").write_text(
+        "from dataclasses import replace\n\n"
         "from trimtab.algorithms.off_policy.sac import SAC\nfrom trimtab.types import BatchSpec\n\n"
         'class Own(SAC):\n    """Of a test.\n\n    Args:\n        setup: any.\n    """\n\n'
         f"    {own}\n"

@@ -16,9 +16,9 @@ import pytest
 
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.training import run as loop
-from trimtab.benchmarks.training.build import Components
 from trimtab.benchmarks.training.checkpoint import Checkpoints
 from trimtab.benchmarks.training.folder import inspect_run
+from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.repair import repair
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.rundir import in_use, locked
@@ -329,7 +329,7 @@ def test_provenance_is_not_written_anew_of_another_base(
     folder = train(compose_run(words)).folder
     gone("result.json", "provenance.json")(folder)
     with monkeypatch.context() as patch:
-        patch.setattr(Components, "start", {"base": "another", "dataset": None})
+        patch.setattr(Plan, "start", {"base": "another", "dataset": None})
         with pytest.raises(TrimtabError, match="was started from another base"):
             train(compose_run(words))
     assert not (folder / "provenance.json").exists()

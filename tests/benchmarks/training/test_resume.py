@@ -35,6 +35,8 @@ from trimtab.errors import Stopped
 from trimtab.policies.bundle.bundle import load_bundle
 from trimtab.types import TrimtabError
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 resumed = load_module(HERE / "resumed.py")
 run_folder, outcome, words_of = resumed.run_folder, resumed.outcome, resumed.words_of

@@ -17,6 +17,8 @@ from trimtab.benchmarks.training.checkpoint import load_checkpoint
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 
+pytestmark = pytest.mark.slow
+
 resumed = load_module(Path(__file__).with_name("resumed.py"))
 outcome, words_of = resumed.outcome, resumed.words_of
 

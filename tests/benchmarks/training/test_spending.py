@@ -20,9 +20,9 @@ from trimtab.benchmarks.training.train import train
 
 def lines_of(*phases: Phase, warmup_steps: int = 0) -> list[str]:
     """Return what is said of a method with these phases, whose episodes have up to 100 steps."""
-    method: Any = SimpleNamespace(phases=lambda budget: phases, warmup_steps=warmup_steps)
+    method: Any = SimpleNamespace(pace=SimpleNamespace(warmup_steps=warmup_steps))
     judge: Any = SimpleNamespace(most_steps=lambda trial: trial.episodes * 100)
-    return planned({"offline_steps": 0, "online_steps": 0}, method, judge)  # type: ignore[arg-type]
+    return planned(phases, method, judge)
 
 
 def learning(name: str, length: int, unit: Any) -> Phase:

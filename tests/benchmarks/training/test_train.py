@@ -14,9 +14,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from trimtab.benchmarks.training import base, plan
 from trimtab.benchmarks.training import run as loop
-from trimtab.benchmarks.training.build import components
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
+from trimtab.benchmarks.training.fits import fitting_plan
 from trimtab.benchmarks.training.result import Result
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -80,6 +81,27 @@ def test_a_run_leaves_what_the_design_says(cloned: Result, steered: tuple[Result
         assert (method, digest) == (result.summary["algorithm"], result.summary["config_hash"])
         assert seed == "seed0"
         assert str(result.folder.parents[2]).endswith(MAZE)
+
+
+@pytest.mark.parametrize("steers", [False, True])
+def test_a_run_makes_its_method_and_opens_its_base_once(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, steers: bool
+) -> None:
+    made: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def call(*given: Any, **more: Any) -> Any:
+            made.append(name)
+            return original(*given, **more)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(plan, "make_method")
+    counted(base, "open_bundle")
+    train(compose_run(tiny.online(tmp_path, "dsrl_sac") if steers else tiny.cloning(tmp_path)))
+    assert sorted(made) == (["make_method", "open_bundle"] if steers else ["make_method"])
 
 
 def test_the_rows_of_a_cloning_run(cloned: Result) -> None:
@@ -189,7 +211,7 @@ def test_the_same_settings_give_the_same_weights_elsewhere(
 
 def test_the_hash_is_over_what_decides_the_numbers(tiny: Any, tmp_path: Path) -> None:
     def digest(*words: str) -> str:
-        return components(compose_run([*tiny.cloning(tmp_path), *words])).config_hash
+        return fitting_plan(compose_run([*tiny.cloning(tmp_path), *words])).config_hash
 
     whole = digest()
     for same in (["seed=5"], ["suite_name=s"], ["checkpoint_every=7"], ["out=elsewhere"]):
@@ -231,7 +253,7 @@ def test_a_base_that_follows_the_seed_is_known_by_its_configuration(
 
     def frozen(base: str, seed: int) -> Any:
         words = [*tiny.task(tmp_path), "algorithm=frozen", f"base={base}", f"seed={seed}"]
-        return components(compose_run(words))
+        return fitting_plan(compose_run(words))
 
     place = f"{tmp_path}/bases"
     follows = [frozen(f"{place}/seed${{seed}}", seed) for seed in (0, 1)]

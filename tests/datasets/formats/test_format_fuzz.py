@@ -23,6 +23,8 @@ from trimtab.datasets.io import sandbox as apart
 from trimtab.datasets.io import zarr as zarr_store
 from trimtab.types import TrimtabError
 
+pytestmark = pytest.mark.slow
+
 CASES = 520
 
 

@@ -20,6 +20,8 @@ from trimtab.datasets.formats.registry import get_format
 from trimtab.datasets.io import sandbox as apart
 from trimtab.types import TrimtabError
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parent
 
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[4]
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    return load_module(ROOT / "scripts" / "tiers.py")
+    return load_module(ROOT / "benchmarks" / "results" / "tiers" / "tiers.py")
 
 
 TABLE: dict[str, Any] = json.loads(

@@ -1,0 +1,649 @@
+"""Whether the parts of a run fit one another: every such question, asked once.
+
+``PARTS`` are asked of what the settings name, before a method is made; ``METHOD`` of the method,
+before any data are recorded; ``DATA`` of data that a recipe has made. Each takes the run's plan and
+raises a ``TrimtabError`` that names the setting.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.phases import Feed, Phase, Trials
+from trimtab.benchmarks.training.base import training
+from trimtab.benchmarks.training.data.recipes import check_recipe
+from trimtab.benchmarks.training.folder import is_run
+from trimtab.benchmarks.training.plan import Plan, method_of
+from trimtab.benchmarks.training.settings.config import RunConfig
+from trimtab.benchmarks.training.shapes import OBSERVATIONS, observation_mode, read_by
+from trimtab.benchmarks.training.tracking import chosen_trackers
+from trimtab.datasets.episodes import Dataset
+from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered
+from trimtab.envs.core.spec import EnvSpec
+from trimtab.envs.registry import get_spec
+from trimtab.errors import TrimtabError
+from trimtab.policies.agent import Reading
+from trimtab.policies.bundle.bundle import Bundle, bundle_hash
+from trimtab.policies.registry import check_is_kind
+from trimtab.types import PolicySpec
+
+__all__ = [
+    "DATA",
+    "METHOD",
+    "PARTS",
+    "check_data",
+    "check_dataset_fits",
+    "check_method",
+    "check_parts",
+    "check_policy_fits",
+    "check_recipe_fits",
+    "check_same_task",
+    "check_uses",
+    "fitting_plan",
+]
+
+logger = logging.getLogger(__name__)
+
+_UNKNOWN = "unknown"  # environment of a dataset whose file does not say it
+
+
+def fitting_plan(config: RunConfig, progress: Callable[[float], None] = lambda share: None) -> Plan:
+    """Return the plan of a run whose parts fit one another; its data are not recorded yet.
+
+    Args:
+        config: settings of the run.
+        progress: called with the share of the dataset that is there.
+
+    Raises:
+        TrimtabError: if anything is missing, unknown, or does not fit.
+    """
+    plan = Plan(config, progress)
+    check_parts(plan)
+    return plan
+
+
+def check_parts(plan: Plan) -> None:
+    """Ask ``PARTS`` of a plan."""
+    for check in PARTS:
+        check(plan)
+
+
+def check_method(plan: Plan) -> None:
+    """Ask ``METHOD`` of a plan."""
+    for check in METHOD:
+        check(plan)
+
+
+def check_data(plan: Plan) -> None:
+    """Ask ``DATA`` of a plan whose data are there."""
+    for check in DATA:
+        check(plan)
+
+
+# What the settings name.
+
+
+def _everything_is_used(plan: Plan) -> None:
+    check_uses(plan.config)
+
+
+def check_uses(config: RunConfig) -> None:
+    """Check that a run's method has what it uses, and is given nothing else.
+
+    Raises:
+        TrimtabError: naming the setting that it lacks, or makes no use of.
+    """
+    needs = method_of(config).needs
+    from_data = config["offline_steps"] or config["offline_share"]
+    start = _start_of(config) if "start" in needs.parts else set()
+    needed = needs.parts - {"start"} | start
+    used = needed | needs.options | ({"dataset"} if from_data else set())
+    for given in ("base", "dataset", "policy", "oracles", "expert"):
+        value = config.settings.get(given)  # settings of an earlier version lack the later ones
+        if given in needed and value is None:
+            raise TrimtabError(_missing(config, given))
+        if given not in used and value is not None:
+            hint = ", or add offline_steps=… or offline_share=…" if given == "dataset" else ""
+            raise TrimtabError(
+                f"{given}=…: {config.algorithm} makes no use of it; leave it out{hint}"
+            )
+    if config["dataset"] is None:
+        about = ("offline_steps", "offline_share", "dataset_weighting", "holdout")
+        for name, value in {**{k: config[k] for k in about}, "source": config.source}.items():
+            if value:
+                raise TrimtabError(f"{name}={value}: {_missing(config, 'dataset')}")
+
+
+def _start_of(config: RunConfig) -> set[str]:
+    """Return what a method learns on from, for one that takes a base or a policy of its own."""
+    if config["base"] is None and config["policy"] is None:
+        raise TrimtabError(
+            f"{config.algorithm} starts from a base policy, or from a new one with a dataset: add "
+            "base=<a run or a bundle>, or policy=… dataset=…"
+        )
+    if config["base"] is not None and config["policy"] is not None:
+        raise TrimtabError(
+            f"base=… policy=…: {config.algorithm} starts from one of the two; leave the other out"
+        )
+    return {"base"} if config["base"] is not None else {"policy", "dataset"}
+
+
+def _missing(config: RunConfig, need: str) -> str:
+    if need == "oracles":
+        return f"{config.algorithm} imitates others: add oracles=[<a run or a bundle>,…]"
+    if need == "base":
+        return f"{config.algorithm} starts from a base policy: add base=<a run or a bundle>"
+    return f"{config.algorithm} needs {need}=…; trimtab list {need} shows what there is"
+
+
+def _an_episode_holds_a_chunk(plan: Plan) -> None:
+    if plan.act_steps > plan.env.horizon:
+        raise TrimtabError(
+            f"act_steps={plan.act_steps}: an episode of {plan.env.id} has {plan.env.horizon} "
+            "steps; give fewer"
+        )
+
+
+def _base_fits(plan: Plan) -> None:
+    base = plan.base
+    if base is None:
+        return
+    check_policy_fits(base, plan.spec, plan.env, called="base")
+    if "start" in plan.method.needs.parts and next(base.policy.parameters(), None) is None:
+        raise TrimtabError(
+            f"base {base.folder} has no weights, and {plan.config.algorithm} tunes those of its "
+            "base; steer it from outside, as dsrl_sac, dsrl_na and golden_ticket do"
+        )
+    said = training(base)
+    if said.get("reached") is False:
+        raise TrimtabError(
+            f"base {base.folder} was to stop at success {said.get('stop_at_success')} and never "
+            "came to it; train it for more offline_steps, or lower its stop_at_success"
+        )
+    trained, options = base.config["env"], dict(plan.env.options)
+    if trained["id"] == plan.env.id and trained["options"] != options:
+        logger.warning(
+            "base %s was trained with env_options %s, this run has %s",
+            base.folder, trained["options"], options,
+        )  # fmt: skip
+
+
+def _oracles_fit(plan: Plan) -> None:
+    for number, oracle in enumerate(plan.oracles):
+        check_policy_fits(oracle, plan.spec, plan.env, called="oracle")
+        trained = oracle.config["env"]["id"]
+        if trained != plan.env.id and not plan.config["other_task"]:
+            raise TrimtabError(
+                f"oracle {oracle.folder} was trained on {trained}, this run is on {plan.env.id}; "
+                "give one of this task, or other_task=true"
+            )
+        earlier = plan.oracles[:number]
+        if any(bundle_hash(one.folder) == bundle_hash(oracle.folder) for one in earlier):
+            raise TrimtabError(f"oracle {oracle.folder} is given twice; leave one out")
+
+
+def check_policy_fits(bundle: Bundle, spec: PolicySpec, env: EnvSpec, *, called: str) -> None:
+    """Check that a policy reads and commands what a task has.
+
+    Args:
+        bundle: the policy.
+        spec: what the task asks of it.
+        env: the task.
+        called: what its user named it as: ``base`` or ``oracle`` of a run, or a ``policy`` that is
+            judged.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    have, where = bundle.policy.spec, f"{called} {bundle.folder}"
+    theirs = observation_mode(bundle.policy.reading)
+    ours = observation_mode(Reading(parts=spec.parts))
+    if called != "policy" and theirs != ours:
+        raise TrimtabError(
+            f"{where} reads {OBSERVATIONS[theirs]} (observations={theirs}), and this run gives "
+            f"{OBSERVATIONS[ours]} (observations={ours}); write observations={theirs}, or give "
+            f"another {called}"
+        )
+    remembered = [name for name, part in have.parts.items() if part.remembered]
+    if called != "policy" and remembered:
+        raise TrimtabError(
+            f"{where} reads {', '.join(remembered)} of its episode, which methods that learn do "
+            f"not keep; judge it by trimtab evaluate, or give another {called}"
+        )
+    if spec.history != have.history:
+        raise TrimtabError(f"history={spec.history}: {where} reads {have.history}; leave it out")
+    trained = int(bundle.config["chunking"]["act_steps"])
+    if have.history > 1 and spec.horizon != trained:
+        raise TrimtabError(
+            f"act_steps={spec.horizon}: {where} reads observations of its last decisions, "
+            f"{trained} steps apart; leave act_steps out"
+        )
+    for what, here, there in (
+        ("observation length", read_by(spec), read_by(have)),
+        ("action length", spec.action_dim, have.action_dim),
+        ("action limits", (spec.action_low, spec.action_high), (have.action_low, have.action_high)),
+    ):
+        if here != there:
+            raise TrimtabError(
+                f"{where} does not fit {env.id}: {what} {there} against {here}; give another "
+                f"{called}, trained on a task with the same spaces"
+            )
+    if spec.horizon > have.horizon:
+        raise TrimtabError(f"act_steps={spec.horizon}: {where} gives chunks of {have.horizon}")
+
+
+def _data_are_of_the_task(plan: Plan) -> None:
+    """Check data against the task: a recipe's before it makes them, and again what it made."""
+    config, env, dataset = plan.config, plan.env, plan.dataset
+    if dataset is not None and config["env"] is not None:
+        check_dataset_fits(dataset, env, other_task=config["other_task"])
+        if len(dataset.episodes) == 1:
+            logger.warning(
+                "dataset %s is a single episode: what is learned from it holds where that one went",
+                dataset.id,
+            )
+    elif plan.makes_data:
+        check_recipe_fits(config["dataset"], env, other_task=config["other_task"])
+
+
+def _expert_is_of_the_task(plan: Plan) -> None:
+    if plan.expert is not None:
+        other = plan.config["other_task"]
+        check_dataset_fits(plan.expert, plan.env, other_task=other, named="expert")
+
+
+def check_recipe_fits(recipe: Mapping[str, Any], env: EnvSpec, *, other_task: bool) -> None:
+    """Check that a recipe's dataset would be of a task; see :func:`check_dataset_fits`."""
+    check_recipe(recipe)
+    made_in = get_spec(recipe["env"], **(recipe.get("env_options") or {}))
+    _check_shapes(recipe["id"], made_in.id, (made_in.obs_dim, made_in.action_dim), env)
+    if not other_task:  # the warning comes once, with the dataset
+        check_same_task(
+            recipe["id"], made_in.id, made_in.options, made_in.fingerprint, env, allowed=False
+        )
+
+
+def check_dataset_fits(
+    dataset: Dataset, env: EnvSpec, *, other_task: bool, named: str = "dataset"
+) -> None:
+    """Check that a dataset is of a task.
+
+    Args:
+        dataset: the data.
+        env: the task.
+        other_task: whether data of another task of the same shapes are only warned of.
+        named: the setting that names the data.
+
+    Raises:
+        TrimtabError: naming what differs.
+    """
+    called = dataset.id if named == "dataset" else f"{dataset.id} ({named}=…)"
+    _check_shapes(called, dataset.env, (dataset.obs_dim, dataset.action_dim), env)
+    task = dataset.recipe.get(REWARDS_OF)
+    if task is not None and task != numbered(env.id):
+        raise TrimtabError(
+            f"dataset {called} has the rewards of {task}, not of {env.id}; convert the file that "
+            f"it comes from with env={env.id}"
+        )
+    check_same_task(
+        called, dataset.env, dataset.env_options, dataset.fingerprint, env, allowed=other_task
+    )
+
+
+def _check_shapes(called: str, made_in: str, theirs: tuple[int, int], env: EnvSpec) -> None:
+    ours = (env.obs_dim, env.action_dim)
+    if ours != theirs:
+        raise TrimtabError(
+            f"dataset {called} does not fit {env.id}: observation and action lengths "
+            f"{theirs} against {ours}; it was made in {made_in}"
+        )
+
+
+def check_same_task(
+    called: str,
+    made_in: str,
+    options: Mapping[str, Any],
+    fingerprint: str | None,
+    env: EnvSpec,
+    *,
+    allowed: bool,
+) -> None:
+    """Check that a dataset is of the task itself, as far as it says what it is of.
+
+    ``other_task`` is in no run's identity: it changes no number, and the identity already has the
+    data, with its task.
+
+    Args:
+        called: the dataset.
+        made_in: id of its task; a stranger's file may have the name without a family.
+        options: its task's.
+        fingerprint: of its physics, or None where it was not recorded here.
+        env: task of the run.
+        allowed: whether another task is only warned of (``other_task=true``).
+
+    Raises:
+        TrimtabError: naming both tasks.
+    """
+    # A file of others has Gymnasium's id, without the family or the package that registers it.
+    name = env.id.rpartition(":")[2] if ":" in env.id else env.id.partition("/")[2]
+    if fingerprint is None:
+        same = made_in in {_UNKNOWN, env.id, name} or name.startswith(f"{made_in}-")
+        theirs, ours = made_in, env.id
+    else:
+        same = fingerprint == env.fingerprint
+        theirs = f"{made_in} with env_options {dict(options)} and physics {fingerprint}"
+        ours = f"{env.id} with {dict(env.options)} and {env.fingerprint}"
+    if same:
+        if made_in == _UNKNOWN:
+            logger.info(
+                "dataset %s does not name its task; it is taken as one of %s", called, env.id
+            )
+        return
+    differs = (
+        f"dataset {called} is of {theirs}, this run is in {ours}: its rewards and ends may mean "
+        "something else"
+    )
+    if not allowed:
+        remedy = _options_of(options, env) if made_in == env.id else ""
+        raise TrimtabError(
+            f"{differs}; {remedy or 'choose a dataset of this task'}, or add other_task=true"
+        )
+    logger.warning("%s", differs)
+
+
+def _options_of(options: Mapping[str, Any], env: EnvSpec) -> str:
+    """Return the words that make a run's task the one that a dataset is of, as far as they do."""
+    words = [
+        shlex.quote(f"env_options.{name}={value if isinstance(value, str) else json.dumps(value)}")
+        for name, value in options.items()
+        if dict(env.options).get(name) != value
+    ]
+    more = [f"env_options.{name}" for name in dict(env.options) if name not in options]
+    remedies = [f"give the run {' '.join(words)}"] if words else []
+    return " and ".join([*remedies, *([f"leave out {' '.join(more)}"] if more else [])])
+
+
+# The method.
+
+
+def _out_is_free(plan: Plan) -> None:
+    out = plan.config["out"]
+    if is_run(Path(out)):
+        raise TrimtabError(f"out={out}: is the folder of a run; name one that holds runs")
+
+
+def _trackers_are_there(plan: Plan) -> None:
+    chosen_trackers(plan.config["tracker"])
+
+
+def _policy_can_be_opened_again(plan: Plan) -> None:
+    check_is_kind(plan.algorithm.policy)
+
+
+def _something_is_learned(plan: Plan) -> None:
+    config, phases = plan.config, plan.learner.phases
+    if plan.algorithm.learns and not any(phase.length for phase in phases):
+        raise TrimtabError(
+            f"online_steps={config['online_steps']}, offline_steps={config['offline_steps']}: "
+            f"{config.algorithm} would learn nothing; give it more of one of them"
+        )
+
+
+def _acting_has_a_task(plan: Plan) -> None:
+    config, algorithm = plan.config, plan.algorithm
+    acting = [one for one in _with_length(plan) if one.gathers or isinstance(one.feed, Trials)]
+    explores = type(algorithm).explore is not Algorithm.explore
+    idle = algorithm.learns and config["online_steps"] and not acting
+    if idle or (any(phase.gathers for phase in acting) and not explores):
+        raise TrimtabError(
+            f"online_steps={config['online_steps']}: {config.algorithm} does not learn from "
+            "interaction; set online_steps=0"
+        )
+    if config["env"] is None and acting:
+        raise TrimtabError(
+            f"{config.algorithm} acts in a task, and this run has none: add env=…, set "
+            "online_steps=0, or choose a method that learns from data alone, such as bc"
+        )
+
+
+def _phases_are_fed(plan: Plan) -> None:
+    config, gathered = plan.config, False
+    for phase in _with_length(plan):
+        where = f"{config.algorithm}: its phase {phase.name}"
+        if isinstance(phase.feed, Trials):
+            _trials_fit(plan, phase.feed, phase.length)
+            continue
+        gathered |= phase.gathers
+        if phase.unit == "updates" and phase.update is None:
+            raise TrimtabError(f"{where} updates nothing")
+        from_experience = phase.feed is Feed.EXPERIENCE
+        if phase.unit == "updates" and from_experience and plan.algorithm.pace.rollout_steps:
+            raise TrimtabError(
+                f"{where} counts updates, but rollouts are learned from once, as they are "
+                "gathered; let it count steps"
+            )
+        if phase.feed is Feed.DATASET and config["dataset"] is None:
+            raise TrimtabError(
+                f"{config.algorithm} needs dataset=… for its phase {phase.name}; trimtab list "
+                "dataset shows what there is"
+            )
+        if from_experience and not gathered:
+            raise TrimtabError(
+                f"{where} learns from what was gathered, and nothing is gathered before it; set "
+                "online_steps"
+            )
+
+
+def _with_length(plan: Plan) -> Sequence[Phase]:
+    return [phase for phase in plan.learner.phases if phase.length]
+
+
+def _trials_fit(plan: Plan, feed: Trials, steps: int) -> None:
+    """Check that there is a first trial and that the phase's steps hold it."""
+    trial, name, horizon = feed.propose(), plan.config.algorithm, plan.env.horizon
+    if trial is None:
+        raise TrimtabError(f"{name}: has nothing to try")
+    if steps < (most := trial.episodes * horizon):
+        raise TrimtabError(
+            f"online_steps={steps}: one trial of {name} is {trial.episodes} episodes of up to "
+            f"{horizon} steps; give it at least {most} steps, or fewer episodes"
+        )
+
+
+def _generated_data_are_drawn(plan: Plan) -> None:
+    drawn = any(phase.feed is Feed.DATASET for phase in _with_length(plan))
+    if plan.learner.generator is not None and not (drawn or plan.config["offline_share"]):
+        raise TrimtabError(
+            f"source=…: {plan.config.algorithm} draws nothing of a dataset in this run; set "
+            "offline_steps, or leave source out"
+        )
+
+
+def _history_is_the_policys(plan: Plan) -> None:
+    algorithm, chosen = plan.algorithm, plan.config["history"]
+    wanted, read = algorithm.wants.history, algorithm.policy.spec.history
+    if wanted not in (1, read):
+        raise TrimtabError(
+            f"{type(algorithm).__name__} wants a history of {wanted}, its policy reads {read}; "
+            f"make its policy by setup.spec.with_history({wanted}), or leave history= out"
+        )
+    if chosen not in (None, read):
+        raise TrimtabError(
+            f"history={chosen}: the policy of {plan.config.algorithm} reads {read}; leave it out"
+        )
+
+
+def _goals_can_be_relabelled(plan: Plan) -> None:
+    _ = plan.goals  # raises where the method relabels goals and the task has none
+
+
+def _costs_are_in_the_data(plan: Plan) -> None:
+    if plan.algorithm.wants.cost and plan.config["online_steps"]:
+        raise TrimtabError(
+            f"online_steps: {plan.config.algorithm} learns from costs, which are not gathered; set "
+            "online_steps=0"
+        )
+
+
+def _held_out_episodes_can_be_judged(plan: Plan) -> None:
+    config = plan.config
+    after, remembered = config["stop_after"], plan.algorithm.policy.reading.memories(1)
+    if config["holdout"] is not None and remembered:
+        raise TrimtabError(
+            f"holdout={config['holdout']}: the policy of {config.algorithm} reads "
+            f"{', '.join(remembered)} of its own episode, which data does not tell; leave it out"
+        )
+    if after is None:
+        return
+    for name, lacks in (("holdout", "the held-out error"), ("eval_every", "evaluations")):
+        if config[name] is None:
+            raise TrimtabError(f"stop_after={after}: counts by {lacks}; set {name}")
+    if config["online_steps"]:
+        raise TrimtabError(
+            f"stop_after={after}: would end the run before its online_steps; leave out one of both"
+        )
+
+
+def _success_can_be_told(plan: Plan) -> None:
+    if plan.config["stop_at_success"] is None:
+        return
+    if plan.config["eval_every"] is None:
+        raise TrimtabError("stop_at_success: nothing is evaluated on the way; set eval_every")
+    if plan.env.success_key is None:
+        raise TrimtabError(f"stop_at_success: {plan.env.id} has no success; leave it out")
+
+
+def _data_hold_what_is_learned_from(plan: Plan) -> None:
+    """Check that no method is given a dataset in the place of what only its own acting gathers."""
+    config, algorithm = plan.config, plan.algorithm
+    own = ["rollouts"] if algorithm.pace.rollout_steps else list(algorithm.aux_shapes)
+    # A phase with an update of its own may learn from data that lack what the method gathers.
+    phases = plan.learner.phases
+    same = any(one.feed is Feed.DATASET and one.update == algorithm.update for one in phases)
+    for name, shared in (("offline_steps", same), ("offline_share", True)):
+        if config[name] and own and shared:
+            raise TrimtabError(
+                f"{name}={config[name]}: {config.algorithm} learns from its own "
+                f"{', '.join(own)}, which no dataset holds; set {name}=0"
+            )
+
+
+def _steps_suffice_to_learn(plan: Plan) -> None:
+    config, algorithm = plan.config, plan.algorithm
+    online = config["online_steps"]
+    rollout = algorithm.pace.rollout_steps * config["num_envs"] * plan.act_steps
+    if 0 < online < rollout:
+        raise TrimtabError(
+            f"online_steps={online}: {config.algorithm} learns after every {rollout} steps "
+            "(rollout_steps x num_envs x act_steps) only; give it more of them"
+        )
+    if 0 < online < algorithm.pace.warmup_steps:
+        raise TrimtabError(
+            f"online_steps={online}: {config.algorithm} only begins to learn after its warm-up of "
+            f"{algorithm.pace.warmup_steps} steps; give it more of them, or set "
+            "algorithm.warmup_steps"
+        )
+
+
+# The data.
+
+
+def _recorded_data_are_of_the_task(plan: Plan) -> None:
+    if plan.makes_data:  # what was read has been asked before
+        _data_are_of_the_task(plan)
+
+
+def _data_tell_something(plan: Plan) -> None:
+    dataset, algorithm, name = plan.split.training, plan.algorithm, plan.config.algorithm
+    if dataset is None:
+        return
+    if algorithm.success_reward is not None:
+        _check_successes(dataset, name, algorithm.success_reward)
+    elif (
+        algorithm.needs.rewards and algorithm.wants.goal is None and not plan.config["online_steps"]
+    ):
+        _check_rewards_tell(dataset, name)
+    if algorithm.wants.next_action:
+        _check_goes_on(dataset, name, plan.act_steps)
+
+
+def _check_rewards_tell(dataset: Dataset, method: str) -> None:
+    """Check that some decisions of a dataset are better than others.
+
+    Where all rewards are equal they can still tell how long an episode went on, unless they are 0
+    or no episode is terminated.
+    """
+    only = dataset.only_reward
+    if only is None or only and any(episode.terminations[-1] for episode in dataset.episodes):
+        return
+    raise TrimtabError(
+        f"dataset {dataset.id}: every reward is {only:g}, which tells {method} nothing; choose "
+        "data with rewards, or clone it with algorithm=bc"
+    )
+
+
+def _check_successes(dataset: Dataset, method: str, least: float) -> None:
+    """Check that a dataset has decisions that are successes, and others.
+
+    Args:
+        dataset: the data.
+        method: name of the method that learns to tell them apart.
+        least: least reward of a success.
+    """
+    kinds: set[bool] = set()
+    for episode in dataset.episodes:
+        kinds |= set(np.unique(episode.rewards >= least).tolist())
+        if len(kinds) == 2:
+            return
+    which = "every step" if True in kinds else "no step"
+    raise TrimtabError(
+        f"dataset {dataset.id}: {which} of it has a reward of at least {least:g}, so {method} "
+        "cannot learn what a success is; give data with env_options.reward=sparse in which some "
+        "episodes succeed, or set algorithm.success_reward"
+    )
+
+
+def _check_goes_on(dataset: Dataset, method: str, act_steps: int) -> None:
+    """Check that of some decision of a dataset it is known what was done next."""
+    if all(len(one) <= act_steps and not one.terminations.any() for one in dataset.episodes):
+        raise TrimtabError(
+            f"dataset {dataset.id}: each of its {len(dataset.episodes)} episodes is cut off within "
+            f"its first decision ({act_steps} steps), so no next action is known, which {method} "
+            "learns from; give longer episodes, or fewer act_steps"
+        )
+
+
+Check = Callable[[Plan], None]
+PARTS: tuple[Check, ...] = (
+    _everything_is_used,
+    _an_episode_holds_a_chunk,
+    _base_fits,
+    _oracles_fit,
+    _data_are_of_the_task,
+    _expert_is_of_the_task,
+)
+METHOD: tuple[Check, ...] = (
+    _out_is_free,
+    _trackers_are_there,
+    _policy_can_be_opened_again,
+    _something_is_learned,
+    _acting_has_a_task,
+    _phases_are_fed,
+    _generated_data_are_drawn,
+    _history_is_the_policys,
+    _goals_can_be_relabelled,
+    _costs_are_in_the_data,
+    _held_out_episodes_can_be_judged,
+    _success_can_be_told,
+    _data_hold_what_is_learned_from,
+    _steps_suffice_to_learn,
+)
+DATA: tuple[Check, ...] = (_recorded_data_are_of_the_task, _data_tell_something)
