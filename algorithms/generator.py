@@ -30,7 +30,6 @@ class Generator(metaclass=CheckedSettings):
         revision: as that of an ``Algorithm``.
         neutral: as that of an ``Algorithm``.
         faithful: as that of an ``Algorithm``.
-        unsaved: as that of an ``Algorithm``.
         wants: extra fields of the real batches that it learns from.
         batch_size: their rows.
         fit_updates: updates on them before the method learns.
@@ -41,7 +40,6 @@ class Generator(metaclass=CheckedSettings):
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     faithful: ClassVar[bool] = True
-    unsaved: ClassVar[frozenset[str]] = frozenset()
     wants: BatchSpec = BatchSpec()
     batch_size: int
     fit_updates: int

@@ -81,8 +81,6 @@ class PolicyGuidedDiffusion(Generator):
         TrimtabError: if a setting is outside its range, or the method cannot be served.
     """
 
-    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
-
     def __init__(
         self,
         setup: Setup,

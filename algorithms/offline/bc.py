@@ -36,7 +36,6 @@ class BehaviorCloning(Algorithm):
     """
 
     needs = Needs({"policy", "dataset"}, next_observations=False, rewards=False)
-    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
 
     def __init__(
         self,

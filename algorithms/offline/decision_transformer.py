@@ -59,7 +59,6 @@ class DecisionTransformer(Algorithm):
     """
 
     needs = Needs({"dataset"}, next_observations=False)
-    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
 
     def __init__(
         self,

@@ -64,7 +64,6 @@ class IQL(Algorithm):
     """
 
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
-    unsaved = frozenset({"policy_optimizer.learning_rates"})  # each update sets them
 
     def __init__(
         self,

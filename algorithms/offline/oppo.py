@@ -73,7 +73,6 @@ class OPPO(Algorithm):
     """
 
     needs = Needs({"dataset"}, next_observations=False)
-    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
 
     def __init__(
         self,

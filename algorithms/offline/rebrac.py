@@ -56,7 +56,6 @@ class ReBRAC(TD3):
     """
 
     needs = Needs({"dataset"})
-    unsaved = frozenset({"actor_penalty", "critic_penalty"})  # each update sets them
     wants = BatchSpec(next_action=True)
 
     def __init__(

@@ -53,7 +53,6 @@ class FamO2O(IQL):
     """
 
     without = IQL.without | {"beta"}
-    unsaved = frozenset({"adapted"})  # each update sets it
     policy: BalancedGaussianPolicy
 
     def __init__(

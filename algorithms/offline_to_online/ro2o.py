@@ -62,7 +62,6 @@ class RO2O(EDAC):
     """
 
     without = EDAC.without | {"diversity"}
-    unsaved = frozenset({"present_uncertainty"})  # each update sets it
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
 
     def __init__(

@@ -93,9 +93,6 @@ class UniO4(RolloutActorCritic):
     """
 
     needs = Needs({"dataset"}, transitions_only=True)
-    unsaved = frozenset(  # each update sets them
-        f"{name}_optimizer.learning_rates" for name in ("candidates", "actor", "critic")
-    )
     without = frozenset({"normalize_rewards", "critic_warmup"})  # V is learned offline, in rewards
     faithful = False
     policy: BoundedGaussianPolicy

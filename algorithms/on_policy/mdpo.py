@@ -44,7 +44,6 @@ class MDPO(PPO):
     # 2: as PPO; the policy's steps are over the whole rollout and apart from the value's, and the
     # learning rate no longer falls with t_k.
     revision: ClassVar[int] = 2
-    unsaved = frozenset({"old_log_std"})  # each rollout sets it
 
     def __init__(self, setup: Setup, *, policy_steps: Count = 10, **ppo: Any) -> None:
         super().__init__(setup, **ppo)

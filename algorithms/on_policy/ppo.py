@@ -92,7 +92,6 @@ class PPO(Algorithm):
     # Results change only where raw observations exceed that, such as the speeds of CheetahRun's
     # joints; gym's Hopper and InvertedDoublePendulum bound theirs and give the same bits as before.
     revision: ClassVar[int] = 2
-    unsaved = frozenset({"optimizer.learning_rates"})  # each update sets them
 
     def __init__(
         self,

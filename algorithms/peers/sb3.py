@@ -90,12 +90,6 @@ class Peer(Algorithm):
         judged: a policy of Trimtab's own; :meth:`copy_weights` brings its weights up to date.
     """
 
-    # Each update and each decision fill these anew.
-    unsaved = frozenset(
-        {"model._n_updates", "model._logger", "model.rollout_buffer", "model.policy.action_dist"}
-        | {"model.policy.actor.action_dist", "judged"}
-    )
-
     judged: Policy
 
     @abstractmethod

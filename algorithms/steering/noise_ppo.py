@@ -60,7 +60,6 @@ class NoisePPO(PPO):
     without = frozenset({"normalize_observations"})
     faithful = False
     unsaved = frozenset({"actor"})  # a part of the policy
-    unsaved = frozenset({"actor"})  # a part of the policy
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from trimtab.benchmarks.contracts.resuming import STOPPED, TASK, check_resuming
 from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
 from trimtab.benchmarks.training.dataset import load_dataset
-from trimtab.benchmarks.training.fits import check_dataset_fits
+from trimtab.benchmarks.training.matching import check_dataset_fits
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.datasets import lint
 from trimtab.datasets.episodes import Dataset

@@ -27,7 +27,7 @@ from trimtab.benchmarks.training.store import is_address
 from trimtab.benchmarks.training.train import check
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import Stopped, TrimtabError
-from trimtab.files import sha256_json
+from trimtab.files import atomic_write_bytes, sha256_json
 from trimtab.plugins import command_line
 
 __all__ = ["DIRECTIONS", "SAMPLERS", "SCORES", "Search", "search"]
@@ -165,24 +165,26 @@ def _open_study(file: Path, about: Mapping[str, Any]) -> Any:
     """
     optuna = import_optuna()
     other = "name another search with hydra.sweeper.study_name=…"
+    if file.is_file() and not (text := file.read_bytes()).endswith(b"\n"):
+        atomic_write_bytes(file, text[: text.rfind(b"\n") + 1])  # killed while it wrote a line
     try:
         backend = optuna.storages.journal.JournalFileBackend(str(file))
         study = optuna.create_study(
             storage=optuna.storages.JournalStorage(backend), study_name="search",
             direction=about["direction"], load_if_exists=True,
         )  # fmt: skip
+        had = study.user_attrs
+        if had.keys() != about.keys():
+            for name, value in {**about, **had}.items():
+                study.set_user_attr(name, value)
     except Exception as error:  # Optuna reads lines of JSON, and checks none of them
         raise TrimtabError(
             f"study: {file} cannot be read ({type(error).__name__}: {error}); move it away to "
             f"start anew, or {other}"
         ) from error
     for name, value in about.items():
-        begun = study.user_attrs.get(name, value)
-        if begun != value:
+        if (begun := had.get(name, value)) != value:
             raise TrimtabError(f"study: {file} was begun with {name}={begun}, not {value}; {other}")
-    if study.user_attrs.keys() != about.keys():
-        for name, value in about.items():
-            study.set_user_attr(name, value)
     return study
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.benchmarks.training.evaluate import Evaluator, FloatArray, Scores, torch_act
-from trimtab.benchmarks.training.fits import check_policy_fits
+from trimtab.benchmarks.training.matching import check_policy_fits
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.shapes import observation_mode, spec_of
 from trimtab.benchmarks.training.without_task import has_task

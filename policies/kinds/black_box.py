@@ -41,7 +41,6 @@ class BlackBoxPolicy(Policy):
 
     onnx_bytes: Tensor
     number: int = 0
-    unsaved = frozenset({"_opened"})  # of the graph, which is saved
 
     def __init__(self, spec: PolicySpec, noise: Sequence[int], size: int) -> None:
         shape = tuple(int(length) for length in noise)

@@ -91,7 +91,8 @@ def test_a_policy_is_written_and_adjusted_in_any_program(
 def test_what_is_loaded_leaves_torchs_generator_alone(
     bundle_of: BundleOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # To put its state back is as wrong as to move it, where another thread draws meanwhile.
+    # To put its state back is as wrong as to move it, where another thread draws meanwhile. torch's
+    # exporter of graphs does that.
     def put_back(*_: object) -> None:
         raise AssertionError("the state of the global generator was set")
 
@@ -101,6 +102,7 @@ def test_what_is_loaded_leaves_torchs_generator_alone(
     policy = load_bundle(bundle_of("flow")).policy
     contract = {"env": "made-up", "control_rate": None, "act_steps": 1}
     folder = save_bundle(policy, tmp_path / "bundle", contract=contract, onnx=False)
+    monkeypatch.undo()
     load_policy(folder)  # which makes a graph
     adjusted(policy, {"scheduler": "unipc", "sampling_steps": 2})
     assert torch.equal(torch.get_rng_state(), before)

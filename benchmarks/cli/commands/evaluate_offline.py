@@ -12,9 +12,9 @@ from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows, pr
 from trimtab.benchmarks.core.numerals import lone_number
 from trimtab.benchmarks.training import base
 from trimtab.benchmarks.training.dataset import load_dataset
-from trimtab.benchmarks.training.fits import check_dataset_fits, check_policy_fits
 from trimtab.benchmarks.training.folder import find_runs, is_run, read_result
 from trimtab.benchmarks.training.judging import task_of
+from trimtab.benchmarks.training.matching import check_dataset_fits, check_policy_fits
 from trimtab.benchmarks.training.offline_judge import ESTIMATORS, Estimate, OfflineJudge
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.words import listed, nearest

@@ -323,6 +323,17 @@ def test_a_damaged_journal_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
+def test_half_of_a_line_that_a_killed_search_left_is_cut_off(tmp_path: Path) -> None:
+    carried_out: list[int] = []
+    searched_scripted(tmp_path, carried_out.append, n_trials=1)
+    (file,) = tmp_path.glob("studies/*/study.log")
+    for length in (len(file.read_bytes()) - 3, 300):
+        file.write_bytes(file.read_bytes()[:length])
+        searched_scripted(tmp_path, carried_out.append, n_trials=1)
+    assert carried_out == [0, 1, 0]  # its run is found done where it is really carried out
+    assert len(trials_in(tmp_path)) == 1
+
+
 def test_a_score_that_the_task_does_not_have_is_refused_before_anything_runs(
     tmp_path: Path,
 ) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.suites.suite import load_suite
-from trimtab.benchmarks.training import fits
+from trimtab.benchmarks.training import matching
 from trimtab.benchmarks.training.dataset import load_dataset
 from trimtab.benchmarks.training.fits import fitting_plan
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -79,11 +79,11 @@ def test_a_strangers_name_of_a_task(
     spec: Any = dataclasses.make_dataclass("Spec", ["id", "options", "fingerprint"])(
         env, {}, "0" * 12
     )
-    fits.check_same_task("x/y-v0", named, {}, None, spec, allowed=True)
+    matching.check_same_task("x/y-v0", named, {}, None, spec, allowed=True)
     assert ("may mean something else" in caplog.text) != same
     if not same:
         with pytest.raises(TrimtabError, match=f"is of {named}, this run is in {env}: its rewards"):
-            fits.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
+            matching.check_same_task("x/y-v0", named, {}, None, spec, allowed=False)
 
 
 def test_the_same_task_with_other_options_is_told_by_their_words(
@@ -98,11 +98,11 @@ def test_the_same_task_with_other_options_is_told_by_their_words(
         "env_options.reward, or add other_task=true"
     )
     with pytest.raises(TrimtabError, match=words):
-        fits.check_same_task("data", "x/y-v0", made, "1" * 12, spec, allowed=False)
+        matching.check_same_task("data", "x/y-v0", made, "1" * 12, spec, allowed=False)
     with pytest.raises(TrimtabError, match="choose a dataset of this task, or add other_task=true"):
-        fits.check_same_task("data", "x/z-v0", made, "1" * 12, spec, allowed=False)
+        matching.check_same_task("data", "x/z-v0", made, "1" * 12, spec, allowed=False)
     with caplog.at_level("INFO"):
-        fits.check_same_task("data", "unknown", {}, None, spec, allowed=False)
+        matching.check_same_task("data", "unknown", {}, None, spec, allowed=False)
     assert "dataset data does not name its task; it is taken as one of x/y-v0" in caplog.text
 
 
@@ -193,7 +193,7 @@ def test_every_suites_data_is_of_its_task() -> None:
             if config["other_task"]:
                 others.add((name, config["env"]))
                 continue
-            fits.check_recipe_fits(config["dataset"], spec, other_task=False)
+            matching.check_recipe_fits(config["dataset"], spec, other_task=False)
             checked.add((config["env"], config.dataset))
     assert {data for _, data in checked} == {
         "two_routes", "two_doors", "push_noisy", "hopper_replay", "maze_medium_mixed",

@@ -59,7 +59,6 @@ class Staged(SAC):
     """
 
     needs = Needs({"dataset"})
-    unsaved = frozenset({"SEEN"})
 
     def __init__(self, setup: Setup, *, n_step: int = 2, **sac: Any) -> None:
         super().__init__(setup, **sac)

@@ -20,7 +20,7 @@ from trimtab.benchmarks.training.train import train
 
 def lines_of(*phases: Phase, warmup_steps: int = 0) -> list[str]:
     """Return what is said of a method with these phases, whose episodes have up to 100 steps."""
-    method: Any = SimpleNamespace(warmup_steps=warmup_steps)
+    method: Any = SimpleNamespace(pace=SimpleNamespace(warmup_steps=warmup_steps))
     judge: Any = SimpleNamespace(most_steps=lambda trial: trial.episodes * 100)
     return planned(phases, method, judge)
 
