@@ -14,7 +14,6 @@ import contextlib
 import gc
 import json
 import logging
-import multiprocessing
 import os
 import shutil
 import signal
@@ -57,14 +56,10 @@ if "TRIMTAB_TEST_SCRATCH" not in os.environ:
         "MPLCONFIGDIR": "matplotlib",
         "WANDB_CACHE_DIR": "wandb",
         "NUMBA_CACHE_DIR": "numba",  # robosuite's arithmetic, ten seconds in each process
-        "TRIMTAB_TEST_SOCKETS": "sockets",
     }.items():
         os.environ[_name] = os.path.join(_SCRATCH, _folder)
         os.mkdir(os.environ[_name])
     tempfile.tempdir = None
-# Those of multiprocessing, which would make a folder of its own and miss it at the end.
-_process: Any = multiprocessing.current_process()
-_process._config["tempdir"] = os.environ["TRIMTAB_TEST_SOCKETS"]
 
 # Simulators read how to draw when they are imported, whichever test does that first. The workers of
 # a parallel run are told by the process that starts them.

@@ -56,7 +56,7 @@ def detach(words: Sequence[str], folder: Path) -> None:
     with atomic_file(log) as own:
         # Signals are held back before the process is started: one that came between its start and
         # this line's end would leave it behind.
-        with interrupt_as_event() as interrupted, sigterm_as_event() as stopped:
+        with interrupt_as_event("the suite's start") as interrupted, sigterm_as_event() as stopped:
             with own.open("wb") as told:
                 process = subprocess.Popen(
                     [sys.executable, "-m", "trimtab.benchmarks.cli.main", "bench", *words],

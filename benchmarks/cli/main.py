@@ -30,7 +30,6 @@ from trimtab.benchmarks.cli.surroundings import (
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import HELP, Command, parse, wants_only_text
 from trimtab.benchmarks.core.imports import imported
-from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
 from trimtab.benchmarks.training.settings.words import nearest
@@ -67,7 +66,6 @@ def console() -> None:
     takes it apart: it then ends with code 134, and not with ours. So after an error, what Python
     does at its end is done here, and the operating system does the rest.
     """
-    collect_rarely()
     try:
         try:
             main()

@@ -41,7 +41,6 @@ _FAULTS = (
     lzma.LZMAError, zipfile.BadZipFile, NotImplementedError, RuntimeError, RecursionError,
     IndexError, AttributeError, struct.error,
 )  # fmt: skip
-_NUMCODECS = ("numcodecs", "multiprocessing.synchronize")  # and what it imports when it is used
 _CONSOLIDATED = ".zmetadata"
 _CHUNK = re.compile(r"\d+(\.\d+)*", re.ASCII)
 _NUMBERS = re.compile(r"(/\d+)+$", re.ASCII)
@@ -165,7 +164,7 @@ class Store:
             return self.decode(name, STANDARD[codec] if codec else _as_stored)
         numcodecs_decoder(codec, place)  # that there is one
         task = (str(self.path), name, codec, place)
-        return read_apart(self.path, _decompressed, *task, imports=_NUMCODECS)[1][name]
+        return read_apart(self.path, _decompressed, *task)[1][name]
 
     def decode(self, name: str, decode: Decoder) -> npt.NDArray[Any]:
         """Return the array ``name``, whose chunks ``decode`` decompresses, in this process.

@@ -51,7 +51,7 @@ def test_a_worker_that_is_told_to_end_writes_its_block_whole_first(
     recipe = json.dumps(load_group("dataset", "two_routes"), sort_keys=True)
     before = signal.signal(signal.SIGTERM, lambda *_: written.append(is_dataset(tmp_path / "0")))
     try:
-        record_block(recipe, 0, tmp_path / "0")
+        record_block(recipe, 0, str(tmp_path / "0"))
     finally:
         signal.signal(signal.SIGTERM, before)
     assert written == [True]  # the signal came to who listens, once the block was there
