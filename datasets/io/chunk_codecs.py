@@ -2,7 +2,7 @@
 
 A damaged chunk is not let to say how much memory it needs: every decoder is told how many bytes
 there should be. numcodecs' decoders are C, which checks less than it should: what they are handed
-is checked here, and they are called in a process apart (``apart.py``).
+is checked here, and they are called in a separate process (``sandbox.py``).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Table(NamedTuple):
 def read_columns(
     paths: Sequence[Path], widths: Mapping[str, int], folder: Path
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return columns of all files end to end, in a process apart: damage can crash the reader.
+    """Return columns of all files end to end, in a separate process: damage can crash the reader.
 
     Args:
         paths: the files, in order.

@@ -247,7 +247,7 @@ def _write_array(store: BinaryIO, array: npt.NDArray[Any] | Blocks) -> None:
     """
     left = np.dtype(array.dtype).itemsize * int(np.prod(array.shape, dtype=np.int64))
     for part in array.read() if isinstance(array, Blocks) else [array]:
-        data = np.ascontiguousarray(part, dtype=array.dtype)
+        data: Any = np.ascontiguousarray(part, dtype=array.dtype)
         left -= data.nbytes
         if left < 0:
             raise ValueError("more rows than it says")

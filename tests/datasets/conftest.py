@@ -65,7 +65,7 @@ def foreign() -> Any:
 
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Return the module of what separate processes read in tests; one that is started now can import it."""
+    """Return the module of what a separate process reads in tests; a new one can import it."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "io")
     apart.stop_reader()
     yield importlib.import_module("apart_readers")

@@ -94,7 +94,7 @@ def test_a_process_that_was_killed_is_started_again(readers: Any, tmp_path: Path
     )
     assert first == again
     first.kill()
-    assert eventually(lambda: gone(first))
+    first.wait(30)
     assert apart.read_apart(tmp_path, readers.surroundings)[0]["process"] != first.pid
 
 
