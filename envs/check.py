@@ -244,17 +244,19 @@ def _told(id: str, lines: list[str]) -> Iterator[None]:
         lines.append(str(error).removeprefix(f"{id}: "))
 
 
-def episode_in_process(id: str, options: Mapping[str, Any]) -> tuple[Episode, str]:
+def episode_in_process(id: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Return the first steps of the episode that :func:`faults_of` plays, from this process.
 
     Returns:
-        The episode, and why there is none, or an empty text.
+        The attributes of the episode as JSON values, and why there is none, or an empty text.
     """
     try:
         _, success_key = declared(id, options)
         with contextlib.closing(bare(id, options)) as raw:
             env = with_flat_spaces(id, raw)
-            return play(id, env, success_key, seed=_SEED, steps=REPEATED), ""
+            played = play(id, env, success_key, seed=_SEED, steps=REPEATED)
+            told = {"obs": played.obs.tolist(), "rewards": played.rewards.tolist()}
+            return vars(played) | told, ""
     except BaseException as error:  # whatever it is, the user is told in words
         line = str(error) if isinstance(error, TrimtabError) else where_raised(error)
-        return Episode(), line.removeprefix(f"{id}: ")
+        return {}, line.removeprefix(f"{id}: ")

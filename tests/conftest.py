@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -10,7 +11,6 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -48,8 +48,7 @@ if "TRIMTAB_TEST_SCRATCH" not in os.environ:
         os.environ[_name] = os.path.join(_SCRATCH, _folder)
         os.mkdir(os.environ[_name])
     tempfile.tempdir = None
-    # After multiprocessing has removed its own folder in it (priority -100).
-    Finalize(None, shutil.rmtree, args=(_SCRATCH, True), exitpriority=-200)
+    atexit.register(shutil.rmtree, _SCRATCH, ignore_errors=True)
 
 # Simulators read how to draw when they are imported, whichever test does that first. The workers of
 # a parallel run inherit it from the process that starts them.

@@ -21,7 +21,7 @@ CODE = ("envs", "datasets", "policies", "algorithms", "benchmarks")
 LINKS = (*CODE, "conf")
 BASE = frozenset(
     {"errors", "types", "observations", "limits", "files", "processor", "discovery", "plugins"}
-    | {"settings", "turns", "version"}
+    | {"settings", "version", "child"}
 )
 # The package's door: it names what the package offers, and imports it only when it is used.
 DOOR = "src/trimtab/__init__.py"

@@ -25,7 +25,6 @@ from trimtab.benchmarks.cli.surroundings import (
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import HELP, Command, parse, wants_only_text
 from trimtab.benchmarks.core.imports import imported
-from trimtab.benchmarks.core.memory import collect_rarely
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
 from trimtab.errors import Stopped, TrimtabError, nearest
@@ -62,7 +61,6 @@ def console() -> None:
     takes it apart: it would then end with code 134, and not with ours. So it ends after what was
     registered to be done at the end of Python.
     """
-    collect_rarely()
     codes: list[int] = []
     atexit.register(_end, codes)  # the first one that is registered is the last one to be called
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trimtab.benchmarks.contracts.base import Broken, Checks, require
 from trimtab.benchmarks.contracts.resuming import STOPPED, TASK, check_resuming
+from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
 from trimtab.benchmarks.training.dataset import load_dataset
@@ -77,7 +78,8 @@ class Subject:
 
 
 def _digest(words: Sequence[str], out: str) -> str:
-    return Subject(words).made(out).content_hash
+    with in_a_line():
+        return Subject(words).made(out).content_hash
 
 
 def check_made(subject: Subject) -> str:

@@ -12,6 +12,7 @@ from trimtab.algorithms.base import Algorithm
 from trimtab.algorithms.phases import Budget, Trials
 from trimtab.benchmarks.contracts.base import Broken, require
 from trimtab.benchmarks.contracts.made_up import learns_from_trials
+from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.fits import fitting_plan
@@ -123,7 +124,8 @@ def _base(config: RunConfig, chosen: Sequence[str], out: str) -> str:
 def carry_out(words: Sequence[str], kill_at: float | None) -> dict[str, Any] | None:
     """Carry out a run; return all that must be equal, or None where it was killed."""
     try:
-        done = train(compose_run(words), callbacks=[] if kill_at is None else [_Kill(kill_at)])
+        with in_a_line():
+            done = train(compose_run(words), callbacks=[] if kill_at is None else [_Kill(kill_at)])
     except _Killed:
         return None
     lines = (done.folder / "metrics.jsonl").read_text().splitlines()

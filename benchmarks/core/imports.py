@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-from trimtab.benchmarks.core.memory import keep_what_is_imported
 from trimtab.benchmarks.core.signals import interrupt_as_event
 
 __all__ = ["imported"]
@@ -24,5 +23,4 @@ def imported(name: str) -> ModuleType:
                 raise
     if interrupted.is_set():
         raise KeyboardInterrupt
-    keep_what_is_imported()
     return module

@@ -7,7 +7,6 @@ and maybe after minutes of work. A limit of the process's own lets the request i
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import os
 import re
@@ -19,41 +18,14 @@ from pathlib import Path
 from trimtab.benchmarks.core.own_code import fault_of_own_code
 from trimtab.errors import TrimtabError
 
-__all__ = [
-    "collect_rarely",
-    "keep_what_is_imported",
-    "memory_of_the_machine",
-    "want_of_memory",
-    "within_memory",
-]
+__all__ = ["memory_of_the_machine", "want_of_memory", "within_memory"]
 
 REMEDY = (
     "lower what is largest among algorithm.*, policy.*, num_envs, buffer_size, history, act_steps"
 )
 _GROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 _REFUSED = re.compile(r"can't allocate memory|out of memory|bad_alloc|Storage size calculation")
-_RARELY = 50_000
 _BYTES = re.compile(r"allocate (\d+) bytes")
-
-
-def collect_rarely() -> None:
-    """Look for garbage after 50,000 new objects; Python by itself does after some hundred.
-
-    What torch and simulators make while they are imported stays. To look through it time and again
-    takes 7 % of a command's start. Most of what a run drops is not looked for at all: it goes with
-    the last reference to it. A launcher's worker looks for the rest after each run.
-    """
-    gc.set_threshold(_RARELY)
-
-
-def keep_what_is_imported() -> None:
-    """Look for garbage in none of what there is, in a process that looks rarely.
-
-    At its end Python looks through all objects several times, which for those of torch takes a
-    quarter of a second. What a command makes from now on is cleaned up as always.
-    """
-    if gc.get_threshold()[0] == _RARELY:
-        gc.freeze()
 
 
 def memory_of_the_machine() -> int:

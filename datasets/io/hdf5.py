@@ -17,15 +17,9 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from trimtab.child import reference, resolve
 from trimtab.datasets.io.fetched import check_fetched
-from trimtab.datasets.io.sandbox import (
-    Blocks,
-    Read,
-    Received,
-    read_apart,
-    reference,
-    resolve,
-)
+from trimtab.datasets.io.sandbox import Blocks, Read, Received, read_apart
 from trimtab.errors import TrimtabError
 
 __all__ = [
@@ -93,7 +87,7 @@ def opened(path: Path) -> Iterator[h5py.File]:
 
 
 def read_file(path: Path, read: Callable[..., Read], *arguments: Any) -> Received:
-    """Return what ``read`` makes of the open file, in a process apart: damage can crash HDF5.
+    """Return what ``read`` makes of the open file, in a separate process: damage can crash HDF5.
 
     Args:
         path: the file.
@@ -106,8 +100,7 @@ def read_file(path: Path, read: Callable[..., Read], *arguments: Any) -> Receive
     if not path.is_file():
         raise TrimtabError(f"dataset {path}: the file is missing; {_ADVICE}")
     check_fetched(path)
-    task = (str(path), reference(read), arguments)
-    return read_apart(path, _inside, *task, imports=[read.__module__])
+    return read_apart(path, _inside, str(path), reference(read), arguments)
 
 
 @contextmanager

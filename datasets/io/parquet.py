@@ -19,10 +19,8 @@ from trimtab.datasets.io.hdf5 import FORBIDDEN
 from trimtab.datasets.io.sandbox import Blocks, Read, read_apart
 from trimtab.errors import TrimtabError
 
-__all__ = ["PANDAS", "Table", "read_columns", "read_table"]
+__all__ = ["Table", "read_columns", "read_table"]
 
-PANDAS = ("pandas",)
-"""What pyarrow imports, where it is installed, when numbers are first asked for."""
 _FAULTS = (
     pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError,
     RuntimeError, AttributeError, IndexError,
@@ -49,7 +47,7 @@ class Table(NamedTuple):
 def read_columns(
     paths: Sequence[Path], widths: Mapping[str, int], folder: Path
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return columns of all files end to end, in a process apart: damage can crash the reader.
+    """Return columns of all files end to end, in a separate process: damage can crash the reader.
 
     Args:
         paths: the files, in order.
@@ -70,7 +68,7 @@ def read_table(paths: Sequence[Path], widths: Mapping[str, int], folder: Path) -
         TrimtabError: as :func:`read_columns`.
     """
     task = ([str(path) for path in paths], dict(widths))
-    values, columns = read_apart(folder, _read, *task, imports=PANDAS)
+    values, columns = read_apart(folder, _read, *task)
     return Table(columns, values["names"], values["rows"])
 
 

@@ -1,60 +1,72 @@
-"""Reading in a process apart: a damaged file can crash or hang a C library, but not the caller.
+"""Reading in a separate process: a damaged file can crash or hang a C library, but not the caller.
 
-The caller is never forked, for it may have threads (torch's, JAX's): a small server, started in a
-fresh interpreter when the first file is read, forks for each reading (``sandbox_server.py``). It
-is told what to read by the name of a module's function and by JSON. The reader hands its arrays
-over in shared memory, so that nothing is copied twice, or in a file where they are too large for
-that; beside them only JSON passes, and nothing is unpickled.
+The process is started with the first reading and kept for the next ones; after a crash the next
+reading starts another. It is told what to read by the name of a module's function and by JSON. It
+writes its arrays into shared memory, so that nothing is copied twice, or into a file where they are
+too large for that; only JSON passes otherwise, and nothing is unpickled.
 """
 
 from __future__ import annotations
 
 import atexit
-import json
 import mmap
 import os
 import resource
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.io.sandbox_server import ADVICE, NO_ROOM, Blocks, Read, resolve
+from trimtab.child import Child, ChildDied, end, reference, resolve
 from trimtab.errors import TrimtabError
 
-__all__ = [
-    "Blocks", "Read", "Received", "read_apart", "reference", "resolve", "spilled_to", "stop_server",
-]  # fmt: skip
+__all__ = ["Blocks", "Read", "Received", "read_apart", "spilled_to", "stop_reader"]
 
+
+@dataclass(frozen=True)
+class Blocks:
+    """An array that is read a part at a time, because all of it may not fit into memory.
+
+    Attributes:
+        dtype: of the numbers.
+        shape: of the whole.
+        read: yields consecutive rows.
+    """
+
+    dtype: npt.DTypeLike
+    shape: tuple[int, ...]
+    read: Callable[[], Iterable[npt.NDArray[Any]]]
+
+
+Read = tuple[Mapping[str, Any], Iterable[tuple[str, npt.NDArray[Any] | Blocks]]]
+"""JSON values, which are complete once all arrays are read, and arrays of numbers with names."""
 Received = tuple[Mapping[str, Any], dict[str, npt.NDArray[Any]]]
 """What was read, in the calling process: JSON values, and arrays by their names."""
 
-_spill: ContextVar[Path | None] = ContextVar("spill", default=None)
-
-_SECONDS = 20.0  # of processor time, before a reader is taken to hang
+_SECONDS = 20.0  # of processor time, before a reading is taken to hang
 _BYTES_A_SECOND = 1e6  # further time that a large file gets
-_MEMORY = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()  # that a reader may ask for
-_PATIENCE = 5.0  # seconds that the server gets to end
-_START = (
-    "import sys; sys.path[:] = sys.argv[2:]; "
-    "from trimtab.datasets.io.sandbox_server import serve; serve(int(sys.argv[1]))"
-)
+_MEMORY = os.sysconf("SC_PHYS_PAGES") * resource.getpagesize()  # that a reading may ask for
+_ALIGNMENT = 64
+_ADVICE = "make the dataset again or fetch a fresh copy"
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
+
+_spill: ContextVar[Path | None] = ContextVar("spill", default=None)
+_lock = threading.Lock()
+_reader: Child | None = None
 
 
 @contextmanager
@@ -70,186 +82,82 @@ def spilled_to(folder: Path) -> Iterator[None]:
         _spill.reset(token)
 
 
-def reference(function: Callable[..., Any]) -> str:
-    """Return the name ``module:function`` by which a process apart finds a function.
-
-    Raises:
-        TypeError: if it is not one of a module, but a closure, say.
-    """
-    name = f"{function.__module__}:{function.__qualname__}"
-    if getattr(sys.modules[function.__module__], function.__qualname__, None) is not function:
-        raise TypeError(f"{name} is not a function of a module")
-    return name
-
-
 def read_apart(
-    path: Path,
-    read: Callable[..., AbstractContextManager[Read]],
-    *arguments: Any,
-    imports: Sequence[str] = (),
+    path: Path, read: Callable[..., AbstractContextManager[Read]], *arguments: Any
 ) -> Received:
-    """Return what is read in a process apart; the arrays are read-only.
+    """Return what is read in a separate process; the arrays are read-only.
 
     Args:
         path: what is read: named in errors, and its size decides the patience.
-        read: a module's function. It is called and entered in the process apart, and left when the
-            arrays are gathered. It may raise TrimtabError, and nothing it does to memory or files'
-            positions is seen here.
+        read: a module's function. It is called and entered in the separate process, and left when
+            the arrays are gathered. It may raise TrimtabError.
         arguments: of ``read``: JSON values, so that a tuple arrives as a list.
-        imports: further modules that the server is to import once, and not each reader anew.
 
     Raises:
         TrimtabError: what ``read`` raised, that it crashed or came to no end, or that there is no
             room for its arrays.
     """
-    request = {
+    folder = _spill.get()
+    store = os.memfd_create("trimtab") if folder is None else _nameless(folder)
+    task = {
         "path": str(path),
         "function": reference(read),
         "arguments": arguments,
-        "imports": [read.__module__, *imports],
+        "store": f"/proc/{os.getpid()}/fd/{store}",
+        "stored_in": str(folder or "memory"),
+        "working_directory": os.getcwd(),
         "seconds": _SECONDS + _bytes(path) / _BYTES_A_SECOND,
         "memory": _MEMORY,
     }
-    folder = _spill.get()
-    store = os.memfd_create("trimtab") if folder is None else _nameless(folder)
     try:
-        answer = _answer(request, store)
-        status = answer["status"]
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
-            return _received(store)
+        return _received(store, *_call(task))
+    except ChildDied as died:
+        if died.code == -signal.SIGKILL:
+            raise TrimtabError(
+                f"dataset {path}: its reader was killed, as happens where memory runs out; "
+                f"free some, or {_ADVICE}"
+            ) from died
+        slow = died.code == -signal.SIGXCPU
+        fault = "its reader came to no end" if slow else "its reader crashed"
+        raise TrimtabError(f"dataset {path}: damaged ({fault}); {_ADVICE}") from died
     finally:
         os.close(store)
-    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == NO_ROOM:
-        place = folder or "memory"
-        raise TrimtabError(f"dataset {path}: there is no room for its arrays in {place}")
-    killed_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-    if killed_by == signal.SIGKILL and not answer["slow"]:
-        raise TrimtabError(
-            f"dataset {path}: its reader was killed, as happens where memory runs out; "
-            f"free some, or {ADVICE}"
-        )
-    slow = answer["slow"] or killed_by == signal.SIGXCPU
-    fault = "its reader came to no end" if slow else "its reader crashed"
-    raise TrimtabError(f"dataset {path}: damaged ({fault}); {ADVICE}")
 
 
-def _answer(request: Mapping[str, Any], store: int) -> dict[str, Any]:
-    """Let the server carry out a request and return how the reader ended.
-
-    Raises:
-        TrimtabError: if the server cannot be started, or is killed time and again.
-    """
-    with os.fdopen(os.memfd_create("trimtab"), "wb") as task:
-        task.write(json.dumps(request).encode())
-        task.flush()
-        here = os.open(".", os.O_PATH)  # relative paths mean the same there
-        try:
-            for _ in range(2):
-                mine, theirs = socket.socketpair()
-                with mine:  # closing it, as an interrupt does, ends the reader
-                    with theirs:
-                        _server.send([task.fileno(), store, here, theirs.fileno()])
-                    with mine.makefile("rb") as end:
-                        text = end.read()
-                if text:
-                    answer: dict[str, Any] = json.loads(text)
-                    return answer
-                _server.stop()
-        finally:
-            os.close(here)
-    raise TrimtabError(
-        f"dataset {request['path']}: the process that reads datasets ended twice without an "
-        "answer, as happens where memory runs out; free some and try again"
-    )
-
-
-class _Server:
-    """This process's reading server: started when it is first needed, ended with this process."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._control: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def send(self, descriptors: Sequence[int]) -> None:
-        """Hand over a request, to a fresh server where the last one was killed.
-
-        Raises:
-            TrimtabError: if no server can be started.
-        """
-        with self._lock:
-            for _ in range(2):
-                try:
-                    if self._control is None:
-                        self._start()
-                    assert self._control is not None
-                    socket.send_fds(self._control, [b"."], descriptors)
-                    return
-                except ConnectionError:
-                    self._end()
-                except OSError as error:
-                    fault = error.strerror or error
-                    raise TrimtabError(f"cannot start what reads datasets ({fault})") from error
-            raise TrimtabError("cannot start what reads datasets (it ends at once)")
-
-    def _start(self) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        end = theirs.fileno()
-        with theirs:
+def _call(task: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Carry out a reading; return its values, and where its arrays are in the store."""
+    global _reader
+    with _lock:
+        if _reader is None or _reader.process.poll() is not None:
             try:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-c", _START, str(end), *filter(_is_text, sys.path)],
-                    env={**os.environ, **_ONE_THREAD},
-                    pass_fds=[end],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is the caller's to answer
-                )
-            except OSError:
-                self._end()
-                raise
-
-    def _end(self) -> None:
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            try:
-                self._process.wait(_PATIENCE)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        self._control = self._process = None
-
-    def stop(self) -> None:
-        """End the server; the next reading starts another."""
-        with self._lock:
-            self._end()
-
-    def forget(self) -> None:
-        """Leave the server to the process that this one was forked from."""
-        self._lock = threading.Lock()
-        if self._control is not None:
-            self._control.close()
-        if self._process is not None:
-            self._process.returncode = 0  # it is not this process's to wait for
-        self._control = self._process = None
+                _reader = Child(_ONE_THREAD, silent=True)
+            except OSError as error:
+                fault = error.strerror or error
+                raise TrimtabError(f"cannot start what reads datasets ({fault})") from error
+        values, places = _reader.call(_carry_out, task)
+        return values, places
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+def stop_reader() -> None:
+    """End the process that reads; the next reading starts another.
 
-
-_server = _Server()
-os.register_at_fork(after_in_child=_server.forget)
-atexit.register(_server.stop)
-
-
-def stop_server() -> None:
-    """End the process that readings are forked from; the next reading starts another.
-
-    It ends with this process anyway. Afterwards ``resource.RUSAGE_CHILDREN`` counts the readers.
+    It ends with this process anyway. Afterwards ``resource.RUSAGE_CHILDREN`` counts it.
     """
-    _server.stop()
+    global _reader
+    with _lock:
+        if _reader is not None:
+            end([_reader])
+        _reader = None
+
+
+def _forget() -> None:
+    """Leave the process that reads to the process that this one was forked from."""
+    global _lock, _reader
+    _lock, _reader = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(stop_reader)
 
 
 def _bytes(path: Path) -> int:
@@ -268,16 +176,86 @@ def _nameless(folder: Path) -> int:
         raise TrimtabError(f"cannot write in {folder}: {error.strerror or error}") from error
 
 
-def _received(store: int) -> Received:
+def _received(store: int, values: Mapping[str, Any], places: Mapping[str, Any]) -> Received:
     size = os.fstat(store).st_size
-    memory = mmap.mmap(store, size, access=mmap.ACCESS_READ)
-    length = int.from_bytes(memory[size - 8 :], "little")
-    index = json.loads(memory[size - 8 - length : size - 8])
-    if "error" in index:
-        raise TrimtabError(index["error"])
+    memory = mmap.mmap(store, size, access=mmap.ACCESS_READ) if size else b""
     arrays = {}
-    for name, (dtype, shape, place) in index["arrays"].items():
+    for name, (dtype, shape, place) in places.items():
         count = int(np.prod(shape, dtype=np.int64))
         flat = np.frombuffer(memory, np.dtype(dtype), count, place) if count else np.empty(0, dtype)
         arrays[name] = flat.reshape(shape)
-    return index["values"], arrays
+    return values, arrays
+
+
+# What follows is carried out in the process that reads.
+
+
+class _NoRoomError(Exception):
+    """What takes the arrays is full; told apart from what a reader raises."""
+
+
+def _carry_out(task: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Read, and write the arrays to the store.
+
+    Returns:
+        The values; the type, the shape and the place in the store of each array.
+    """
+    path = task["path"]
+    os.chdir(task["working_directory"])  # relative paths mean what they mean to the caller
+    _limit(task["seconds"], task["memory"])
+    places = {}
+    try:
+        with (
+            open(task["store"], "r+b", buffering=0) as store,
+            resolve(task["function"])(*task["arguments"]) as (values, arrays),
+        ):
+            for name, array in arrays:
+                place = store.tell() + -store.tell() % _ALIGNMENT
+                store.seek(place)
+                places[name] = [np.dtype(array.dtype).str, array.shape, place]
+                _write_array(store, array)
+        return values, places
+    except TrimtabError:
+        raise
+    except _NoRoomError as error:
+        raise TrimtabError(
+            f"dataset {path}: there is no room for its arrays in {task['stored_in']}"
+        ) from error
+    except Exception as error:
+        fault = f"{type(error).__name__}: {error}"
+        raise TrimtabError(f"dataset {path}: not readable ({fault}); {_ADVICE}") from error
+
+
+def _limit(seconds: float, memory: int) -> None:
+    """Bound the processor time, and what may be asked for besides the memory that is mapped."""
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    for kind, soft in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, int(time.process_time() + seconds) + 1),
+        (resource.RLIMIT_AS, mapped + memory),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        least = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
+        resource.setrlimit(kind, (least, hard))
+
+
+def _write_array(store: BinaryIO, array: npt.NDArray[Any] | Blocks) -> None:
+    """Write an array.
+
+    Raises:
+        ValueError: if blocks do not make up the array that they are of.
+    """
+    left = np.dtype(array.dtype).itemsize * int(np.prod(array.shape, dtype=np.int64))
+    for part in array.read() if isinstance(array, Blocks) else [array]:
+        data: Any = np.ascontiguousarray(part, dtype=array.dtype)
+        left -= data.nbytes
+        if left < 0:
+            raise ValueError("more rows than it says")
+        view = memoryview(data.reshape(-1).view(np.uint8)) if data.size else memoryview(b"")
+        while view:
+            try:
+                view = view[store.write(view) :]
+            except OSError as error:
+                raise _NoRoomError from error
+    if left:
+        raise ValueError("fewer rows than it says")

@@ -98,7 +98,7 @@ def read_arrays(path: Path, names: Sequence[str], root: str = "") -> Mapping[str
 def _apart(path: Path, read: Any, *arguments: Any) -> Any:
     if importlib.util.find_spec("zarr") is None:
         raise TrimtabError(f"dataset {path}: Zarr needs its package: pip install 'trimtab[zarr]'")
-    return read_apart(path, read, str(path), *arguments, imports=("zarr",))
+    return read_apart(path, read, str(path), *arguments)
 
 
 @contextmanager

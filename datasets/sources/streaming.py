@@ -173,7 +173,7 @@ def load(
     Args:
         path: of a dataset in a format that can be read an episode at a time.
         cache: where columns are kept; about as large as the dataset. While they are written, what
-            a process apart has read of a stranger's file needs as much again.
+            a separate process has read of a foreign file needs as much again.
         progress: called with the share that is done.
         hints: as the format's ``load`` takes them.
 

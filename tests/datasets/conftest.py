@@ -65,9 +65,9 @@ def foreign() -> Any:
 
 @pytest.fixture
 def readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Return the module of what processes apart do in tests; a server of its own can import it."""
+    """Return the module of what a separate process reads in tests; a new one can import it."""
     monkeypatch.syspath_prepend(Path(__file__).parent / "io")
-    apart.stop_server()
+    apart.stop_reader()
     yield importlib.import_module("apart_readers")
-    apart.stop_server()
+    apart.stop_reader()
     del sys.modules["apart_readers"]

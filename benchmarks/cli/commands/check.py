@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from trimtab.benchmarks.cli.options import task_options
 from trimtab.benchmarks.cli.screen import print_json, print_line
 from trimtab.benchmarks.contracts.own import outcomes
@@ -115,13 +117,15 @@ def _play_elsewhere(env: str, options: Mapping[str, Any]) -> tuple[Episode | Non
         The episode, None if the task ended its process; and what was wrong with the process.
     """
     try:
-        episode, why = call_elsewhere(episode_in_process, env, dict(options), stopped=_STOPPED)
+        played, why = call_elsewhere(episode_in_process, env, dict(options), stopped=_STOPPED)
     except TrimtabError as error:
         if error.exit_code != TrimtabError.exit_code:  # told to stop
             raise
         return None, [
             "it ends the process that plays it, without a word: see what reset() and step() do"
         ]
+    episode = Episode(**played)
+    episode.obs, episode.rewards = np.array(episode.obs), np.array(episode.rewards)
     if why:
         return episode, [
             f"it cannot be made in a worker process ({why}); runs side by side need a task that "

@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 from trimtab.benchmarks.speed.measure import check_rounds
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.minari.writer import save as save_minari
-from trimtab.datasets.io.sandbox import stop_server
+from trimtab.datasets.io.sandbox import stop_reader
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
 from trimtab.datasets.sources.streaming import load
@@ -151,7 +151,7 @@ def loading(name: str, folder: Path, cache: Path) -> dict[str, Any]:
     dataset.statistics()
     for _ in range(DRAWN):
         buffer.sample(BATCH)
-    stop_server()  # so that its readers are counted
+    stop_reader()  # so that its readers are counted
     return {
         "name": name,
         "transitions": dataset.num_steps,

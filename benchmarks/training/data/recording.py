@@ -13,20 +13,15 @@ import functools
 import itertools
 import json
 import os
-import signal
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trimtab.benchmarks.core.own_code import in_a_line
-from trimtab.benchmarks.core.pools import await_some, worker_pool
-from trimtab.benchmarks.core.signals import end_with_parent, sigterm_as_event
+from trimtab.benchmarks.core.pools import Workers, worker_pool
+from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.core.threads import one_thread
-from trimtab.benchmarks.core.workers import worker_context
 from trimtab.benchmarks.training.settings.constructors import class_of
 from trimtab.datasets.catalog import is_dataset
 from trimtab.datasets.episodes import Dataset, Episode
@@ -96,13 +91,8 @@ def record_episodes(
             with one_thread():
                 return select(map(stage.play, itertools.count()), wanted, stage.task, progress)
     count = workers or os.cpu_count() or 1
-    context = worker_context()
-    with (
-        sigterm_as_event() as told,
-        worker_pool(count, context, _prepare_worker, told=told, stopped=_STOPPED) as pool,
-    ):
-        attempts = _in_order(recipe, blocks, pool, count, told)
-        return select(attempts, wanted, stage.task, progress)
+    with worker_pool(count, _STOPPED) as pool:
+        return select(_in_order(recipe, blocks, pool, count), wanted, stage.task, progress)
 
 
 def _is_small(wanted: Wanted) -> bool:
@@ -115,18 +105,8 @@ def _is_small(wanted: Wanted) -> bool:
     return wanted.steps is not None and wanted.steps <= _FEW_STEPS
 
 
-def _prepare_worker() -> None:
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's
-    torch.set_num_threads(1)
-
-
 def _in_order(
-    recipe: Mapping[str, Any],
-    blocks: Path,
-    pool: concurrent.futures.Executor,
-    ahead: int,
-    told: threading.Event,
+    recipe: Mapping[str, Any], blocks: Path, pool: Workers, ahead: int
 ) -> Iterator[Episode]:
     """Yield the attempts' episodes by number, while the next blocks are being recorded."""
     running: deque[concurrent.futures.Future[None]] = deque()
@@ -134,9 +114,10 @@ def _in_order(
     for block in itertools.count():
         while len(running) <= ahead:
             number = block + len(running)
-            running.append(pool.submit(record_block, words, number, blocks / str(number)))
+            task = (record_block, words, number, str(blocks / str(number)))
+            running.append(pool.threads.submit(pool.call, *task))
         first = running.popleft()
-        await_some([first], told, _STOPPED)
+        pool.await_some([first])
         first.result()
         yield from load_minari(blocks / str(block)).episodes
 
@@ -194,14 +175,15 @@ class Stage:
         self.env.close()
 
 
-def record_block(recipe_json: str, block: int, folder: Path) -> None:
+def record_block(recipe_json: str, block: int, folder: str) -> None:
     """Record a block of attempts as a dataset of its own, unless it is there."""
-    if not is_dataset(folder):
+    if not is_dataset(Path(folder)):
         stage = _worker_stage(recipe_json)
         numbers = range(block * BLOCK, (block + 1) * BLOCK)
-        played = [stage.play(number) for number in numbers]
+        with one_thread():
+            played = [stage.play(number) for number in numbers]
         with sigterm_as_event():  # told to end while it writes, it writes the whole block first
-            save_minari(dataset_of(stage.recipe, played), folder)
+            save_minari(dataset_of(stage.recipe, played), Path(folder))
 
 
 @functools.cache

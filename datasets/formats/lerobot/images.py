@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from trimtab.datasets.formats.lerobot.cameras import Camera, Picture, Wanted
 from trimtab.datasets.formats.own import need
-from trimtab.datasets.io.parquet import PANDAS
 from trimtab.datasets.io.sandbox import Read, read_apart
 from trimtab.errors import TrimtabError
 
@@ -72,7 +71,7 @@ def read_images(
 
 def _stored_images(file: Path, name: str, where: str) -> Mapping[str, npt.NDArray[Any]]:
     """Return a file's images end to end as bytes, with the size and the indices of each."""
-    return read_apart(file, _images_of, str(file), name, where, imports=PANDAS)[1]
+    return read_apart(file, _images_of, str(file), name, where)[1]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Minari's folders, read: those of this suite, and strangers' in a process apart."""
+"""Minari's folders, read: those of this suite, and foreign ones in a separate process."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def open_folder(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     """Read the dataset in the folder ``path``, of this suite or of the ``minari`` package.
 
     A file of ours is compared with its SHA-256 before it is opened, and its content hash
-    afterwards; a stranger's is opened in a process apart.
+    afterwards; a foreign one is opened in a separate process.
 
     Dict and Tuple observations are concatenated in the order of their space, flattened as Gymnasium
     does; the hint ``keys`` names some of their parts in another order
@@ -226,7 +226,7 @@ def _check_untouched(metadata: Mapping[str, Any], path: Path) -> None:
 
 
 def _packed(file: h5py.File, metadata: Mapping[str, Any], path: str, order: Sequence[str]) -> Read:
-    """Return episodes as what a process apart can hand over."""
+    """Return episodes as what a separate process can hand over."""
     file.close()
     seeds: list[int | None] = []
 

@@ -73,8 +73,6 @@ SEQUENCES = "oppo algorithm.embedding=16 algorithm.context=4 algorithm.layers=1 
 @pytest.fixture(scope="module", autouse=True)
 def worker() -> Iterator[None]:
     """Where the processes of this module come from: one that has imported everything."""
-    server: Any = forkserver
-    server._forkserver._stop()  # that of the tests before, which has imported less
     CONTEXT.set_forkserver_preload(["resume_worker"])
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(HERE)
@@ -83,7 +81,6 @@ def worker() -> Iterator[None]:
             environment.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
             forkserver.ensure_running()
         yield
-    server._forkserver._stop()
 
 
 def start(

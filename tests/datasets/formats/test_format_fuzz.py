@@ -8,7 +8,7 @@ import mmap
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +100,7 @@ def rewrite(path: Path, generator: np.random.Generator) -> bool:
     return False
 
 
-def read_here(
-    path: Path, read: Callable[..., Any], *arguments: Any, imports: Sequence[str] = ()
-) -> Any:
+def read_here(path: Path, read: Callable[..., Any], *arguments: Any) -> Any:
     """Stand in for ``read_apart``: any error but ours goes through, and a crash is a crash."""
     with read(*json.loads(json.dumps(arguments))) as (values, arrays):
         return values, {

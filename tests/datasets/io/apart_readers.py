@@ -54,9 +54,8 @@ def hands_over_nothing(file: Any, name: str) -> Read:
 
 @contextmanager
 def surroundings() -> Iterator[Read]:
-    """Say what is in this process, and in the server that it was forked from."""
-    threads = [len(os.listdir(f"/proc/{pid}/task")) for pid in (os.getpid(), _server())]
-    yield {"modules": sorted(sys.modules), "threads": threads, "server": _server()}, []
+    """Say what is in this process."""
+    yield {"modules": sorted(sys.modules), "process": os.getpid()}, []
 
 
 @contextmanager
@@ -69,17 +68,5 @@ def waits(note: str) -> Iterator[Read]:
 
 
 @contextmanager
-def kills_its_supervisor() -> Iterator[Read]:
-    os.kill(os.getppid(), signal.SIGKILL)
-    yield {}, []
-
-
-@contextmanager
 def here() -> Iterator[Read]:
     yield {"folder": os.getcwd()}, [("numbers", np.arange(3))]
-
-
-def _server() -> int:
-    """Return the parent of this process's parent."""
-    status = Path(f"/proc/{os.getppid()}/stat").read_text()
-    return int(status.rpartition(")")[2].split()[1])

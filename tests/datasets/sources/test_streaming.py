@@ -289,9 +289,9 @@ def test_what_spills_leaves_nothing_and_a_full_disk_is_told(
 ) -> None:
     file_name, write = foreign.WRITERS["d4rl"]
     write(tmp_path / file_name)
-    server = apart.read_apart(tmp_path, readers.surroundings)[0]["server"]
+    reader = apart.read_apart(tmp_path, readers.surroundings)[0]["process"]
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.prlimit(server, resource.RLIMIT_FSIZE, (64, hard))  # its forks' files grow no larger
+    resource.prlimit(reader, resource.RLIMIT_FSIZE, (64, hard))  # its files grow no larger
     with (
         pytest.raises(TrimtabError, match="there is no room for its arrays in .*streams"),
         apart.spilled_to(tmp_path / "streams"),

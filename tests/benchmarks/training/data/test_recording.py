@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trimtab.benchmarks.core import signals
 from trimtab.benchmarks.training.data import recording
 from trimtab.benchmarks.training.data.recording import _is_small, record_block
 from trimtab.benchmarks.training.settings.groups import load_group
@@ -45,13 +43,12 @@ def test_a_worker_that_is_told_to_end_writes_its_block_whole_first(
         os.kill(os.getpid(), signal.SIGTERM)
         save(*words)
 
-    monkeypatch.setattr(signals, "_told", threading.Event())
     monkeypatch.setattr(recording, "BLOCK", 2)
     monkeypatch.setattr(recording, "save_minari", told_while_it_writes)
     recipe = json.dumps(load_group("dataset", "two_routes"), sort_keys=True)
     before = signal.signal(signal.SIGTERM, lambda *_: written.append(is_dataset(tmp_path / "0")))
     try:
-        record_block(recipe, 0, tmp_path / "0")
+        record_block(recipe, 0, str(tmp_path / "0"))
     finally:
         signal.signal(signal.SIGTERM, before)
     assert written == [True]  # the signal came to who listens, once the block was there
