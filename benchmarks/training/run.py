@@ -20,7 +20,7 @@ from typing import Any
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.training.callbacks import Callback, Listeners, RunProgress
 from trimtab.benchmarks.training.checkpoint import Checkpoints
-from trimtab.benchmarks.training.collector import Collector, training_envs
+from trimtab.benchmarks.training.collector import Collector, make_training_envs
 from trimtab.benchmarks.training.experience import (
     Experience,
     ReplayedExperience,
@@ -94,7 +94,7 @@ class Run:
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(plan, others)
         if gathered := sum(phase.length for phase in self.phases if phase.gathers):
-            envs = training_envs(plan, others)
+            envs = make_training_envs(plan, others)
             self.experience = make_experience(plan, self.dataset_source, gathered)
             buffer = self.experience.buffer
             self.collector = Collector(envs, self.algorithm, buffer, config["device"], others)
@@ -242,7 +242,7 @@ class Run:
         position = {"env_steps": self.env_steps, "updates": self.updates}
         extra = {**values, "seconds": round(time.perf_counter() - self._started, 3)}
         if self.collector is not None:
-            extra |= self.collector.books()
+            extra |= self.collector.episode_metrics()
         self.listeners.metrics(self.metrics.write(position, extra))
 
     def _finish_step(self, index: int, steps: int) -> None:
