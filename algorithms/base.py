@@ -1,7 +1,7 @@
-"""The contract of every algorithm, and what the harness hands to one when it is made.
+"""The interface of every algorithm, and the inputs that its constructor gets from the harness.
 
-An algorithm knows policies and batches. It knows no environment, file, logger or configuration
-system: the harness (``trimtab.benchmarks.training.train``) owns those.
+An algorithm depends on policies and batches alone. Environments, files, loggers and configuration
+belong to the harness (``trimtab.benchmarks.training.train``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from trimtab.algorithms.phases import Budget, Phase, usual_phases
+from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.settings import CheckedSettings
@@ -25,14 +25,14 @@ from trimtab.types import Batch, BatchSpec, Metrics, Obs, PolicySpec, Statistics
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A module or an optimiser, as checkpoints see it."""
+    """Anything that a checkpoint saves: a module or an optimiser."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Return its tensors and numbers, by name."""
+        """Return the tensors and numbers to save, by name."""
         ...
 
     def load_state_dict(self, state: Any, /) -> object:
-        """Take on what ``state_dict`` returned."""
+        """Restore what ``state_dict`` returned."""
         ...
 
 
@@ -46,19 +46,21 @@ class PolicyFactory(Protocol):
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run gives to its algorithm.
+    """The inputs that a run passes to the constructor of its algorithm.
 
     Attributes:
-        spec: shapes and limits of the task at the chosen chunk length.
+        spec: shapes and action limits of the task. ``spec.horizon`` is the number of actions that
+            are executed for each decision; a policy may plan more.
         policy: builds the policy that the run configured, or None where ``policy=`` was not given.
         base: the policy that the run starts from or steers, or None where ``base=`` was not given.
-        oracles: policies of the same task that a method may imitate, or none.
-        expert: every decision of a few good episodes that guide a method, chunks of ``act_steps``
-            actions on the device, or None where ``expert=`` was not given.
-        statistics: those of the run's dataset, or None where ``dataset=`` was not given.
-        num_envs: environments that gather data side by side.
-        discount: gamma of each decision; it is already in what a learner is given.
-        device: where tensors live.
+        oracles: policies for the same task that the method may imitate; may be empty.
+        expert: all decisions of a few good episodes, as chunks of ``act_steps`` actions on
+            ``device``, or None where ``expert=`` was not given.
+        statistics: statistics of the run's dataset, or None where ``dataset=`` was not given.
+        num_envs: number of environments that are stepped in parallel.
+        discount: gamma for one decision. ``Batch.discount`` contains it already: a method must not
+            apply it again.
+        device: device of all tensors.
     """
 
     spec: PolicySpec
@@ -72,9 +74,9 @@ class Setup:
     device: str = "cpu"
 
     def start(self) -> Policy:
-        """Return a policy to learn on from: a copy of ``base``, or a fresh one of ``policy``.
+        """Return the policy that training starts from: a copy of ``base``, or else a new policy.
 
-        A fresh policy's normaliser is fitted to the dataset. The weights of both can be trained.
+        The normaliser of a new policy is fitted to the dataset. All weights are trainable.
         """
         if self.base is not None:
             return copy.deepcopy(self.base).to(self.device).requires_grad_(True)
@@ -86,22 +88,21 @@ class Setup:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a method needs of a run, and what it looks at in a dataset.
+    """The inputs that a method requires of a run, and the fields of a dataset that it reads.
 
     Attributes:
-        parts: which of ``policy``, ``dataset``, ``base`` and ``oracles`` it needs; the harness says
-            in one line which is missing. ``start`` stands for a base, or for a policy with a
-            dataset, whichever is given: ``Setup.start`` then returns what the method learns on
-            from.
-        options: what it can do without, and uses where a run gives it: names of ``parts``, or
+        parts: required inputs, any of ``policy``, ``dataset``, ``base`` and ``oracles``. ``start``
+            means a base, or a policy together with a dataset; ``Setup.start`` returns the policy
+            that training then starts from. The harness names a missing input in one line.
+        options: optional inputs that the method uses if they are given: names as in ``parts``, or
             ``expert``.
-        base_kind: the one kind of policy that it can start from; empty: any kind.
-        next_observations: whether it looks at next observations. A method that does not is also
-            given the steps of a dataset whose next observation was not recorded.
-        rewards: whether it learns from the rewards of a dataset; a run of such a method that only
-            has a dataset is refused where its rewards tell nothing.
-        transitions_only: whether ``setup.statistics`` counts the observations of transitions alone,
-            as loaders of transitions do, and not the last one of each episode.
+        base_kind: the only kind of policy that it can start from; empty: any kind.
+        next_observations: whether it reads next observations. If not, it also gets those steps of a
+            dataset whose next observation was not recorded.
+        rewards: whether it learns from the rewards of a dataset. If so, a run without online steps
+            is refused if the rewards of its dataset carry no information.
+        transitions_only: whether ``setup.statistics`` leaves out the last observation of each
+            episode, from which no transition starts.
     """
 
     parts: Set[str] = frozenset()
@@ -114,85 +115,90 @@ class Needs:
 
 @dataclass(frozen=True)
 class Pace:
-    """How much a method learns from at once, and how often.
+    """The batch size of a method, and its ratio of updates to gathered steps.
 
     Attributes:
         batch_size: transitions in one gradient step.
-        warmup_steps: environment steps gathered before the first online update.
-        updates_per_decision: online updates for each action chunk that was executed.
-        rollout_steps: decisions of every environment in one ``Rollout``; each is learned from once,
-            at once. 0 means that ``update`` takes batches from a replay buffer or dataset.
-        acts_once_taught: whether it acts as after the warm-up from its first step online on, if
-            offline updates came before; the online updates wait for ``warmup_steps`` in any case.
+        warmup_steps: environment steps before the first online update.
+        updates_per_decision: online updates for each executed action chunk.
+        rollout_steps: decisions of each environment in one ``Rollout``, which is passed to
+            ``update`` once and then discarded. 0: ``update`` gets batches from a replay buffer or a
+            dataset.
+        skip_warmup_after_offline: whether warm-up actions are left out if offline updates came
+            first. Online updates start after ``warmup_steps`` in either case.
     """
 
     batch_size: int
     warmup_steps: int = 0
     updates_per_decision: float = 0.0
     rollout_steps: int = 0
-    acts_once_taught: bool = False
+    skip_warmup_after_offline: bool = False
 
 
 class Algorithm(metaclass=CheckedSettings):
-    """A learner: acts with :meth:`explore`, learns with :meth:`update`, is judged by ``policy``.
+    """A learner: :meth:`explore` acts, :meth:`update` learns, and ``policy`` is evaluated.
 
-    A variant of a method is a subclass that overrides one of its Python methods, such as
-    ``policy_loss``, and passes ``**keywords`` to its parent, so that no setting is written twice.
+    A variant of a method is a subclass that overrides one of its methods, such as ``policy_loss``,
+    and passes ``**keywords`` to its parent, so that no setting is written twice.
 
     Attributes:
-        section: what errors call its settings.
-        revision: raised by one whenever the method's mathematics change, on the class that they
-            change in; results of different revisions never share a table or a run's folder.
-        neutral: keywords that a class got after results were published, with the values that leave
-            its results unchanged; runs with these values keep their names.
-        needs: what it is given, and what it looks at in a dataset.
-        without: settings of a parent that have no effect on it; the harness refuses them.
-        unsaved: attributes that are in no state, because they never change, decide no number or are
-            set anew before they are read, such as ``optimizer.learning_rates`` of a schedule; every
-            other one that changes has to be saved. Names of parents are added.
-        learns: whether it has something to learn; a run that gives such a method no steps and no
-            updates is refused.
-        success_reward: least reward of a decision that it takes for a success; where it is a
-            number, a dataset has to have successes and others. None where it takes none for one.
-        wants: extra fields of its batches; a keyword of its constructor may decide it.
-        aux_shapes: name and shape of what :meth:`explore` asks to have back in ``Batch.aux``.
-        pace: how much it learns from at once, and how often.
-        updates: calls of ``update`` so far, for schedules; a method that has one counts them.
-        kept_metrics: the last metrics of a part that is not updated in every update.
-        policy: what is evaluated and exported.
-        faithful: whether it follows its paper or the paper's code, except for what its
-            docstring lists as deviations; False for an adaptation, which says there why.
+        needs: the inputs that it requires, and the fields of a dataset that it reads.
+        wants: optional fields that its batches need; the constructor may set it.
+        success_reward: a decision with at least this reward counts as a success, and the dataset
+            must have successes and failures. None: the method does not look for successes.
+        learns: whether there is anything to train. If so, a run with neither steps nor updates is
+            refused.
+        pace: the batch size, and the ratio of updates to gathered steps; the constructor sets it.
+        updates: number of calls of ``update`` so far; methods with a schedule increment it.
+        kept_metrics: the latest metrics of a part that only some updates train.
+        policy: the policy that is evaluated and exported; the constructor sets it.
+        unsaved: attributes that :meth:`state` leaves out, because they never change, affect no
+            number, or are set again before they are read. Names of parent classes are added.
+            Every other attribute that changes must be saved.
+        revision: version of the method's mathematics. A change raises it by one, in the class that
+            changes. Results of different revisions never share a table or a run's folder.
+        neutral: settings added after results were published, each with the value that reproduces
+            those results. Runs with these values keep their identity.
+        faithful: whether it follows its paper or the paper's code, apart from the deviations in its
+            docstring. False for an adaptation, whose docstring says why.
+        section: prefix of its settings in error messages.
+        without: settings of a parent class that have no effect here; giving one is an error.
     """
 
-    section: ClassVar[str] = "algorithm"
-    revision: ClassVar[int] = 1
-    neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    # What it needs.
     needs: ClassVar[Needs] = Needs()
-    without: ClassVar[frozenset[str]] = frozenset()
-    faithful: ClassVar[bool] = True
-    learns: ClassVar[bool] = True
-    unsaved: ClassVar[frozenset[str]] = frozenset()
-    success_reward: float | None = None
     wants: BatchSpec = BatchSpec()
+    success_reward: float | None = None
+    learns: ClassVar[bool] = True
+    # How it goes on.
     pace: Pace
     updates: int = 0
     kept_metrics: Mapping[str, float | Tensor] = MappingProxyType({})
     policy: Policy
+    unsaved: ClassVar[frozenset[str]] = frozenset()
+    # What identifies it, and its settings.
+    revision: ClassVar[int] = 1
+    neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    faithful: ClassVar[bool] = True
+    section: ClassVar[str] = "algorithm"
+    without: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Shapes, without the batch dimension, of what :meth:`explore` wants to be stored."""
+        """Shapes, without the batch dimension, of the tensors that :meth:`explore` stores.
+
+        They come back in ``Batch.aux``.
+        """
         return {}
 
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Return raw actions ``[N, H, A]`` to try, and named tensors to store with them.
+        """Return raw actions ``[N, H, A]`` to execute, and tensors to store with them, by name.
 
         Args:
-            obs: raw observations ``[N, O]``, or parts.
-            warmup: whether the first update online is still to come; with
-                ``pace.acts_once_taught``, whether the first of all updates is. What acts until then
-                is a part of the method and not of the harness: uniform actions in SAC, the base
-                itself in DSRL.
+            obs: raw observations ``[N, O]``, or named parts.
+            warmup: whether the run has taken fewer than ``pace.warmup_steps`` steps and, with
+                ``pace.skip_warmup_after_offline``, has made no update at all. The method chooses
+                its warm-up actions: SAC draws uniform ones, DSRL lets the base act.
         """
         raise TrimtabError(
             f"{type(self).__name__} learns from a dataset only; set online_steps=0 and give "
@@ -201,55 +207,56 @@ class Algorithm(metaclass=CheckedSettings):
 
     @torch.no_grad()
     def continued_action(self, data: Batch) -> Tensor:
-        """Return a batch's action chunks ``[B, H, A]``, continued where their episode cut them.
+        """Return a batch's action chunks ``[B, H, A]``, completed where an episode cut them.
 
-        What stands after the last executed action has no effect if the episode ended there, so any
-        actions there describe the same decision. (After a time limit that is nearly so: the task
-        without its limit would go on with them.) A critic is asked about whole plans of its actor,
-        and learns their worth only if it sees such plans: gathered and recorded chunks alike go on
-        as the learner would act now. Any other rule (such as repeating the last action) leaves the
-        values of the actor's own plans near an episode's end to chance.
+        Actions after the last executed one had no effect if the episode ended there. (After a time
+        limit this is an approximation: without the limit the task would continue with them.) The
+        actor queries its critic with complete chunks, so the critic must be trained on complete
+        chunks: here the rest is what :meth:`explore` would do now, in gathered and recorded chunks
+        alike. With a fixed rule, such as repeating the last action, the values of the actor's own
+        chunks near the end of an episode would never be trained.
         """
-        if data.action.shape[1] == 1 or data.whole:
+        if data.action.shape[1] == 1 or data.whole:  # no chunk was cut
             return data.action
         planned, _ = self.explore(data.obs, warmup=False)
         return torch.where(data.valid[..., None], data.action, planned)
 
-    def ended(self, rows: Sequence[int]) -> None:
-        """Hear in which of the environments that gather an episode has just ended; here nothing.
+    def on_episode_end(self, rows: Sequence[int]) -> None:
+        """Handle the end of episodes. By default nothing is done.
 
-        The observations that these rows of :meth:`explore` see next begin new episodes.
+        In the next call of :meth:`explore` these rows hold first observations of new episodes.
 
         Args:
-            rows: numbers of the environments, below ``setup.num_envs``.
+            rows: indices of the environments whose episode has just ended.
         """
         return None
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
-        """Return what a run of this method goes through, one after another.
+        """Return the phases of a run of this method, in order.
 
-        By default: ``update`` on the dataset for ``offline_steps`` updates, then ``update`` on what
-        is gathered for ``online_steps`` environment steps. The harness calls this once a run, after
-        it has made the method, and again where a run is resumed; the answer must be the same.
+        By default ``update`` gets the dataset for ``offline_steps`` updates, and then gathered data
+        for ``online_steps`` environment steps. The harness asks after it has constructed the
+        method, and again when a run resumes; the answer must be the same.
 
         Args:
-            budget: what the run may spend.
+            budget: the updates and steps that the run may make.
         """
-        return usual_phases(budget, self.update, self.update)
+        return default_phases(budget, self.update, self.update)
 
     @abstractmethod
     def update(self, data: Any) -> Metrics:
         """Learn from one ``Batch``, or from one ``Rollout`` where ``pace.rollout_steps`` is not 0.
 
         Returns:
-            Named scalars, of the same names every time; tensors without gradients, or numbers.
+            Scalars by name, with the same names in every call: detached tensors, or numbers.
         """
 
     def state(self) -> Mapping[str, Stateful]:
-        """Return every module and optimiser that changes while learning, by name.
+        """Return every module and optimiser that changes during training, by attribute name.
 
-        By default these are all that are attributes, but for those in ``unsaved``; each is there
-        once.
+        By default these are the attributes that have a ``state_dict``, except those in ``unsaved``.
+        An object with two names is returned once. Objects inside a list or a dictionary are not
+        found: a method that has some overrides this.
         """
         unsaved = {name for kind in type(self).__mro__ for name in vars(kind).get("unsaved", ())}
         found: dict[str, Stateful] = {}
@@ -261,7 +268,7 @@ class Algorithm(metaclass=CheckedSettings):
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to go on exactly here (nested, of tensors and numbers)."""
+        """Return everything needed to continue exactly: nested tensors and numbers."""
         parts = {name: part.state_dict() for name, part in self.state().items()}
         return {**parts, "updates": self.updates, "kept_metrics": dict(self.kept_metrics)}
 

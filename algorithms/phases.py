@@ -15,7 +15,7 @@ from typing import Any, Literal
 from trimtab.policies.base import Policy
 from trimtab.types import Metrics, Source, Tensor
 
-__all__ = ["Budget", "Feed", "Outcome", "Phase", "Trial", "Trials", "Unit", "usual_phases"]
+__all__ = ["Budget", "Feed", "Outcome", "Phase", "Trial", "Trials", "Unit", "default_phases"]
 
 Unit = Literal["updates", "steps"]
 """What a phase's length counts: gradient updates, or environment steps."""
@@ -124,7 +124,7 @@ class Phase:
         return self.unit == "steps" and not isinstance(self.feed, Trials)
 
 
-def usual_phases(
+def default_phases(
     budget: Budget, offline: Callable[[Any], Metrics], online: Callable[[Any], Metrics]
 ) -> tuple[Phase, ...]:
     """Return updates on the dataset and then interaction, those of them that have a length.

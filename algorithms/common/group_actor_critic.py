@@ -25,7 +25,7 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.plans import continued
-from trimtab.algorithms.common.starts import start_of
+from trimtab.algorithms.common.starts import make_trainable_start
 from trimtab.algorithms.common.targets import polyak
 from trimtab.observations import tree_map
 from trimtab.policies.base import Policy
@@ -82,7 +82,7 @@ class GroupActorCritic(Algorithm):
         self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
         self.tau, self.actor_tau = tau, actor_tau
         self.act_steps = setup.spec.horizon  # the start may plan further than is executed
-        self.actor = start_of(self, setup, FlowPolicy)
+        self.actor = make_trainable_start(self, setup, FlowPolicy)
         self.slow = copy.deepcopy(self.actor).requires_grad_(False).eval()
         # What is judged holds all that is slow: actor and critics.
         self.policy: BestOfPolicy = BestOfPolicy(

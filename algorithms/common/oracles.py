@@ -129,7 +129,7 @@ class Turns(nn.Module):
         self.fresh.fill_(False)
         return self.actor.clone()
 
-    def ended(self, rows: Sequence[int]) -> None:
+    def on_episode_end(self, rows: Sequence[int]) -> None:
         """Begin anew in some of the environments."""
         self.fresh[list(rows)] = True
 

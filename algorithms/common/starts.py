@@ -8,12 +8,12 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 
-__all__ = ["any_start_of", "start_of"]
+__all__ = ["any_start_of", "make_trainable_start"]
 
 Kind = TypeVar("Kind", bound=Policy)
 
 
-def start_of(method: Algorithm, setup: Setup, kind: type[Kind]) -> Kind:
+def make_trainable_start(method: Algorithm, setup: Setup, kind: type[Kind]) -> Kind:
     """Return a trainable copy of what a method starts from.
 
     Args:

@@ -90,7 +90,9 @@ class FQL(Algorithm):
         updates_per_decision: NonNegative = 1.0,
     ) -> None:
         self.alpha, self.normalize_q, self.pessimistic = alpha, normalize_q, pessimistic
-        self.pace = Pace(batch_size, warmup_steps, updates_per_decision, acts_once_taught=True)
+        self.pace = Pace(
+            batch_size, warmup_steps, updates_per_decision, skip_warmup_after_offline=True
+        )
         self.tau = tau
         self.distill_updates = distill_updates
         self.act_steps = setup.spec.horizon  # the flow may plan further than is executed

@@ -48,7 +48,7 @@ from trimtab.algorithms.common.rollouts import (
     minibatch_rows,
     surrogate_metrics,
 )
-from trimtab.algorithms.common.starts import start_of
+from trimtab.algorithms.common.starts import make_trainable_start
 from trimtab.observations import count
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import FlowChain, NoiseNetwork, chain_noise, log_density
@@ -93,7 +93,7 @@ class ReinFlow(RolloutActorCritic):
     ) -> None:
         self.least_noise, self.most_noise, self.noise_hold = least_noise, most_noise, noise_hold
         self.decay_steps, self.entropy_weight = decay_steps, entropy_weight
-        self.policy: FlowPolicy = start_of(self, setup, FlowPolicy)
+        self.policy: FlowPolicy = make_trainable_start(self, setup, FlowPolicy)
         spec, network = self.policy.spec, self.policy.network
         self.noise = NoiseNetwork(
             spec.obs_dim, (spec.horizon, spec.action_dim), network.frequencies, noise_hidden

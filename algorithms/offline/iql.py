@@ -38,7 +38,7 @@ from trimtab.algorithms.common.expectiles import expectile_loss
 from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.common.weighting import advantage_weight, weighted_bc_loss
-from trimtab.algorithms.phases import Budget, Phase, usual_phases
+from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import mlp
@@ -169,7 +169,7 @@ class IQL(Algorithm):
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Decay the policy's learning rate offline, and go on online with the full one."""
-        return usual_phases(budget, self.update, self.update_online)
+        return default_phases(budget, self.update, self.update_online)
 
     def made_policy(self, spec: PolicySpec, hidden: Sequence[int]) -> RegressionGaussianPolicy:
         """Return the policy with fresh weights."""

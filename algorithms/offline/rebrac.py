@@ -32,7 +32,7 @@ from torch import Tensor
 from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.td3 import TD3
-from trimtab.algorithms.phases import Budget, Phase, usual_phases
+from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.initial import near_zero_outputs_
 from trimtab.settings import NonNegative, Share
@@ -125,7 +125,7 @@ class ReBRAC(TD3):
         self.offline_updates = budget.offline_steps
         decisions = (budget.online_steps - self.pace.warmup_steps) / self.policy.spec.horizon
         self.online_updates = max(decisions * self.pace.updates_per_decision, 1.0)
-        return usual_phases(budget, self.update, self.update_online)
+        return default_phases(budget, self.update, self.update_online)
 
     def make_critic(self, obs_dim: int, size: int, hidden: Sequence[int]) -> EnsembleCritic:
         """Return two Q functions that are normalised after each activation."""

@@ -38,7 +38,7 @@ from trimtab.algorithms.common.ring import Ring
 from trimtab.algorithms.common.rollouts import estimate_advantages
 from trimtab.algorithms.on_policy.ppo import Samples
 from trimtab.algorithms.on_policy.trpo import TRPO
-from trimtab.algorithms.phases import Budget, Phase, usual_phases
+from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.policies.networks.mlp import mlp
 from trimtab.settings import Bounds, NonNegative, Size
 from trimtab.types import Batch, Metrics, Rollout
@@ -151,7 +151,7 @@ class HNPG(TRPO):
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Keep data, then interact."""
-        return usual_phases(budget, self.keep, self.update)
+        return default_phases(budget, self.keep, self.update)
 
 
 class SampledValue(nn.Module):

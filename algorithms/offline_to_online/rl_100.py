@@ -57,7 +57,7 @@ from trimtab.algorithms.common.rollouts import (
     minibatch_rows,
     surrogate_metrics,
 )
-from trimtab.algorithms.common.starts import start_of
+from trimtab.algorithms.common.starts import make_trainable_start
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.phases import Budget, Feed, Phase
 from trimtab.policies.base import Policy
@@ -120,7 +120,7 @@ class RL100(RolloutActorCritic):
         self.expectile, self.tau = expectile, tau
         self.offline_clip, self.clip_decay_updates = offline_clip, clip_decay_updates
         self.gate_every = gate_every
-        self.actor = start_of(self, setup, DiffusionPolicy)
+        self.actor = make_trainable_start(self, setup, DiffusionPolicy)
         self.student: ConsistencyPolicy | None = None
         if one_step:
             self.student = student_of(self.actor, hidden=student_hidden, time_dim=16, levels=40)

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.offline.edac import EDAC
-from trimtab.algorithms.phases import Budget, Phase, usual_phases
+from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
 from trimtab.settings import Bounds, Count, NonNegative, Size
 from trimtab.types import Batch, Metrics, Obs
@@ -150,7 +150,7 @@ class RO2O(EDAC):
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Let u fall offline, and keep it at its least online."""
-        return usual_phases(budget, self.update, self.update_online)
+        return default_phases(budget, self.update, self.update_online)
 
 
 def symmetric_divergence(

@@ -35,7 +35,7 @@ from torch.nn import functional
 from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.off_policy.sac import SAC
-from trimtab.algorithms.phases import Budget, Phase, usual_phases
+from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.errors import TrimtabError
 from trimtab.policies.networks.mlp import mlp
 from trimtab.settings import NonNegative
@@ -111,7 +111,7 @@ class SERL(SAC):
                 "offline_steps=0: the success classifier learns from the dataset first; give "
                 "offline_steps"
             )
-        return usual_phases(budget, self.classify, self.update)
+        return default_phases(budget, self.classify, self.update)
 
 
 def mean_where(value: Tensor, weight: Tensor) -> Tensor:

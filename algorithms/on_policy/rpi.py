@@ -111,7 +111,7 @@ class RPI(PPO):
         **ppo: Any,
     ) -> None:
         if not setup.oracles:
-            raise TrimtabError("rpi imitates others: add oracles=[<a run or a bundle>,…]")
+            raise TrimtabError("rpi imitates other policies: add oracles=[<a run or a bundle>,…]")
         self.selection, self.doubt = selection, doubt
         self.rollin_share, self.rollin_decisions = rollin_share, rollin_decisions
         self.pretraining_updates, self.members = pretraining_updates, members
@@ -276,9 +276,9 @@ class RPI(PPO):
         """The learner's action is stored, whether it acts or not, and which policy acted."""
         return {**super().aux_shapes, "actor": ()}
 
-    def ended(self, rows: Sequence[int]) -> None:
+    def on_episode_end(self, rows: Sequence[int]) -> None:
         """Let the learner begin in new episodes."""
-        self.turns.ended(rows)
+        self.turns.on_episode_end(rows)
 
     def make_critic(self, obs_dim: int, hidden: Sequence[int], activation: str) -> nn.Module:
         """Return the values of the learner and of each oracle."""

@@ -69,7 +69,7 @@ class QChunking(BestOfN):
         super().__init__(
             setup, target_candidates=target_candidates, warmup_steps=warmup_steps, **best_of_n
         )
-        self.pace = replace(self.pace, acts_once_taught=True)
+        self.pace = replace(self.pace, skip_warmup_after_offline=True)
         learning_rate = self.critic_optimizer.learning_rate
         self.clone_optimizer = Adam(self.policy.base.parameters(), learning_rate)
 

@@ -77,7 +77,7 @@ class DSRLNA(DSRLSAC):
 
         # Q_A: regress to the soft value of the next state, its action decoded from the actor's w'.
         with torch.no_grad():
-            next_latent, next_log_prob = self.sample(data.next_obs)
+            next_latent, next_log_prob = self.sample_latent(data.next_obs)
             next_action = self.decode_normalized(data.next_obs, next_latent)
             next_value = self.target(next_obs, next_action).amin(0)
             if self.backup_entropy:

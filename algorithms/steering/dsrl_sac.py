@@ -1,38 +1,40 @@
 """DSRL-SAC: soft actor-critic whose action is the noise of a frozen policy.
 
 Wagenmaker et al., "Steering Your Diffusion Policy with Latent Space Reinforcement Learning" (arXiv
-2506.15799). A generative policy with a deterministic sampler maps (s, w) to an action; its weights
-are frozen and the random w ~ N(0, I) is replaced by a learned actor pi(w|s), w in the box [-b, b].
-A transition is (s, w, r, s'), r what the whole chunk collected:
+2506.15799). A generative policy with a deterministic sampler maps (s, w) to an action chunk. Its
+weights are frozen; its noise w ~ N(0, I) is replaced by a learned actor pi(w|s) in the box [-b, b].
+A transition is (s, w, r, s'), where r is the sum of the chunk's rewards, less ``reward_offset`` for
+each executed action. There are two critics, which read w / b:
 
-- critic:       y = r + gamma (1 - d) [min_i Q'_i(s', w') - alpha log pi(w'|s')],  w' ~ pi(.|s')
+- critic:       y = r + gamma (1 - d) [min_i Q'_i(s', w') - alpha log pi(w'|s')],  w' ~ pi(.|s'),
+                the entropy term only with ``backup_entropy``
                 L_Q = 1/2 sum_i mean (Q_i(s, w) - y)^2
 - actor:        L_pi = mean [alpha log pi(w|s) - min_i Q_i(s, w)],  w ~ pi(.|s) reparameterised
 - temperature:  L_alpha = -mean log(alpha) (log pi(w|s) + H_target)
 - target:       Q' <- (1 - tau) Q' + tau Q
 
-Deviations from the public code, each a known defect or a choice of this suite:
+Deviations from the public code:
 
 - a chunk ends with its episode, and a time limit bootstraps (there: a wrapper steps on after the
   end, and the limit counts as a termination);
-- during warm-up the base acts once on w ~ N(0, I) clipped to the box, and the w that acted is the
-  one stored (there: the warm-up action is denoised twice, so stored and executed w differ);
+- during warm-up w ~ N(0, I), clipped to the box, is decoded once and stored (there: the warm-up
+  action is denoised twice, so the stored w is not the one that was executed);
 - alpha starts at 0.1 (there: 1.0), small beside a success of 1;
 - Stable-Baselines3's networks are replaced by ReLU with layer normalisation before the activation
   (there: tanh);
-- smaller and fewer: two layers of 256 (there: three of 128 to 2048), two updates for each decision
-  (2.5 to 7.5), a warm-up of 4000 steps (24000 and more); log standard deviations above -5 (-20);
-- ``noise_chunk`` chooses between a latent for each action of a chunk, as there, and one that is
-  repeated over it, as in the authors' code for pi0;
-- rewards are the task's own (there: robomimic's, of 0 and 1, are lowered by 1 in every environment
-  step, those of Gym's tasks are not); ``reward_offset=1`` lowers them as there, by 1 for each
-  action that was executed;
-- the target counts no entropy of later actions unless ``backup_entropy`` is set (there: it does): a
-  latent has many dimensions, so entropy pays for staying alive. With rewards of 0 and 1, a task
-  that ends at its sparse success is then best left unsolved (seen: success fell to 0 while values
-  rose to 11); with rewards lowered by 1 staying alive costs more than its entropy is worth. Set
-  both, ``backup_entropy=true`` and ``reward_offset=1``, for the published target;
-- the steered policy is judged at the actor's mode (there: its latent is sampled).
+- smaller networks and fewer updates: two layers of 256 (there: three of 128 to 2048), two updates
+  for each decision (there: 2.5 to 7.5), 4000 warm-up steps (there: 24000 and more), log standard
+  deviations above -5 (there: -20);
+- ``noise_chunk`` is ``each`` (one latent for each action of a chunk, as there) or ``repeated`` (one
+  latent for the whole chunk, as in the authors' code for pi0);
+- rewards are the task's own (there: robomimic's rewards of 0 and 1 are lowered by 1 in every step,
+  those of Gym are not); ``reward_offset=1`` lowers them by 1 for each executed action, as there;
+- y contains no entropy by default (there: it does). A latent has many dimensions, so the entropy of
+  later actions rewards an agent for not ending its episode. With rewards of 0 and 1, failing was
+  then better than a success that ends the episode (observed: success fell to 0 while values rose
+  to 11). With ``reward_offset=1`` each further step costs more than its entropy is worth. The
+  published target is ``backup_entropy=true`` with ``reward_offset=1``;
+- evaluation uses the actor's mode (there: a sampled latent).
 """
 
 from __future__ import annotations
@@ -71,20 +73,20 @@ class DSRLSAC(Algorithm):
         tau: Polyak rate of the target critics.
         initial_temperature: alpha at the start.
         target_entropy: H_target, 0 in the published settings; None: -1 for each dimension of w.
-        backup_entropy: whether y counts the entropy of later latents, which pays for staying alive.
-        warmup_steps: environment steps of the base itself before learning.
+        backup_entropy: whether y includes the entropy of the actor at s'.
+        warmup_steps: environment steps in which the base acts, before the first update.
         updates_per_decision: updates for each executed action chunk.
         log_std_min: lower bound of the actor's log standard deviation before squashing.
-        reward_offset: what is taken from the reward of every executed environment step, a chunk's
-            k steps losing k times as much. Its sign is that of the official code's setting of this
-            name: 1, as published for robomimic's tasks, makes a reward of 0 into -1. It makes every
-            step before the success cost something, which ``backup_entropy`` needs.
+        reward_offset: is subtracted from the reward of every executed environment step, so k times
+            for a chunk of k steps; same sign as in the official code. The published value for
+            robomimic is 1, which turns rewards of 0 into -1. ``backup_entropy`` needs it: each step
+            before a success must cost something.
         noise_chunk: ``each`` action of a chunk has a latent of its own, or one is ``repeated``.
     """
 
     needs = Needs({"base"})
     neutral = MappingProxyType({"noise_chunk": "each"})
-    unsaved = frozenset({"policy"})  # the actor, which is saved, and the frozen base
+    unsaved = frozenset({"policy"})  # made of the actor, which is saved, and the frozen base
     policy: LatentPolicy
 
     def __init__(
@@ -110,26 +112,28 @@ class DSRLSAC(Algorithm):
         self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
         self.magnitude, self.tau = magnitude, tau
         self.backup_entropy, self.reward_offset = backup_entropy, reward_offset
-        self.act_steps = setup.spec.horizon  # the base may plan further than is executed
+        self.act_steps = setup.spec.horizon  # executed actions; the base may plan more
         base = copy.deepcopy(setup.base).to(setup.device)
         base = RepeatedNoisePolicy(base) if noise_chunk == "repeated" else base
         spec = latent_spec(base, magnitude)
-        size = spec.horizon * spec.action_dim
-        self.target_entropy = -float(size) if target_entropy is None else float(target_entropy)
+        latent_size = spec.horizon * spec.action_dim
+        self.target_entropy = (
+            -float(latent_size) if target_entropy is None else float(target_entropy)
+        )
         self.actor = TanhGaussianPolicy(
             spec, hidden=hidden, layer_norm=layer_norm, log_std_min=log_std_min
         ).to(setup.device)
-        self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden, layer_norm=layer_norm).to(
-            setup.device
-        )
+        self.critic = EnsembleCritic(
+            spec.obs_dim, latent_size, hidden=hidden, layer_norm=layer_norm
+        ).to(setup.device)
+        # The actor normalises observations as the base does.
+        self.actor.read_observations_as(base.normalizer)
+        self.policy = LatentPolicy(self.actor, base)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.temperature = Temperature(initial_temperature).to(setup.device)
         self.actor_optimizer = Adam(self.actor.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
-        # The actor reads observations in the base's normalised units.
-        self.actor.read_observations_as(base.normalizer)
-        self.policy = LatentPolicy(self.actor, base)
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics, actor and temperature, and move the target critics."""
@@ -138,9 +142,9 @@ class DSRLSAC(Algorithm):
         obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
         alpha = self.temperature().detach()
 
-        # Critic: regress every Q to the soft value of the next state under the target critics.
+        # Critics: regress each Q to the soft Bellman target; discount is gamma (1 - d).
         with torch.no_grad():
-            next_latent, next_log_prob = self.sample(data.next_obs)
+            next_latent, next_log_prob = self.sample_latent(data.next_obs)
             next_value = self.target(next_obs, next_latent).amin(0)
             if self.backup_entropy:
                 next_value = next_value - alpha * next_log_prob
@@ -162,8 +166,8 @@ class DSRLSAC(Algorithm):
 
     def update_actor(self, raw_obs: Obs, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of actor and temperature; return the actor's loss and log-densities."""
-        # Actor: entropy-regularised ascent on the critics, whose weights get no gradients.
-        latent, log_prob = self.sample(raw_obs)
+        # Actor: follow the gradient of the critics, whose own weights stay fixed.
+        latent, log_prob = self.sample_latent(raw_obs)
         actor_loss = (alpha * log_prob - self.critic(obs, latent).amin(0)).mean()
         self.actor_optimizer.step(actor_loss)
 
@@ -177,23 +181,23 @@ class DSRLSAC(Algorithm):
         """Return the chunks' rewards ``[B]``, lowered for each action that was executed."""
         return data.reward - self.reward_offset * data.valid.sum(1)
 
-    def sample(self, raw_obs: Obs) -> tuple[Tensor, Tensor]:
-        """Return sampled latents scaled to [-1, 1] ``[B, H, A]``, and log-densities ``[B]``."""
+    def sample_latent(self, raw_obs: Obs) -> tuple[Tensor, Tensor]:
+        """Return latents divided by b ``[B, H, A]``, and their log-densities ``[B]``."""
         noise = self.actor.sample_noise(count(raw_obs))
         return self.actor.sample_with_log_prob(raw_obs, noise)
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The latent that acted is stored with the transition."""
+        """The executed latent, which is stored with its transition."""
         return {"latent": (self.actor.spec.horizon, self.actor.spec.action_dim)}
 
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """Act as the base does during warm-up, steered after it; return the latent too."""
-        latent = self.base_latent(obs) if warmup else self.actor.act(obs)
+        """Let the base act during warm-up, and the steered base afterwards; store the latent."""
+        latent = self.sample_base_latent(obs) if warmup else self.actor.act(obs)
         return self.policy.decode(obs, latent)[:, : self.act_steps], {"latent": latent}
 
-    def base_latent(self, obs: Obs) -> Tensor:
-        """Return latents of the frozen base ``[N, H, A]``: standard normal, clipped to the box."""
+    def sample_base_latent(self, obs: Obs) -> Tensor:
+        """Return latents as the base would draw them ``[N, H, A]``: N(0, I), clipped to the box."""
         shape = (count(obs), *self.actor.noise_shape)
         latent = torch.randn(shape, device=first_leaf(obs).device)
         return latent.clamp(-self.magnitude, self.magnitude)

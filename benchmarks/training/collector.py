@@ -129,7 +129,7 @@ class Collector:
         if ended.any():
             rows = np.flatnonzero(ended).tolist()
             self.agent.reset(rows)
-            self.algorithm.ended(rows)
+            self.algorithm.on_episode_end(rows)
             final = {name: _to_numpy(values) for name, values in info["final_info"].items()}
             self.episodes += int(ended.sum())
             self.last_return = float(final["return"][ended].mean())

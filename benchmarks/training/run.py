@@ -189,7 +189,7 @@ class Run:
     def _gather(self, phase: Phase) -> int:
         """Act once in every environment and make the due updates; return the steps taken."""
         assert self.collector is not None and self.experience is not None
-        pretrained = self.algorithm.pace.acts_once_taught and self.updates > 0
+        pretrained = self.algorithm.pace.skip_warmup_after_offline and self.updates > 0
         warmup = self.env_steps < self.algorithm.pace.warmup_steps and not pretrained
         try:
             steps = self.collector.step(warmup=warmup)

@@ -96,8 +96,8 @@ class Family:
         tasks: the tasks by name; known without importing the simulator.
         build: makes the bare environment of a task: ``build(task, render=..., **options)`` with
             the task's own options. Its observations are arrays of numbers, or dictionaries of
-            such (:mod:`trimtab.envs.core.spaces`), it never truncates, and ``reset(seed=...)``
-            decides the whole episode. An attribute
+            such (:mod:`trimtab.envs.core.spaces`), a family of ours never truncates, and
+            ``reset(seed=...)`` decides the whole episode. An attribute
             ``obs_parts`` names entries of the observation (see :class:`EnvSpec`), and one
             ``goal_reward(achieved, desired)`` returns the rewards [...] of goals [..., G], where a
             reward follows from the two alone. One ``costly`` that is true says that ``info`` of

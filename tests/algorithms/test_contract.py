@@ -17,6 +17,8 @@ from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.benchmarks.contracts import methods
 from trimtab.benchmarks.contracts.base import difference
 from trimtab.benchmarks.contracts.methods import Subject, explores
+from trimtab.benchmarks.training.settings.catalog import NO_PAPER, describe_algorithm
+from trimtab.benchmarks.training.settings.groups import heading
 from trimtab.settings import keywords_of
 from trimtab.types import Batch, Rollout, TrimtabError
 
@@ -88,6 +90,9 @@ def test_there_are_settings_files() -> None:
 def test_settings_file_names_a_method(file: Path) -> None:
     kind, _ = chosen(file)
     assert issubclass(kind, Algorithm) and kind.__module__.startswith("trimtab.algorithms.")
+    target = f"{kind.__module__}.{kind.__qualname__}"
+    _, paper = describe_algorithm(target, heading("algorithm", file.stem))
+    assert paper != NO_PAPER, f'{kind.__module__}: cite its paper as "Title" (arXiv NNNN.NNNNN)'
 
 
 @pytest.mark.bits

@@ -64,7 +64,7 @@ def nudged(algorithm: DPPO, size: float = 0.02) -> None:
 
 def samples_of(algorithm: DPPO) -> Decisions:
     data = rollout_of(algorithm, lambda o, a: a.sum((1, 2)))
-    return algorithm.decisions(data, algorithm.old_means)
+    return algorithm.decisions(data, algorithm.means_of_all_steps)
 
 
 def minibatch(samples: Decisions) -> tuple[Decisions, Tensor]:
@@ -89,7 +89,7 @@ def test_loss_is_the_sum_over_pairs(sampler: str) -> None:
     )  # fmt: skip
     part, item = part_of(algorithm)
     loss, log_ratio = algorithm.surrogate_loss(part, item)
-    network, chain = algorithm.policy.tuned, algorithm.chain
+    network, chain = algorithm.policy.tuned, algorithm.likelihood_chain
     bare = DiffusionChain(start(sampler).sampler, floor=0.0)
     total, outside = 0.0, 0
     with torch.no_grad():
@@ -124,11 +124,11 @@ def test_guarded_loss_is_its_formula() -> None:
     with torch.no_grad():
         mean = algorithm.means(part.obs, part.chain[rows, item], item)[:, :2]
         old, value = part.old[rows, item][:, :2], part.chain[rows, item + 1][:, :2]
-        std = algorithm.chain.deviations[item + 1].clamp_min(0.1)[:, None, None]
+        std = algorithm.likelihood_chain.deviations[item + 1].clamp_min(0.1)[:, None, None]
         plain = (Normal(mean, std).log_prob(value) - Normal(old, std).log_prob(value)).mean((1, 2))
         bias = ((mean - old).square() / (2 * std.square())).mean((1, 2))
         log_ratio = std.flatten() * (plain + bias)
-        weight = 1 / algorithm.chain.sensitivity[1:]
+        weight = 1 / algorithm.likelihood_chain.sensitivity[1:]
         weight = (weight / weight.mean())[item]
         gain = clipped_surrogate(log_ratio, part.advantage * 0.99 ** (2 - item), 0.01)
     torch.testing.assert_close(found_ratio.detach(), log_ratio, atol=1e-5, rtol=1e-3)
@@ -154,7 +154,7 @@ def test_stored_chain_is_what_acted() -> None:
     assert torch.equal(action, expected)
     # The steps between the points are Gaussian, of the floored width.
     bare = DiffusionChain(start().sampler, floor=0.0)
-    old = algorithm.old_means(algorithm.policy.normalizer.obs(obs), chain)
+    old = algorithm.means_of_all_steps(algorithm.policy.normalizer.obs(obs), chain)
     for k in range(3):
         spread = (chain[:, k + 1] - old[:, k]).std().item()
         width = max(float(bare.deviations[k + 1]), 0.3)
@@ -204,7 +204,7 @@ def test_rewards_are_scaled_before_advantages_and_v_learns_first() -> None:
     scaled = ReturnScale(3, 0.99)(data.reward, data.cut)
     with torch.no_grad():
         value = algorithm.critic(data.obs).squeeze(-1)
-    samples = algorithm.decisions(data, algorithm.old_means)
+    samples = algorithm.decisions(data, algorithm.means_of_all_steps)
     torch.testing.assert_close(samples.advantage, (scaled - value).flatten(), atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(samples.target, scaled.flatten(), atol=1e-5, rtol=1e-4)
     before = [weight.clone() for weight in algorithm.policy.tuned.parameters()]

@@ -49,7 +49,7 @@ class DenoisedTwice(DSRLSAC):
         """Act as the public code does."""
         if not warmup:
             return super().explore(obs, warmup=warmup)
-        latent = self.base_latent(obs)
+        latent = self.sample_base_latent(obs)
         action = self.policy.decode(obs, self.policy.decode(obs, latent))
         return action[:, : self.act_steps], {"latent": latent}
 

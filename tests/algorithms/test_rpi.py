@@ -64,7 +64,7 @@ def test_turns_switch_once_and_begin_anew() -> None:
     assert heard == [[0, 2, 0], [0, 2, 0], [2, 2, 0]], (
         "the choice is that of the switch's own state"
     )
-    turns.ended([0, 2])
+    turns.on_episode_end([0, 2])
     assert turns.next(torch.tensor([1, 0, 0]), torch.tensor([1, 1, 1])).tolist() == [0, 2, 1]
     assert turns.next(torch.tensor([0, 0, 0]), torch.tensor([2, 2, 2])).tolist() == [2, 2, 1]
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.training.settings.groups import group_options, heading, registered_target
-from trimtab.errors import TrimtabError
 
 NO_PAPER = "–"
 """Stands for the paper of a user's method that cites none."""
@@ -22,18 +21,11 @@ def describe_algorithm(target: str, heading: str = "", *, own: bool = False) -> 
         target: import path of the method's class.
         heading: comment at the top of its YAML; a method that is another one with settings of its
             own cites its paper there and begins with its one line.
-        own: whether it is a user's, which may cite no paper.
-
-    Raises:
-        TrimtabError: if the module's docstring cites no paper as ``"Title" (arXiv NNNN.NNNNN)``.
+        own: whether it is a user's.
     """
     module = importlib.import_module(target.rpartition(".")[0])
     of_its_own = _PAPER.search(heading)
     paper = of_its_own or _PAPER.search(" ".join((module.__doc__ or "").split()))
-    if paper is None and not own:
-        raise TrimtabError(
-            f'{module.__name__}: its docstring cites no paper as "Title" (arXiv NNNN.NNNNN)'
-        )
     about = heading if of_its_own or (own and paper is None and heading) else module.__doc__
     summary = (about or target).strip().splitlines()[0].rstrip(".")
     return summary, NO_PAPER if paper is None else f"{paper[1].rstrip(',')} (arXiv {paper[2]})"

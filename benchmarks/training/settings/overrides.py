@@ -151,7 +151,10 @@ def _check_setting(override: Override, chosen: Mapping[str, Any]) -> None:
     if not rest and override.is_delete() and head not in GROUPS:
         raise TrimtabError(f"{text}: a run needs it; leave the word out for its default")
     if rest and head in GROUPS and head not in chosen and "experiment" not in chosen:
-        raise TrimtabError(f"{text}: {head} is not given: add {head}=…; see trimtab list {head}")
+        own = ", or set algorithm.* where the method makes its own" if head == "policy" else ""
+        raise TrimtabError(
+            f"{text}: {head} is not given: add {head}=…{own}; see trimtab list {head}"
+        )
 
 
 def _inner_settings(chosen: Mapping[str, Any]) -> list[str]:
