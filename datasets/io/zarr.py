@@ -98,6 +98,9 @@ def read_arrays(path: Path, names: Sequence[str], root: str = "") -> Mapping[str
 def _apart(path: Path, read: Any, *arguments: Any) -> Any:
     if importlib.util.find_spec("zarr") is None:
         raise TrimtabError(f"dataset {path}: Zarr needs its package: pip install 'trimtab[zarr]'")
+    for file in path.rglob("*"):
+        if not file.is_file() and not file.is_dir():  # a pipe would be waited for
+            raise TrimtabError(f"dataset {file}: it is no regular file; {_ADVICE}")
     return read_apart(path, read, str(path), *arguments)
 
 

@@ -51,7 +51,7 @@ from trimtab.datasets.io.hdf5 import (
     read_file,
     root_names,
 )
-from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
+from trimtab.datasets.io.hdf5_writer import room_for, write_hdf5
 from trimtab.datasets.io.sandbox import Read
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_file
@@ -289,25 +289,25 @@ def _save(dataset: Dataset, path: Path) -> None:
     parts = observation_parts(dataset)
     text = text_of(dataset, states=has_states, **{PARTS: parts})
 
-    def write(file: OpenFile) -> None:
-        data = file.root.create_group("data")
+    def write(file: h5py.File) -> None:
+        data = file.create_group("data")
         data.attrs["total"] = dataset.num_steps
         data.attrs["env_args"] = json.dumps(env_args(dataset))
-        ours = file.root.create_group(_OWN)
+        ours = file.create_group(_OWN)
         ours.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
         for index, episode in enumerate(dataset.episodes):
-            demo = file.root.create_group(f"data/demo_{index}")
+            demo = file.create_group(f"data/demo_{index}")
             demo.attrs["num_samples"] = len(episode)
             _write_arrays(demo, _arrays_of(episode, parts, has_states[index]))
-            beside = file.root.create_group(f"{_OWN}/demo_{index}")
+            beside = file.create_group(f"{_OWN}/demo_{index}")
             _write_arrays(beside, _own_arrays(episode, has_states[index]))
-            file.pause()
         for name, chosen in _valid_masks(dataset).items():
             names = np.array([f"demo_{index}".encode() for index in chosen], "S")
-            file.root.create_dataset(f"mask/{name}", data=names)
+            file.create_dataset(f"mask/{name}", data=names)
 
     with atomic_file(path) as place:
-        write_hdf5(place, write)
+        room = room_for(a for e in dataset.episodes for a in e.arrays().values())
+        write_hdf5(place, write, 3 * room + len(text))
 
 
 def _is_states(episode: Episode) -> bool:
