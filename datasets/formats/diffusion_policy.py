@@ -6,6 +6,7 @@ The layout: ``diffusion_policy/common/replay_buffer.py`` of Diffusion Policy.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Unpack
@@ -110,8 +111,8 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
 
 def _root(files: Iterable[str]) -> str | None:
     """Return the folder in which the store lies, where it was packed with its name; or None."""
-    ends = f"{_ENDS}/"
-    tops = [file.rpartition(ends)[0] for file in files if f"/{file}".find(f"/{ends}") >= 0]
+    found = [re.match(rf"([^/]+/)?{_ENDS}/", file) for file in files]
+    tops = [match[1] or "" for match in found if match is not None]
     return min(tops, key=len).rstrip("/") if tops else None
 
 

@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -197,7 +197,8 @@ def _opened(path: Path, root: str) -> Iterator[Callable[[str], zarr.Array[Any]]]
     try:
         yield lambda name: zarr.open_array(store, path=f"{root}/{name}".lstrip("/"), mode="r")
     finally:
-        store.close()
+        with suppress(AttributeError):  # a zip that could not be opened has nothing to close
+            store.close()
 
 
 @contextmanager
