@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-import tokenize
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +18,6 @@ from trimtab.files import atomic_file
 __all__ = ["array_names", "read_npz", "write_npz"]
 
 _SUFFIX = ".npy"
-_FAULTS = (
-    OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError,
-    RuntimeError, MemoryError, struct.error, tokenize.TokenError, SyntaxError, OverflowError,
-    TypeError, RecursionError, IndexError,
-)  # fmt: skip
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
@@ -34,7 +26,7 @@ def array_names(path: Path) -> frozenset[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return frozenset(n.removesuffix(_SUFFIX) for n in archive.namelist())
-    except _FAULTS:
+    except Exception:
         return frozenset()
 
 
@@ -63,7 +55,7 @@ def read_npz(
                     if array.dtype.kind not in "biuf":
                         raise ValueError(f"type {array.dtype} is not a number")
                     arrays[name] = array
-    except _FAULTS as error:
+    except Exception as error:
         key = f", key '{name}'" if name else ""
         raise TrimtabError(
             f"dataset {path}{key}: not readable ({type(error).__name__}: {error}); {_ADVICE}"
