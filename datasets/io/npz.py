@@ -43,13 +43,14 @@ def read_npz(
     check_fetched(path)
     arrays = {}
     name = ""
+    layout: Any = np.lib.format
     try:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 name = entry.filename.removesuffix(_SUFFIX)
                 if wanted(name):
                     with archive.open(entry) as file:
-                        array = np.lib.format.read_array(file, allow_pickle=False)
+                        array = layout.read_array(file, allow_pickle=False)
                         if file.read(1):  # to the end, so that the archive's checksum is compared
                             raise ValueError(f"more than its shape {array.shape} is stored")
                     if array.dtype.kind not in "biuf":

@@ -150,7 +150,8 @@ BOX = {"type": "Box", "dtype": "float32", "low": -9, "high": 9}
 def test_a_contradiction_is_refused(
     change: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(spaces.Dict({"a": box(3)}), {"a": VECTOR}, tmp_path, monkeypatch)
+    space = spaces.Dict({"a": box(3), "b": box(1)})
+    path = write(space, {"a": VECTOR, "b": GOAL}, tmp_path, monkeypatch)
     metadata = json.loads((path / "data/metadata.json").read_text())
     with h5py.File(path / "data/main_data.hdf5", "a") as file:
         change(metadata, file)
