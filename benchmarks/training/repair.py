@@ -86,11 +86,11 @@ def repair(folder: Path) -> Mended:
             f"runs repair: {folder} is no folder of a run; trimtab runs {folder.parent} lists them"
         )
     with locked(folder):
-        found = inspect_run(folder, deep=True, ours=True)
+        found = inspect_run(folder, check_hashes=True, locked=True)
         command = command_of(folder)  # while what says it may still be there
         parts = _useless(found)
         aside = _move(folder, parts) if parts else None
-        after = inspect_run(folder, ours=True)
+        after = inspect_run(folder, locked=True)
     return Mended(
         folder,
         found.faults,
