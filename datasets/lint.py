@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,9 +21,6 @@ _FEWEST_OF_A_MEASUREMENT = 10  # values that are not a flag, a count or a catego
 _NORMALISED_LIMITS = 1e-5  # DPPO's scaling stops short of 1 by less
 _NORMALISED_MOMENTS = 0.01
 _REPEATED_SHARE = 0.5  # of the episodes that move until then
-_FEWEST_TO_RANK = 10
-_ORDERED = 0.9  # rank correlation of return and place; chance reaches it once in thousands
-_CHANCE = 500  # orders of the successes, of which few are sorted
 _LIMIT_TOLERANCE = 1e-5  # of the action's range: float32 rounding is no violation
 
 
@@ -35,7 +30,7 @@ def check(dataset: Dataset) -> list[Finding]:
     Codes: ``no-episodes``, ``not-finite``, ``constant-observation``, ``saturated-observation``,
     ``normalised-observation``, ``repeated-end``, ``missing-end``, ``constant-action``,
     ``saturated-action``, ``action-out-of-range``, ``constant-reward``, ``duplicate-episode``,
-    ``ordered-episodes``, ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``, and
+    ``timeout-as-terminal``, ``flag-inside-episode``, ``no-end-flag``, and
     what the reader of a file noted: ``missing-frames``, ``control-rate``, ``stale-mask``,
     ``missing-chunk``, ``lost-precision``.
     """
@@ -51,7 +46,6 @@ def check(dataset: Dataset) -> list[Finding]:
         *_actions(dataset),
         *_rewards(dataset),
         *_duplicates(dataset),
-        *_order(dataset),
         *_ends(dataset),
     ]
 
@@ -197,42 +191,10 @@ def _duplicates(dataset: Dataset) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _order(dataset: Dataset) -> Iterator[Finding]:
-    """Tell episodes in the order of their quality: the first hundred are no fair sample."""
-    successes = [episode.success for episode in dataset.episodes]
-    returns = np.array([episode.total_reward for episode in dataset.episodes])
-    count = len(dataset)
-    changes = sum(a != b for a, b in itertools.pairwise(successes))
-    arrangements = math.comb(count, sum(value is True for value in successes))
-    if changes == 1 and None not in successes and arrangements >= _CHANCE:
-        what = "success"
-    elif (
-        count >= _FEWEST_TO_RANK
-        and np.isfinite(returns).all()
-        and abs(_rank_correlation(returns)) > _ORDERED
-    ):
-        what = "return"
-    else:
-        return
-    yield Finding(
-        "warning", "ordered-episodes", "the order of the episodes",
-        f"they are sorted by {what}: a first part of them is no fair sample; draw at random",
-    )  # fmt: skip
-
-
 def _columns(dataset: Dataset, name: str) -> Iterator[npt.NDArray[Any]]:
     """Yield each dimension of all episodes' rows: one after another, for all may be too many."""
     for dimension in range(dataset.episodes[0].arrays()[name].shape[1]):
         yield np.concatenate([e.arrays()[name][:, dimension] for e in dataset.episodes])
-
-
-def _rank_correlation(values: npt.NDArray[np.float64]) -> float:
-    """Return Spearman's correlation of ``values`` with their places; 0 if all are equal."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    if len(counts) == 1:
-        return 0.0
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
-    return float(np.corrcoef(ranks, np.arange(len(values)))[0, 1])
 
 
 def _ends(dataset: Dataset) -> Iterator[Finding]:

@@ -43,6 +43,7 @@ if "TRIMTAB_TEST_SCRATCH" not in os.environ:
         "XDG_CACHE_HOME": "cache",
         "MPLCONFIGDIR": "matplotlib",
         "WANDB_CACHE_DIR": "wandb",
+        "JAX_COMPILATION_CACHE_DIR": "jax",
         "NUMBA_CACHE_DIR": "numba",  # robosuite's arithmetic, ten seconds in each process
     }.items():
         os.environ[_name] = os.path.join(_SCRATCH, _folder)

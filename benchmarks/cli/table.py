@@ -299,11 +299,6 @@ COMMANDS: dict[str, Command] = {
             "keys": Setting(
                 "", "observation keys to take, in this order, separated by commas", of=_FILES
             ),
-            "frames": Setting(
-                "",
-                "LeRobot: cameras whose frames are decoded, separated by commas; or all",
-                of=_FILES,
-            ),
             "figure": Setting(
                 "", "file.png to draw to; it replaces no file but an earlier figure", of=("info",)
             ),

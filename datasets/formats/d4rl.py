@@ -1,8 +1,7 @@
 """D4RL's HDF5: all transitions end to end, with ``terminals`` and ``timeouts``.
 
 The layout and what its readers make of it: ``d4rl/offline_env.py`` and ``qlearning_dataset`` in
-``d4rl/__init__.py``. Those readers pass over keys below ``metadata``, where ours are. d3rlpy 1 has
-the same layout (``MDPDataset.dump``), with ``episode_terminals`` for all ends of episodes.
+``d4rl/__init__.py``. Those readers pass over keys below ``metadata``, where ours are.
 """
 
 from __future__ import annotations
@@ -40,13 +39,11 @@ from trimtab.datasets.io.hdf5 import (
     children,
     has,
     in_blocks,
-    joined,
-    read_array,
     read_file,
     root_names,
 )
-from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
-from trimtab.datasets.io.sandbox import Blocks, Read
+from trimtab.datasets.io.hdf5_writer import append, room_for, write_hdf5
+from trimtab.datasets.io.sandbox import Read
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_file
 
@@ -58,11 +55,10 @@ Arrays = dict[str, npt.NDArray[Any]]
 Kind = tuple[npt.DTypeLike, tuple[int, ...]]
 
 _REQUIRED = ("observations", "actions", "rewards", "terminals")
-_ENDS = "episode_terminals"
-_DISCRETE = "discrete_action"
-_FLAGS = ("terminals", "timeouts", _ENDS)
+_D3RLPY = ("episode_terminals", "discrete_action")
+_FLAGS = ("terminals", "timeouts")
 _DIMENSIONS = {"observations": 2, "next_observations": 2, "actions": 2, "rewards": 1}
-_OPTIONAL = ("timeouts", _ENDS, "next_observations")
+_OPTIONAL = ("timeouts", "next_observations")
 _TEXT = "metadata/trimtab/json"  # as bytes: HDF5 limits the length of an attribute
 _TRUNCATIONS = "metadata/trimtab/truncations"
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -70,13 +66,12 @@ _SLAB = 1 << 18  # rows that are compared at a time
 
 
 def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
-    """Read a file of D4RL's layout, also one in chunks (``virtual/<int>``), or one of d3rlpy 1.
+    """Read a file of D4RL's layout.
 
-    An episode ends at a terminal or a timeout, in a file of d3rlpy's at an episode terminal. Its
-    final observation is ``next_observations`` where the file has them. Otherwise a row that ended
-    by the clock has no known successor: the transition is dropped, as D4RL drops it, and its
-    observation is the final one; so is the last row of the file. After a terminal the final
-    observation has no effect and is repeated.
+    An episode ends at a terminal or a timeout. Its final observation is ``next_observations`` where
+    the file has them. Otherwise a row that ended by the clock has no known successor: the
+    transition is dropped, as D4RL drops it, and its observation is the final one; so is the last
+    row of the file. After a terminal the final observation has no effect and is repeated.
 
     Raises:
         TrimtabError: if anything is missing, damaged or of a wrong shape, the actions are discrete,
@@ -87,7 +82,7 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     where = f"dataset {path}"
     values, read = read_file(path, _read, where)
     arrays = {name: _column(name, array) for name, array in read.items()}
-    check_continuous(arrays["actions"], f"{where}, key 'actions'", discrete=values["discrete"])
+    check_continuous(arrays["actions"], f"{where}, key 'actions'")
     check_no_picture(arrays["observations"], f"{where}, key 'observations'")
     for name, dimensions in _DIMENSIONS.items():
         if name in arrays and arrays[name].ndim != dimensions:
@@ -122,44 +117,29 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
 
 
 def _read(file: h5py.File, where: str) -> Read:
-    chunks: list[h5py.Group] = [file]
-    if "virtual" in file:
-        inside = child(file, "virtual", where)
-        numbers = sorted((name for name in inside if name.isdigit()), key=int)
-        chunks = [child(inside, name, where) for name in numbers]
-    found: list[dict[str, Blocks]] = []
-    left_out: set[str] = set()
-    for chunk in chunks:
-        names = [*_REQUIRED, *(name for name in _OPTIONAL if has(chunk, name))]
-        arrays = {n: in_blocks(child(chunk, n, where), f"{where}, key '{n}'") for n in names}
-        rows = arrays["rewards"].shape[:1]
-        if "infos" in chunk and isinstance(infos := child(chunk, "infos", where), h5py.Group):
-            for name, member in children(infos, where).items():
-                if member.dtype.kind in "biuf" and member.shape[:1] == rows != ():
-                    arrays[f"infos/{name}"] = in_blocks(member, f"{where}, key 'infos/{name}'")
-                else:
-                    left_out.add(f"infos/{name}")
-        found.append(arrays)
-    if not found:
-        raise TrimtabError(f"{where}: no chunk in 'virtual'; {_ADVICE}")
-    for number, arrays in enumerate(found):
-        if arrays.keys() != found[0].keys():
-            other = min(arrays.keys() ^ found[0].keys())
+    for name in _D3RLPY:
+        if has(file, name):
             raise TrimtabError(
-                f"{where}, key '{other}': only one of the chunks 0 and {number} has it; {_ADVICE}"
+                f"{where}, key '{name}': a file of d3rlpy 1, which marks ends in its own way; save "
+                "its episodes with 'terminals' and 'timeouts', or as minari"
             )
-    whole = {n: joined([a[n] for a in found], f"{where}, key '{n}'") for n in found[0]}
+    names = [*_REQUIRED, *(name for name in _OPTIONAL if has(file, name))]
+    arrays = {n: in_blocks(child(file, n, where), f"{where}, key '{n}'") for n in names}
+    rows = arrays["rewards"].shape[:1]
+    left_out: list[str] = []
+    if "infos" in file and isinstance(infos := child(file, "infos", where), h5py.Group):
+        for name, member in children(infos, where).items():
+            if member.dtype.kind in "biuf" and member.shape[:1] == rows != ():
+                arrays[f"infos/{name}"] = in_blocks(member, f"{where}, key 'infos/{name}'")
+            else:
+                left_out.append(f"infos/{name}")
     if _TEXT.split("/")[0] in file and _TEXT in file:
         for name in (_TEXT, _TRUNCATIONS):
             group: Any = file
             for part in name.split("/"):
                 group = child(group, part, where)
-            whole[name] = in_blocks(group, f"{where}, key '{name}'")
-    discrete = False
-    if _DISCRETE in file:
-        flag = read_array(child(file, _DISCRETE, where), f"{where}, key '{_DISCRETE}'")
-        discrete = bool(flag.any())
-    return {"discrete": discrete, "left_out": sorted(left_out)}, whole.items()
+            arrays[name] = in_blocks(group, f"{where}, key '{name}'")
+    return {"left_out": sorted(left_out)}, arrays.items()
 
 
 def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -175,17 +155,7 @@ def _column(key: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _ends(arrays: Arrays, horizon: int | None, where: str) -> npt.NDArray[np.bool_]:
     """Return the rows after which another episode begins."""
     terminals: npt.NDArray[np.bool_] = arrays["terminals"]
-    if _ENDS in arrays:
-        ends = arrays[_ENDS]
-        wrong = terminals & ~ends
-        if "timeouts" in arrays:
-            wrong = (terminals | arrays["timeouts"]) != ends
-        if wrong.any():
-            raise TrimtabError(
-                f"{where}, key '{_ENDS}': row {wrong.argmax()} contradicts 'terminals' or "
-                f"'timeouts'; {_ADVICE}"
-            )
-    elif "timeouts" in arrays:
+    if "timeouts" in arrays:
         ends = terminals | arrays["timeouts"]
     elif "next_observations" in arrays:
         return _inferred_ends(arrays, horizon, where)
@@ -342,7 +312,7 @@ def _save(dataset: Dataset, path: Path) -> None:
     rows = held.num_steps
     infos = {f"infos/{name}": kind for name, kind in common_infos(held)[0].items()}
 
-    def write(file: OpenFile) -> None:
+    def write(file: h5py.File) -> None:
         vector, action, flag = (held.obs_dim,), (held.action_dim,), (np.bool_, ())
         seen: dict[str, tuple[Kind, Callable[[Episode], npt.NDArray[Any]]]] = {
             "observations": ((np.float32, vector), lambda e: e.observations[:-1]),
@@ -355,11 +325,12 @@ def _save(dataset: Dataset, path: Path) -> None:
             _TRUNCATIONS: (flag, lambda e: e.truncations),
         }
         for name, (kind, rows_of) in seen.items():
-            file.append(name, map(rows_of, held.episodes), rows, kind)
-        file.root.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
+            append(file, name, map(rows_of, held.episodes), rows, kind)
+        file.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
 
     with atomic_file(path) as place:
-        write_hdf5(place, write)
+        room = room_for(a for e in held.episodes for a in e.arrays().values())
+        write_hdf5(place, write, 2 * room + len(text))
 
 
 def _stored(name: str, episode: Episode) -> npt.NDArray[Any]:
@@ -374,8 +345,7 @@ def _timeouts(episode: Episode) -> npt.NDArray[np.bool_]:
 
 
 def _recognises(path: Path) -> bool:
-    names = root_names(path)
-    return {"observations", "actions"} <= names or "virtual" in names
+    return {"observations", "actions"} <= root_names(path)
 
 
 FORMAT = Format(

@@ -54,7 +54,7 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     """
     path = Path(path)
     where = f"dataset {path}"
-    root = _root(array_files(path))
+    root = _root(path, array_files(path))
     if root is None:
         raise TrimtabError(f"{where}, key '{_ENDS}': missing; {_ADVICE}")
     stored = describe_arrays(path, root)
@@ -108,20 +108,24 @@ def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
     return assemble(contents, hints)
 
 
-def _root(files: Iterable[str]) -> str | None:
-    """Return the folder in which the store lies, where it was packed with its name; or None."""
+def _root(path: Path, files: Iterable[str]) -> str | None:
+    """Return the folder in which a zip has the store, where it was packed with its name; or None.
+
+    A folder is the store itself.
+    """
     ends = f"{_ENDS}/"
     tops = [file.rpartition(ends)[0] for file in files if f"/{file}".find(f"/{ends}") >= 0]
-    return min(tops, key=len).rstrip("/") if tops else None
+    root = min(tops, key=len).rstrip("/") if tops else None
+    return None if root and path.is_dir() else root
 
 
 def _is_vector(name: str, array: Stored) -> bool:
     """Return whether an array is read: a group below, a text or a picture is not."""
-    if name in (_ACTION, *_REWARDS) or (name in _OBSERVATIONS and array.kind not in _NUMBERS):
+    if name in (_ACTION, *_REWARDS) or (name in _OBSERVATIONS and array.letter not in _NUMBERS):
         return True  # leaving it out would change what is learned; reading refuses texts
-    if name.count("/") or array.kind not in _NUMBERS or not array.shape:
+    if name.count("/") or array.letter not in _NUMBERS or not array.shape:
         return False
-    return not is_picture(len(array.shape), floats=array.kind == "f")
+    return not is_picture(len(array.shape), floats=array.letter == "f")
 
 
 def _observed(names: Iterable[str]) -> list[str]:
@@ -182,7 +186,7 @@ def _recognises(path: Path) -> bool:
         files = array_files(path)
     except (TrimtabError, OSError):
         return False
-    return _root(files) is not None
+    return _root(path, files) is not None
 
 
 FORMAT = Format(

@@ -219,18 +219,17 @@ def flag_ends(
     return last & terminated, last & (not terminated)
 
 
-def check_continuous(actions: npt.NDArray[Any], place: str, *, discrete: bool = False) -> None:
+def check_continuous(actions: npt.NDArray[Any], place: str) -> None:
     """Check that the actions of a file are continuous.
 
     Args:
         actions: as they are stored.
         place: opens the message.
-        discrete: whether the file says that they are discrete.
 
     Raises:
         TrimtabError: if they are discrete: whole numbers, or one number a row without a width.
     """
-    if discrete or actions.dtype.kind != "f" or actions.ndim == 1:
+    if actions.dtype.kind != "f" or actions.ndim == 1:
         raise TrimtabError(
             f"{place}: discrete actions (type {actions.dtype}, shape {actions.shape}); only "
             "continuous ones are supported: floats of shape (N, A)"

@@ -24,7 +24,7 @@ from trimtab.errors import TrimtabError
 
 __all__ = [
     "FORBIDDEN", "H5PY_ERRORS", "REOPEN", "VERSION", "check_opens", "child", "children",
-    "has", "in_blocks", "joined", "noted_number", "opened", "read_array", "read_file", "root_names",
+    "has", "in_blocks", "noted_number", "opened", "read_array", "read_file", "root_names",
 ]  # fmt: skip
 
 VERSION = "v110"
@@ -148,14 +148,13 @@ def has(group: h5py.Group, name: str) -> bool:
     return group.get(name, getlink=True) is not None
 
 
-def child(group: h5py.Group, name: str, place: str, links: int = 3) -> h5py.Group | h5py.Dataset:
+def child(group: h5py.Group, name: str, place: str) -> h5py.Group | h5py.Dataset:
     """Return the member ``name`` that lies in the same file.
 
     Args:
         group: has the member, or a soft link to one in the same file.
         name: of the member.
         place: opens the message.
-        links: how many links may follow upon each other, because one can lead to itself.
 
     Raises:
         TrimtabError: if it is missing or a link that leads nowhere or into another file.
@@ -163,21 +162,12 @@ def child(group: h5py.Group, name: str, place: str, links: int = 3) -> h5py.Grou
     link = group.get(name, getlink=True)
     if link is None:
         raise TrimtabError(f"{place}, key '{name}': missing; {_ADVICE}")
-    if isinstance(link, h5py.SoftLink):
-        at = f"{place}, key '{name}', which is a link to '{link.path}'"
-        member = group.file if link.path.startswith("/") else group
-        for part in link.path.split("/"):
-            if not isinstance(member, h5py.Group) or not links:
-                raise TrimtabError(f"{at}: it leads nowhere; {_ADVICE}")
-            member = child(member, part, at, links - 1) if part not in ("", ".") else member
-        return member
-    if not isinstance(link, h5py.HardLink):
-        file = getattr(link, "filename", "another file")
+    member = None if isinstance(link, h5py.ExternalLink) else group.get(name)
+    if member is None or member.file.filename != group.file.filename:
         raise TrimtabError(
-            f"{place}, key '{name}': a link into the file {file}, which is not followed; copy what "
-            "it leads to into this one"
+            f"{place}, key '{name}': a link that leads nowhere or into another file, which is not "
+            "followed; copy what it leads to into this one"
         )
-    member = group[name]
     if not isinstance(member, h5py.Group | h5py.Dataset):
         raise TrimtabError(f"{place}, key '{name}': neither a group nor an array; {_ADVICE}")
     return member
@@ -244,23 +234,6 @@ def in_blocks(member: h5py.Group | h5py.Dataset, place: str) -> Blocks:
             yield np.asarray(array[first : first + rows])
 
     return Blocks(array.dtype, array.shape, read)
-
-
-def joined(parts: Sequence[Blocks], place: str) -> Blocks:
-    """Return arrays end to end as one.
-
-    Raises:
-        TrimtabError: if their rows are of several shapes.
-    """
-    shapes = sorted({part.shape[1:] for part in parts})
-    if len(shapes) > 1 or any(not part.shape for part in parts):
-        raise TrimtabError(f"{place}: parts with rows of shapes {shapes}; {_ADVICE}")
-    rows = sum(part.shape[0] for part in parts)
-    return Blocks(
-        np.result_type(*(np.dtype(part.dtype) for part in parts)),
-        (rows, *shapes[0]),
-        lambda: (block for part in parts for block in part.read()),
-    )
 
 
 def _checked(member: h5py.Group | h5py.Dataset, place: str) -> h5py.Dataset:

@@ -21,10 +21,6 @@ from trimtab.errors import TrimtabError
 
 __all__ = ["Table", "read_columns", "read_table"]
 
-_FAULTS = (
-    pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError,
-    RuntimeError, AttributeError, IndexError,
-)  # fmt: skip
 _MOST_COMPRESSION = 10_000  # dictionaries and runs of one value, and then snappy
 _DEEPEST = 4
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -125,7 +121,7 @@ class _Columns:
             yield
         except PermissionError as error:
             raise TrimtabError(f"dataset {self.path}: {FORBIDDEN}") from error
-        except _FAULTS as error:
+        except Exception as error:
             key = f", key '{name}'" if name else ""
             raise TrimtabError(
                 f"dataset {self.path}{key}: not readable ({type(error).__name__}: {error}); "

@@ -11,7 +11,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,13 +44,13 @@ class Stored(NamedTuple):
 
     Attributes:
         shape: of it.
-        kind: NumPy's letter of its type, such as ``f``; empty where the type is not known.
+        letter: NumPy's of its type, such as ``f``; empty where the type is not known.
         chunks: number of chunks that it has.
         missing: number of chunks that are not stored: the fill value is read there.
     """
 
     shape: tuple[int, ...]
-    kind: str
+    letter: str
     chunks: int
     missing: int
 
@@ -66,7 +66,7 @@ def array_files(path: Path) -> list[str]:
         return [file.relative_to(path).as_posix() for file in inside]
     try:
         with zipfile.ZipFile(path) as archive:
-            return [name for name in archive.namelist() if not name.endswith("/")]
+            return [entry.filename for entry in archive.infolist() if not entry.is_dir()]
     except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
         raise TrimtabError(
             f"dataset {path}: neither a Zarr folder nor a zip of one ({error}); {_ADVICE}"
@@ -98,6 +98,9 @@ def read_arrays(path: Path, names: Sequence[str], root: str = "") -> Mapping[str
 def _apart(path: Path, read: Any, *arguments: Any) -> Any:
     if importlib.util.find_spec("zarr") is None:
         raise TrimtabError(f"dataset {path}: Zarr needs its package: pip install 'trimtab[zarr]'")
+    for file in path.rglob("*"):
+        if not file.is_file() and not file.is_dir():  # a pipe would be waited for
+            raise TrimtabError(f"dataset {file}: it is no regular file; {_ADVICE}")
     return read_apart(path, read, str(path), *arguments)
 
 
@@ -131,7 +134,7 @@ def _noted(path: Path, prefix: str, files: Sequence[str]) -> list[str]:
         return []
     with _guarded(str(path), _CONSOLIDATED):
         noted = _document(path, prefix + _CONSOLIDATED)["metadata"]
-    return [name.removesuffix(".zarray") for name in noted if name.endswith("/.zarray")]
+    return [file.removesuffix(".zarray") for file in noted if file.endswith("/.zarray")]
 
 
 def _document(path: Path, file: str) -> Any:
@@ -194,7 +197,8 @@ def _opened(path: Path, root: str) -> Iterator[Callable[[str], zarr.Array[Any]]]
     try:
         yield lambda name: zarr.open_array(store, path=f"{root}/{name}".lstrip("/"), mode="r")
     finally:
-        store.close()
+        with suppress(AttributeError):  # a zip that could not be opened has nothing to close
+            store.close()
 
 
 @contextmanager

@@ -94,6 +94,7 @@ def _filled(dataset: Dataset, discount: float, rows: int, costs: bool) -> RowArr
     for episode in dataset.episodes:
         part = slice(first, first + len(episode))
         columns[OBS][part] = episode.observations[:-1]
+        columns[NEXT + OBS][part] = episode.observations[1:]
         columns["action"][part, 0] = episode.actions
         columns["reward"][part] = episode.rewards
         if costs:
@@ -104,8 +105,4 @@ def _filled(dataset: Dataset, discount: float, rows: int, costs: bool) -> RowArr
         columns["flags"][part] = step_flags(episode)
         columns["mc_return"][part] = step_returns(episode, discount, rows)
         first = part.stop
-    lasts = np.zeros((dataset.num_steps, 1), np.bool_)
-    lasts[np.cumsum([len(episode) for episode in dataset.episodes]) - 1] = True
-    ends = np.stack([episode.observations[-1] for episode in dataset.episodes])
-    stored.observed.lay_apart(lasts, {OBS: ends}, newest=None)
     return stored

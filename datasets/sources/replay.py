@@ -353,15 +353,16 @@ class ReplayBuffer:
         The rows are a ``RowLog`` and hold until the next ``add``. A buffer made from a dataset
         leaves them out: they are the dataset's, whose content hash is kept and compared instead.
         """
-        ring = self._ring  # its newest row may yet change: where the observation after it lies
-        unknown = 0 if self._returns is None else self._returns.unknown
-        settled = max(self._written - max(unknown, 1), 0)
+        arrays: Mapping[str, npt.NDArray[Any]] = {}
+        if self._ring is not None:
+            unknown = 0 if self._returns is None else self._returns.unknown
+            settled = max(self._written - unknown, 0)
+            arrays = RowLog(self._ring.arrays, self.rows, self._written, settled)
         return {
             "layout": self._layout(),
             "position": self._position,
             "size": self._size,
-            "arrays": {} if ring is None else RowLog(ring.kept, self.rows, self._written, settled),
-            "apart": {} if ring is None else ring.observed.apart(self._size),
+            "arrays": arrays,
             "generator": generator_state(self._generator),
             "returns": None if self._returns is None else self._returns.state_dict(),
         }
@@ -383,7 +384,7 @@ class ReplayBuffer:
             trial = np.random.Generator(np.random.PCG64())  # refuses before anything changes
             trial.bit_generator.state = words
             if self._ring is not None:
-                self._ring.load(state["arrays"], state.get("apart"), size, written % self.rows)
+                self._ring.load(state["arrays"], size)
             self._generator.bit_generator.state = words
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, TrimtabError):

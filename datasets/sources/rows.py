@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from trimtab.datasets.sources.observed import NEXT, ObsForm, as_array
 from trimtab.datasets.sources.steps import EPISODE_END, TERMINATED
-from trimtab.datasets.sources.stored_once import StoredOnce, apart_of
 from trimtab.errors import TrimtabError
 from trimtab.observations import Part
 from trimtab.types import RowLog, Tensor
@@ -19,8 +18,6 @@ __all__ = ["AUX", "RowArrays", "Storage", "filled", "row_values"]
 
 AUX = "aux/"
 """Begins the names of the further values that a batch has in ``aux``."""
-
-_APART = "apart"  # in a state: which rows have their next observation apart
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -50,9 +47,8 @@ def filled(state: Mapping[str, Any], rows: int) -> tuple[int, int]:
         ValueError: if that cannot be.
     """
     arrays, size, position = state["arrays"], int(state["size"]), int(state["position"])
-    # Arrays alone were saved by earlier versions; how often their ring went round is lost.
-    whole = size // rows * rows
-    written = arrays.written if isinstance(arrays, RowLog) else position + whole
+    # A buffer that holds a dataset saves no rows.
+    written = arrays.written if isinstance(arrays, RowLog) else position + size // rows * rows
     if written % rows != position or min(written, rows) != size:
         raise ValueError(f"size {size} and position {position} in {rows} rows")
     return size, written
@@ -89,11 +85,10 @@ class RowArrays:
     """Arrays ``[rows, columns, ...]``; meets ``Storage``.
 
     Besides the values that are named there are always ``flags``, how a row ends, and ``taken``, how
-    many actions of its chunk were taken. An observation is stored once (``StoredOnce``).
+    many actions of its chunk were taken.
 
     Attributes:
-        arrays: by name, without what was observed after each row.
-        observed: the observations.
+        arrays: by name.
         shapes: shape of each value in a row.
 
     Args:
@@ -114,20 +109,14 @@ class RowArrays:
         self.rows, self.columns = rows, columns
         self._values = dict(values)
         lead = (rows, columns)
-        seen = {name: value for name, value in values.items() if NEXT + name in values}
-        others = {n: v for n, v in values.items() if n.removeprefix(NEXT) not in seen}
-        self.observed = StoredOnce(rows, columns, seen)
         self.arrays: dict[str, npt.NDArray[Any]] = {
-            **self.observed.arrays,
-            **{name: np.zeros(lead + v.shape, dtype=v.dtype) for name, v in others.items()},
+            **{name: np.zeros(lead + v.shape, dtype=v.dtype) for name, v in values.items()},
             "flags": np.zeros(lead, dtype=np.uint8),
             "taken": np.full(lead, values["action"].shape[0], dtype=np.uint16),
         }
         if returns:
             self.arrays["mc_return"] = np.zeros(lead, dtype=np.float32)
-        stored = {name: array.shape[2:] for name, array in self.arrays.items()}
-        self.shapes = {**stored, **{NEXT + name: part.shape for name, part in seen.items()}}
-        self._next = {NEXT + name: name for name in seen}
+        self.shapes = {name: array.shape[2:] for name, array in self.arrays.items()}
         # Flat views ``[rows * columns, ...]``, because one index gathers faster than two.
         self._flat = {
             name: array.reshape(rows * columns, *array.shape[2:])
@@ -137,55 +126,28 @@ class RowArrays:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        seen = self.observed.arrays
-        others = sum(array.nbytes for name, array in self.arrays.items() if name not in seen)
-        return others + self.observed.nbytes
+        return sum(array.nbytes for array in self.arrays.values())
 
     def take(self, name: str, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         """Return a value's numbers ``[*index.shape, ...]`` in the rows at flat indices."""
-        seen = self._next.get(name)
-        if seen is not None:
-            return self.observed.take_next(seen, index)
         return self._flat[name].take(index, axis=0)
 
-    @property
-    def kept(self) -> dict[str, npt.NDArray[Any]]:
-        """The arrays whose filled rows are part of a state; what lies apart belongs to them."""
-        return {**self.arrays, _APART: self.observed.lies_apart}
-
-    def load(self, arrays: Arrays, apart: Arrays | None, size: int, row: int) -> None:
+    def load(self, arrays: Arrays, size: int) -> None:
         """Restore the filled rows, or change nothing where they are not such a storage's.
 
         Args:
-            arrays: the filled rows of ``kept``.
-            apart: what ``observed.apart`` returned. None: the arrays have what was observed after
-                each row, as they once had.
+            arrays: the filled rows of each array.
             size: how many rows are filled.
-            row: which one is written next.
 
         Raises:
             ValueError: naming an array that is wrong; a missing one is a KeyError.
         """
-        named = {n: a.dtype for n, a in self.arrays.items()}
-        if apart is None:
-            named |= {following: self.arrays[name].dtype for following, name in self._next.items()}
-        else:
-            named[_APART] = np.dtype(np.bool_)
-        for name, dtype in named.items():
-            part, shape = arrays[name], (size, self.columns, *self.shapes.get(name, ()))
-            if part.shape != shape or part.dtype != dtype:
+        for name, array in self.arrays.items():
+            part = arrays[name]
+            if part.shape != (size, *array.shape[1:]) or part.dtype != array.dtype:
                 raise ValueError(f"'{name}' has shape {part.shape} and type {part.dtype}")
-        newest = (row - 1) % self.rows if size else None
-        if apart is None:
-            following = {name: arrays[NEXT + name] for name in self.observed.arrays}
-            seen = {name: arrays[name] for name in following}
-            where, apart = apart_of(seen, following, newest)
-        else:
-            where = arrays[_APART]
-            self.observed.check(where, apart, newest)
         for name, array in self.arrays.items():
             array[:size] = arrays[name]
-        self.observed.lay_apart(where, apart, newest)
 
     def write(
         self,
@@ -226,8 +188,6 @@ class RowArrays:
                 )
         if steps is not None:
             arrays["action"] = _repeat_last(arrays["action"], arrays["taken"])
-        seen = {name: arrays.pop(name) for name in self.observed.arrays}
-        self.observed.write(row, seen, {name: arrays.pop(NEXT + name) for name in seen})
         for name, array in arrays.items():
             self.arrays[name][row] = array
         if "mc_return" in self.arrays:  # unknown until the episode has ended

@@ -11,9 +11,8 @@ from trimtab.datasets.sources.rows import RowArrays, Storage
 from trimtab.datasets.sources.steps import EPISODE_END
 from trimtab.types import BatchSpec
 
-__all__ = ["DatasetSpans", "EpisodeOf", "RingSpans", "Spans", "wants_spans"]
+__all__ = ["DatasetSpans", "RingSpans", "Spans", "wants_spans"]
 
-_LEAST_SHIFT = 4  # a block of 16 steps takes half a byte of memory a step
 _BLOCK = 1 << 20
 
 Indices = npt.NDArray[np.int64]
@@ -29,29 +28,6 @@ class Spans(Protocol):
     def after(self, index: Indices) -> Indices:
         """Return how many rows it has after them; -1: it has not ended yet."""
         ...
-
-
-class EpisodeOf:
-    """Finds the episode of a step by a table of blocks; a binary search took a third of a batch.
-
-    Args:
-        lengths: ``[E]`` steps of each episode.
-    """
-
-    def __init__(self, lengths: Indices) -> None:
-        self._ends = np.cumsum(lengths)
-        self._shift = max(_LEAST_SHIFT, int(lengths.min()).bit_length() - 1)
-        blocks = np.arange(0, self._ends[-1], 1 << self._shift)
-        self._table = self._ends.searchsorted(blocks, side="right")
-        last = np.append(self._table[1:], len(lengths) - 1)
-        self._most = int((last - self._table).max())  # episodes that end within one block
-
-    def __call__(self, index: Indices) -> Indices:
-        """Return the episode of each step."""
-        episode = self._table.take(index >> self._shift)
-        for _ in range(self._most):
-            episode += self._ends.take(episode) <= index
-        return np.asarray(episode)
 
 
 def wants_spans(wants: BatchSpec) -> bool:
@@ -72,17 +48,15 @@ class DatasetSpans:
             rows = np.arange(first, min(first + _BLOCK, storage.rows))
             ends.append(rows[storage.take("flags", rows) >= EPISODE_END])
         self._last = np.concatenate(ends)
-        lengths = np.diff(self._last, prepend=-1)
-        self._first = self._last + 1 - lengths
-        self._episode_of = EpisodeOf(lengths)
+        self._first = np.append(0, self._last[:-1] + 1)
 
     def before(self, index: Indices) -> Indices:
         """Return how many rows the episode has before those at the indices."""
-        return np.asarray(index - self._first.take(self._episode_of(index)))
+        return np.asarray(index - self._first.take(self._last.searchsorted(index)))
 
     def after(self, index: Indices) -> Indices:
         """Return how many rows it has after them."""
-        return np.asarray(self._last.take(self._episode_of(index)) - index)
+        return np.asarray(self._last.take(self._last.searchsorted(index)) - index)
 
 
 class RingSpans:

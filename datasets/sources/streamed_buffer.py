@@ -12,7 +12,6 @@ import torch
 from trimtab.datasets.episodes import COST, Episode
 from trimtab.datasets.sources.dataset_rows import DatasetRows, no_costs
 from trimtab.datasets.sources.replay import ReplayBuffer
-from trimtab.datasets.sources.spans import EpisodeOf
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.streaming import FLAGS, StoredEpisodes, StreamedDataset
 from trimtab.types import BatchSpec
@@ -44,7 +43,7 @@ class _StoredRows:
             "flags": episodes.columns[FLAGS],
             "mc_return": returns,
         }
-        self._episode_of = EpisodeOf(episodes.lengths)
+        self._last = np.cumsum(episodes.lengths) - 1  # the last step of each episode
         self._formed = {"obs": self._obs, "next_obs": self._next_obs, "taken": self._taken}
         obs = self._observations.shape[1:]
         self.rows, self.columns = len(returns), 1
@@ -73,10 +72,10 @@ class _StoredRows:
     # An observation is on disk once, so a step's number is not the number of its observation.
 
     def _obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        return self._observations.take(index + self._episode_of(index), axis=0)
+        return self._observations.take(index + self._last.searchsorted(index), axis=0)
 
     def _next_obs(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        return self._observations.take(index + self._episode_of(index) + 1, axis=0)
+        return self._observations.take(index + self._last.searchsorted(index) + 1, axis=0)
 
     def _taken(self, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         return np.ones(index.shape, dtype=np.uint16)

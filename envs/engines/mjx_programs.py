@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import importlib.util
 import os
-import platform
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,35 +61,6 @@ def episode_keys(seeds: Sequence[int]) -> NDArray[np.uint32]:
     return np.array(words, np.uint32).reshape(-1, 2)
 
 
-def _processor() -> str:
-    """Name the kind of processor: what is compiled for one may not run on another."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()}-{hashlib.sha256(features.encode()).hexdigest()[:8]}"
-
-
-def _keep_compiled(jax: Any) -> None:
-    """Let JAX keep what it compiles on disk, unless the user has said where or nothing can be kept.
-
-    Programs lie in ``$XDG_CACHE_HOME/trimtab/jax``, apart for each kind of processor.
-    """
-    if jax.config.jax_compilation_cache_dir is not None:
-        return
-    try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        folder = cache / "trimtab" / "jax" / _processor()
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
-        return
-    if os.access(folder, os.W_OK):
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-
 @functools.cache
 def load_suite() -> Any:
     """Import Playground's module of the dm_control tasks, and no other part of it.
@@ -106,9 +74,6 @@ def load_suite() -> Any:
     # Otherwise JAX takes most of a GPU's memory at once, and torch finds none.
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     with quiet():
-        import jax
-
-        _keep_compiled(jax)
         found = _PACKAGE in sys.modules
         if not found:
             spec = importlib.util.find_spec(_PACKAGE)

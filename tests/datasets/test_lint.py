@@ -144,28 +144,6 @@ def ranked(dataset: Dataset, returns: list[float], successes: list[bool] | None 
     return dataclasses.replace(dataset, episodes=tuple(episodes))
 
 
-def test_an_order_by_quality_is_noticed(make_dataset: Any) -> None:
-    dataset = make_dataset((5, 6))
-    dataset = dataclasses.replace(dataset, episodes=dataset.episodes[1:])  # a truncated one
-    growing = [float(value) for value in range(12)]
-    shuffled = [float(value) for value in np.random.default_rng(0).permutation(12)]
-    coins = [value % 3 > 0 for value in range(12)]
-    for found, returns, successes in [
-        (True, growing, None),
-        (True, growing[::-1], None),
-        (True, [1.0, 0.0, *growing[2:]], None),  # nearly
-        (False, shuffled, None),
-        (False, growing[:6], None),  # too few to tell
-        (False, [0.0] * 11 + [1.0], None),  # equal ones have no order
-        (True, shuffled, [False] * 6 + [True] * 6),
-        (True, shuffled, [True] * 6 + [False] * 6),
-        (False, shuffled, coins),
-        (False, shuffled, [False] * 11 + [True]),  # one in twelve by chance
-    ]:
-        codes = [finding.code for finding in check(ranked(dataset, returns, successes))]
-        assert ("ordered-episodes" in codes) is found, (returns, successes)
-
-
 def test_duplicates_name_the_earlier_episode(make_dataset: Any) -> None:
     dataset = make_dataset((3, 4, 5))
     twice = dataclasses.replace(dataset, episodes=(*dataset.episodes, dataset.episodes[1]))

@@ -77,11 +77,10 @@ def filled_replay(
     arrays["obs"][:, 0] = values["obs"]
     arrays["action"][:, 0] = values["action"].reshape(count, chunk, ACTION_DIM)
     arrays["reward"][:, 0] = values["reward"]
-    arrays["next_obs"] = values["next_obs"][:, None]
-    arrays.pop("apart")  # found again from both observations
+    arrays["next_obs"][:, 0] = values["next_obs"]
     arrays["flags"][:, 0] = 3 * values["done"]  # terminated, and so ended
     arrays["taken"][:] = chunk
-    buffer.load_state_dict({**state, "arrays": arrays, "apart": None, "size": count, "position": 0})
+    buffer.load_state_dict({**state, "arrays": arrays, "size": count, "position": 0})
     return buffer
 
 

@@ -19,7 +19,6 @@ __all__ = ["FORMAT"]
 
 
 def _recognises(path: Path) -> bool:
-    # Before Minari 0.5 there were no metadata beside the data.
     return any((path / "data" / name).is_file() for name in (METADATA_FILE, DATA_FILE))
 
 

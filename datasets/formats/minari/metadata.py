@@ -7,20 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.minari.spaces import Part, parts_of
 from trimtab.datasets.formats.own import LAST_OBSERVED
-from trimtab.datasets.io.hdf5 import read_file
-from trimtab.datasets.io.sandbox import Read
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json, sha256_json
 
 __all__ = [
-    "DATA_FILE", "DIGEST", "METADATA_FILE", "PREFIX", "action_limits", "algorithm_name",
-    "env_of_spec", "env_spec", "last_observed", "observation_parts", "read_metadata",
+    "DATA_FILE", "DIGEST", "METADATA_FILE", "PREFIX", "action_limits", "env_of_spec",
+    "env_spec", "last_observed", "observation_parts", "read_metadata",
 ]  # fmt: skip
 
 DATA_FILE = "main_data.hdf5"
@@ -33,27 +30,16 @@ _ADVICE = "make the dataset again or fetch a fresh copy"
 def read_metadata(folder: str | Path) -> dict[str, Any]:
     """Return ``metadata.json`` of the dataset in ``folder``, with the required keys checked.
 
-    Before Minari 0.5 there was no such file; then it is the attributes of the HDF5 file.
-
     Raises:
         TrimtabError: if it is missing, not JSON, of another data format, or was changed by hand.
     """
     path = Path(folder) / "data" / METADATA_FILE
-    if not path.is_file() and (path.parent / DATA_FILE).is_file():
-        path = path.parent / DATA_FILE
-        metadata = {**read_file(path, _attributes)[0], "data_format": "hdf5"}
-        if "action_space" not in metadata:
-            raise TrimtabError(
-                f"dataset {path}: there is no {METADATA_FILE} beside it, as in Minari before 0.5, "
-                "and it notes no action space itself; fetch the dataset again with minari 0.5"
-            )
-    elif not path.is_file():
+    if not path.is_file():
         raise TrimtabError(
             f"dataset {folder}: there is no data/{METADATA_FILE} in it; give the folder of a "
-            "dataset in the Minari layout"
+            "dataset in the Minari layout, of Minari 0.5 or later"
         )
-    else:
-        metadata = _read_json(path)
+    metadata = read_json(path, "dataset")
     if not isinstance(metadata, dict):
         raise TrimtabError(f"dataset {path}: not a JSON object; {_ADVICE}")
     types = {"dataset_id": str, "total_episodes": int, "total_steps": int, "data_format": str}
@@ -80,23 +66,6 @@ def read_metadata(folder: str | Path) -> dict[str, Any]:
             f"{_ADVICE}"
         )
     return metadata
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return read_json(path, "dataset")
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, TrimtabError):
-            raise
-        raise TrimtabError(f"dataset {path}: not readable JSON ({error}); {_ADVICE}") from error
-
-
-def _attributes(file: h5py.File) -> Read:
-    """Return the texts and whole numbers among a file's attributes."""
-    values = {name: value for name, value in file.attrs.items() if np.ndim(value) == 0}
-    texts = {name: value for name, value in values.items() if isinstance(value, str)}
-    numbers = {n: int(value) for n, value in values.items() if isinstance(value, np.integer)}
-    return {**texts, **numbers}, []
 
 
 def last_observed(metadata: Mapping[str, Any], index: int) -> bool:
@@ -177,27 +146,6 @@ def env_spec(dataset: Dataset) -> dict[str, str]:
         "vector_entry_point": None,
     }
     return {"env_spec": json.dumps(spec)}
-
-
-def algorithm_name(recipe: Mapping[str, Any]) -> str:
-    """Return what acted in a dataset: its recipe's name, policies, controller or methods."""
-    controller = recipe.get("controller")
-    controller = controller if isinstance(controller, Mapping) else {}
-    policies = controller.get("policies")
-    runs = recipe.get("runs", recipe.get("run"))
-    if recipe.get("name"):
-        return str(recipe["name"])
-    if isinstance(policies, list) and policies:
-        return ", ".join(map(str, policies))
-    if controller.get("_target_"):
-        return str(controller["_target_"]).rpartition(".")[2]
-    if isinstance(runs, list):
-        words = [run.get("algorithm") if isinstance(run, Mapping) else run for run in runs]
-        found = [str(word).removeprefix("algorithm=") for word in words if word]
-        named = found if all(isinstance(run, Mapping) for run in runs) else found[:1]
-        return ", ".join(dict.fromkeys(named)) or "unknown"
-    parts = recipe.get("of")
-    return ", ".join(map(str, parts)) if isinstance(parts, list) and parts else "unknown"
 
 
 def env_of_spec(metadata: Mapping[str, Any]) -> str:

@@ -179,13 +179,6 @@ def _read_episodes(
                     f"{where}: {len(file)} episodes, but {METADATA_FILE} says "
                     f"{metadata['total_episodes']}; {_ADVICE}"
                 )
-            for name in ("total_episodes", "total_steps"):  # as Minari before 0.5 noted them
-                noted = noted_number(file, name, where)
-                if noted not in (None, metadata[name]):
-                    raise TrimtabError(
-                        f"{where}, attribute '{name}': {noted:g}, but {METADATA_FILE} says "
-                        f"{metadata[name]}; {_ADVICE}"
-                    )
             for index in part[first : first + REOPEN]:
                 yield _read_episode(file, index, metadata, parts, order, where)
 

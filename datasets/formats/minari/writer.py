@@ -6,9 +6,11 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 
 from trimtab.datasets.episodes import Dataset, validate
@@ -17,11 +19,10 @@ from trimtab.datasets.formats.minari.metadata import (
     DIGEST,
     METADATA_FILE,
     PREFIX,
-    algorithm_name,
     env_spec,
 )
 from trimtab.datasets.formats.own import ends_of
-from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
+from trimtab.datasets.io.hdf5_writer import room_for, write_hdf5
 from trimtab.errors import TrimtabError
 from trimtab.files import (
     MOST_JSON,
@@ -79,7 +80,8 @@ def save(dataset: Dataset, folder: str | Path) -> None:
     with atomic_directory(folder) as beside:
         data = beside / "data"
         data.mkdir()
-        write_hdf5(data / DATA_FILE, lambda file: _write_episodes(file, dataset), track_order=True)
+        room = room_for(a for e in dataset.episodes for a in e.arrays().values())
+        write_hdf5(data / DATA_FILE, partial(_write_episodes, dataset), room, track_order=True)
         own["trimtab_file_sha256"] = sha256_file(data / DATA_FILE)
         own[DIGEST] = sha256_json(own)
         unbounded = [float("inf")] * dataset.obs_dim
@@ -94,7 +96,7 @@ def save(dataset: Dataset, folder: str | Path) -> None:
             "dataset_size": round((data / DATA_FILE).stat().st_size / 1e6, 1),
             "author": ["Trimtab"],
             "author_email": [],
-            "algorithm_name": algorithm_name(dataset.recipe),
+            "algorithm_name": str(dataset.recipe.get("name") or "unknown"),
             **env_spec(dataset),
             "description": f"{len(dataset)} episodes of {dataset.env}",
             "requirements": [],
@@ -144,9 +146,9 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _write_episodes(file: OpenFile, dataset: Dataset) -> None:
+def _write_episodes(dataset: Dataset, file: h5py.File) -> None:
     for index, episode in enumerate(dataset.episodes):
-        group = file.root.create_group(f"episode_{index}")
+        group = file.create_group(f"episode_{index}")
         rewards = episode.rewards.astype(np.float64)
         group.attrs["id"] = index
         group.attrs["total_steps"] = len(episode)
@@ -166,4 +168,3 @@ def _write_episodes(file: OpenFile, dataset: Dataset) -> None:
                 chunks=(rows, *array.shape[1:]),
                 maxshape=(None, *array.shape[1:]),  # so that Minari can append
             )
-        file.pause()

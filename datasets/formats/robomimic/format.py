@@ -2,7 +2,7 @@
 
 The layout: ``docs/datasets/overview.md``, ``robomimic/utils/file_utils.py`` and ``dataset.py`` of
 robomimic, whose readers take whatever lies in the group ``data`` for a demonstration. What Trimtab
-adds is therefore in a group ``trimtab`` beside it; files of earlier versions have it inside.
+adds is therefore in a group ``trimtab`` beside it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from trimtab.datasets.io.hdf5 import (
     read_file,
     root_names,
 )
-from trimtab.datasets.io.hdf5_writer import OpenFile, write_hdf5
+from trimtab.datasets.io.hdf5_writer import room_for, write_hdf5
 from trimtab.datasets.io.sandbox import Read
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_file
@@ -62,9 +62,8 @@ logger = logging.getLogger(__name__)
 
 _DEMO = re.compile(r"demo_(\d{1,9})", re.ASCII)
 _OWN = "trimtab"
-_TEXT = "json"  # in the group of ours; earlier, the group's own place in "data" was this array
+_TEXT = "json"  # in the group of ours
 _OWN_KEYS = ("actions", "rewards", f"{_OWN}/terminations", f"{_OWN}/truncations")
-_EARLIER_PARTS = [("flat", 0)]  # of all observations in files that do not note any
 _MEANT = ("actions", "rewards", "dones", STATES)
 _MOST_NAMES = 1_000_000
 _ADVICE = "make the dataset again or fetch a fresh copy"
@@ -155,8 +154,6 @@ def _arrays(
             ours = _own_group(file, where)
             if first == 0 and ours is not None:
                 yield _OWN, read_array(child(ours, _TEXT, where), f"{where}, key '{_OWN}/{_TEXT}'")
-            elif first == 0 and _OWN in data:
-                yield _OWN, read_array(child(data, _OWN, where), f"{where}, key 'data/{_OWN}'")
             for index, demo in enumerate(demos[first : first + REOPEN], first):
                 place = f"{where}: {demo}"
                 group = child(data, demo, where)
@@ -192,7 +189,7 @@ def _wanted(
     for name in _MEANT:
         if has(group, name):
             yield name, child(group, name, place)
-    for name in ("obs", "next_obs", _OWN):
+    for name in ("obs", "next_obs"):
         if has(group, name):
             inside = child(group, name, place)
             if not isinstance(inside, h5py.Group):
@@ -253,7 +250,7 @@ def _masks(
 
 def _own_episodes(demos: list[Arrays], own: Own, where: str) -> LazyEpisodes:
     prefix = f"{_OWN}/infos/"
-    parts = [name for name, _ in own.get(PARTS, _EARLIER_PARTS)]
+    parts = [name for name, _ in own[PARTS]]
 
     def build(index: int) -> Episode:
         demo, seed, has_states = demos[index], own["seeds"][index], own[STATES][index]
@@ -284,30 +281,30 @@ def _save(dataset: Dataset, path: Path) -> None:
             refuses.
     """
     validate(dataset, f"dataset {dataset.id}")
-    check_replaceable(path, not root_names(path).isdisjoint({_OWN, f"data/{_OWN}"}))
+    check_replaceable(path, _OWN in root_names(path))
     has_states = [_is_states(episode) for episode in dataset.episodes]
     parts = observation_parts(dataset)
     text = text_of(dataset, states=has_states, **{PARTS: parts})
 
-    def write(file: OpenFile) -> None:
-        data = file.root.create_group("data")
+    def write(file: h5py.File) -> None:
+        data = file.create_group("data")
         data.attrs["total"] = dataset.num_steps
         data.attrs["env_args"] = json.dumps(env_args(dataset))
-        ours = file.root.create_group(_OWN)
+        ours = file.create_group(_OWN)
         ours.create_dataset(_TEXT, data=np.frombuffer(text.encode(), np.uint8))
         for index, episode in enumerate(dataset.episodes):
-            demo = file.root.create_group(f"data/demo_{index}")
+            demo = file.create_group(f"data/demo_{index}")
             demo.attrs["num_samples"] = len(episode)
             _write_arrays(demo, _arrays_of(episode, parts, has_states[index]))
-            beside = file.root.create_group(f"{_OWN}/demo_{index}")
+            beside = file.create_group(f"{_OWN}/demo_{index}")
             _write_arrays(beside, _own_arrays(episode, has_states[index]))
-            file.pause()
         for name, chosen in _valid_masks(dataset).items():
             names = np.array([f"demo_{index}".encode() for index in chosen], "S")
-            file.root.create_dataset(f"mask/{name}", data=names)
+            file.create_dataset(f"mask/{name}", data=names)
 
     with atomic_file(path) as place:
-        write_hdf5(place, write)
+        room = room_for(a for e in dataset.episodes for a in e.arrays().values())
+        write_hdf5(place, write, 3 * room + len(text))
 
 
 def _is_states(episode: Episode) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
 
@@ -139,62 +138,22 @@ def test_d4rl_without_timeouts_needs_a_horizon(foreign: Any, tmp_path: Path) -> 
     assert foreign.ends(load_d4rl(path, horizon=9)) == [(3, True, False), (2, False, True)]
 
 
-def test_d4rl_columns_and_chunks(foreign: Any, tmp_path: Path) -> None:
-    path, plain = tmp_path / "x.hdf5", tmp_path / "plain.hdf5"
-    arrays = foreign.d4rl(plain)
-    names = ("observations", "actions", "rewards", "terminals", "timeouts")
-    with h5py.File(path, "w") as file:
-        for index in range(11):  # ten comes after nine
-            rows = slice(index, index + 1) if index < 5 else slice(5, 5)
-            rows = slice(5, 6) if index == 10 else rows
-            for name in names:
-                column = arrays[name][rows]
-                shaped = column[:, None] if name in ("rewards", "terminals") else column
-                file[f"virtual/{index}/{name}"] = shaped
-    assert recognise(path).name == "d4rl"
-    read, wanted = load_d4rl(path), load_d4rl(plain)
+def test_columns_are_read(foreign: Any, tmp_path: Path) -> None:
+    arrays = foreign.d4rl(tmp_path / "plain.hdf5")
+    columns = {name: arrays[name][:, None] for name in ("rewards", "terminals")}
+    foreign.d4rl(tmp_path / "x.hdf5", **columns)
+    read, wanted = load_d4rl(tmp_path / "x.hdf5"), load_d4rl(tmp_path / "plain.hdf5")
     for one, two in zip(read.episodes, wanted.episodes, strict=True):
         foreign.equal(one.observations, two.observations)
         foreign.equal(one.rewards, two.rewards)
 
 
-D3RLPY = {"timeouts": None, "infos/qpos": None, "discrete_action": False, "version": "1.0"}
-
-
-def test_d3rlpys_own_ends_are_used(
-    foreign: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its ``episode_terminals`` are all ends; an advised horizon would give others."""
-    path = tmp_path / "x.hdf5"
-    ends = np.array([0, 0, 1, 0, 1, 1], np.float32)
-    arrays = foreign.d4rl(path, episode_terminals=ends, **D3RLPY)
-    for hints in ({}, {"horizon": 2}):
-        dataset = load_d4rl(path, **hints)
-        assert foreign.ends(dataset) == [(3, True, False), (1, False, True)]
-        foreign.equal(dataset.episodes[1].observations, arrays["observations"][3:5])
-        assert ("horizon= is not used" in caplog.text) is bool(hints)
-    foreign.d4rl(path, episode_terminals=ends[:, None], **D3RLPY)
-    assert foreign.ends(load_d4rl(path)) == [(3, True, False), (1, False, True)]
-    timeouts = np.array([0, 0, 0, 0, 1, 1], bool)  # both say the same
-    foreign.d4rl(path, episode_terminals=ends, **{**D3RLPY, "timeouts": timeouts})
-    assert foreign.ends(load_d4rl(path)) == [(3, True, False), (1, False, True)]
-
-
-@pytest.mark.parametrize(
-    ("ends", "timeouts", "row"),
-    [
-        ([0, 0, 0, 0, 1, 0], None, 2),  # a terminal in the midst
-        ([0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 1, 0], 3),
-        ([0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 0], 4),
-    ],
-)
-def test_ends_that_contradict_each_other_are_refused(
-    ends: list[int], timeouts: list[int] | None, row: int, foreign: Any, tmp_path: Path
-) -> None:
-    clock = None if timeouts is None else np.array(timeouts)
-    foreign.d4rl(tmp_path / "x.hdf5", timeouts=clock, episode_terminals=np.array(ends))
-    with pytest.raises(TrimtabError, match=f"'episode_terminals': row {row} contradicts"):
-        load_d4rl(tmp_path / "x.hdf5")
+@pytest.mark.parametrize("key", ["episode_terminals", "discrete_action"])
+def test_d3rlpys_files_are_refused(key: str, foreign: Any, tmp_path: Path) -> None:
+    """It marks all ends in an array of its own, which an advised horizon would contradict."""
+    foreign.d4rl(tmp_path / "x.hdf5", timeouts=None, **{key: np.array([0, 0, 1, 0, 1, 1])})
+    with pytest.raises(TrimtabError, match=f"'{key}': a file of d3rlpy 1"):
+        load_d4rl(tmp_path / "x.hdf5", horizon=2)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +163,6 @@ def test_ends_that_contradict_each_other_are_refused(
         {"actions": np.zeros(6, np.float32)},
         {"actions": np.zeros((6, 1), np.int32)},
         {"actions": np.zeros((6, 2), bool)},
-        {"discrete_action": True},
     ],
 )
 def test_discrete_actions_are_named(change: Any, foreign: Any, tmp_path: Path) -> None:
@@ -225,16 +183,9 @@ def test_actions_of_one_number_and_pictures(foreign: Any, tmp_path: Path) -> Non
         recognise(tmp_path / "x.npz").load(tmp_path / "x.npz")
 
 
-def test_what_fits_no_row_or_no_chunk(foreign: Any, tmp_path: Path) -> None:
+def test_what_fits_no_row(foreign: Any, tmp_path: Path) -> None:
     path = tmp_path / "x.hdf5"
     foreign.d4rl(path, **{"infos/goal": np.zeros((5, 2)), "infos/name": np.array([b"a"] * 6)})
     dataset = load_d4rl(path)
     assert dataset.recipe["left_out"] == ["infos/goal", "infos/name"]
     assert set(dataset.episodes[0].infos) == {"qpos"}
-    arrays = foreign.d4rl(path)
-    with h5py.File(path, "w") as file:
-        for chunk, names in enumerate((set(arrays), set(arrays) - {"timeouts"})):
-            for name in names:
-                file[f"virtual/{chunk}/{name}"] = arrays[name]
-    with pytest.raises(TrimtabError, match="key 'timeouts': only one of the chunks 0 and 1 has it"):
-        load_d4rl(path)

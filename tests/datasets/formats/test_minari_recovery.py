@@ -1,4 +1,4 @@
-"""What Minari's package makes of our metadata: the environment, and who acted in it."""
+"""What Minari's package makes of our metadata: the environment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ import minari
 import numpy as np
 import pytest
 
-from trimtab.benchmarks.training.data.recipes import is_recipe
-from trimtab.benchmarks.training.settings.groups import group_options, load_group
-from trimtab.datasets.formats.minari.metadata import algorithm_name, env_spec
+from trimtab.datasets.formats.minari.metadata import env_spec
 from trimtab.datasets.formats.minari.reader import load
 from trimtab.datasets.formats.minari.writer import save
 from trimtab.envs.register import gymnasium_id
@@ -27,11 +25,11 @@ def test_minari_makes_the_environment_again(
     make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    recipe = {"controller": {"_target_": "a.module.Balancer"}}
+    recipe = {"name": "balanced"}
     made = dataclasses.replace(make_dataset(), env=TASK, env_options=OPTIONS, recipe=recipe)
     save(made, tmp_path / made.id)
     loaded = minari.load_dataset(made.id)
-    assert loaded.storage.metadata["algorithm_name"] == "Balancer"
+    assert loaded.storage.metadata["algorithm_name"] == "balanced"
     again = loaded.recover_environment()
     ours = make(TASK, **OPTIONS)
     try:
@@ -72,18 +70,3 @@ def test_a_strangers_task_is_not_claimed(make_dataset: Any, tmp_path: Path) -> N
     save(dataset, tmp_path / "x")
     metadata = json.loads((tmp_path / "x/data/metadata.json").read_text())
     assert "env_spec" not in metadata and metadata["algorithm_name"] == "unknown"
-
-
-def test_who_acted_is_known_of_every_recipe() -> None:
-    names = {
-        name: algorithm_name(load_group("dataset", name))
-        for name in group_options("dataset")
-        if is_recipe(name)
-    }
-    assert names["two_routes"] == "WaypointController"
-    assert names["hopper_medium"] == "hopper/ppo-200000"
-    assert names["hopper_replay"] == "sac"
-    assert names["hopper_medium_expert"] == "hopper_medium, hopper_expert"
-    assert "unknown" not in names.values()
-    runs = {"runs": [{"algorithm": "sac"}, {"algorithm": "td3"}, {"algorithm": "sac"}]}
-    assert algorithm_name(runs) == "sac, td3"

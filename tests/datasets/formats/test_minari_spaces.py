@@ -13,7 +13,6 @@ import pytest
 from gymnasium import spaces
 
 from trimtab.datasets.formats.minari.reader import load
-from trimtab.datasets.formats.registry import recognise
 from trimtab.types import TrimtabError
 
 STEPS = 4
@@ -52,9 +51,7 @@ def box(*shape: int) -> spaces.Box:
 VECTOR, GOAL, POINTS = rows(3), rows(1), rows(2, 2)
 PICTURES = np.zeros((STEPS + 1, 40, 36, 3), np.uint8)
 CAMERA = spaces.Box(0, 255, (40, 36, 3), np.uint8)
-GEAR, MODES, SWITCHES = np.array([2, 3, 4, 3, 2]), rows(2) > 0, rows(3) > 0
-GEARS = (GEAR[:, None] == [2, 3, 4]).astype(np.float32)
-MODE = np.stack([~MODES[:, 0], MODES[:, 0], ~MODES[:, 1], MODES[:, 1]], axis=1)
+GEAR = np.array([2, 3, 4, 3, 2])
 
 CASES: list[tuple[str, Any, Any, list[Any], list[str]]] = [
     (
@@ -72,15 +69,9 @@ CASES: list[tuple[str, Any, Any, list[Any], list[str]]] = [
     ("tuple", spaces.Tuple([box(3), box(1)]), (VECTOR, GOAL), [VECTOR, GOAL], []),
     ("points", spaces.Dict({"p": box(2, 2)}), {"p": POINTS}, [POINTS.reshape(-1, 4)], []),
     (
-        "choices",
-        spaces.Dict({
-            "gear": spaces.Discrete(3, start=2), "mode": spaces.MultiDiscrete([2, 2]),
-            "on": spaces.MultiBinary(3),
-        }),
-        {"gear": GEAR, "mode": MODES.astype(np.int64), "on": SWITCHES.astype(np.int8)},
-        [GEARS, MODE, SWITCHES], [],
+        "choice", spaces.Dict({"gear": spaces.Discrete(3, start=2), "state": box(3)}),
+        {"gear": GEAR, "state": VECTOR}, [VECTOR], ["gear"],
     ),
-    ("one choice", spaces.Discrete(3, start=2), GEAR, [GEARS], []),
     (
         "text", spaces.Dict({"say": spaces.Text(9), "state": box(3)}),
         {"say": ["a"] * (STEPS + 1), "state": VECTOR}, [VECTOR], ["say"],
@@ -140,8 +131,6 @@ BOX = {"type": "Box", "dtype": "float32", "low": -9, "high": 9}
         (change_space(a={**BOX, "shape": [2]}), "'a': shape .* says rows of \\(2,\\)"),
         (change_space(a={**BOX, "shape": []}), "'a': shape .* says rows of \\(\\)"),
         (change_space(c={**BOX, "shape": [1]}), "not those of 'observation_space'"),
-        (change_space(a={"type": "Discrete", "n": 2}), "'a': shape"),
-        (change_space(gear={"type": "Discrete", "n": 2, "start": 2}), "values beyond the 2 from 2"),
         (change_space(a={"type": "Box"}), "'observation_space' is not readable"),
         (lambda m, f: m.update(observation_space="{"), "'observation_space' is not readable"),
         (attribute("id", 0), "episode 1: its id is 0, expected 1"),
@@ -161,8 +150,8 @@ BOX = {"type": "Box", "dtype": "float32", "low": -9, "high": 9}
 def test_a_contradiction_is_refused(
     change: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    space = spaces.Dict({"a": box(3), "gear": spaces.Discrete(3, start=2)})
-    path = write(space, {"a": VECTOR, "gear": GEAR}, tmp_path, monkeypatch)
+    space = spaces.Dict({"a": box(3), "b": box(1)})
+    path = write(space, {"a": VECTOR, "b": GOAL}, tmp_path, monkeypatch)
     metadata = json.loads((path / "data/metadata.json").read_text())
     with h5py.File(path / "data/main_data.hdf5", "a") as file:
         change(metadata, file)
@@ -170,25 +159,3 @@ def test_a_contradiction_is_refused(
     with pytest.raises(TrimtabError, match=message) as caught:
         load(path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_of_minari_0_4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its metadata are attributes of the HDF5 file; the episodes are as today's."""
-    space = spaces.Dict({"a": box(3), "cam": CAMERA})
-    path = write(space, {"a": VECTOR, "cam": PICTURES}, tmp_path, monkeypatch)
-    today = load(path)
-    place = path / "data/metadata.json"
-    metadata = json.loads(place.read_text())
-    place.unlink()
-    with h5py.File(path / "data/main_data.hdf5", "a") as file:
-        file.attrs.update({k: v for k, v in metadata.items() if k != "data_format" and v})
-    assert recognise(path).name == "minari"
-    assert load(path).content_hash == today.content_hash
-    with h5py.File(path / "data/main_data.hdf5", "a") as file:
-        file.attrs["total_steps"] = 9
-    with pytest.raises(TrimtabError, match="8 steps, but .* says 9"):
-        load(path)
-    with h5py.File(path / "data/main_data.hdf5", "a") as file:
-        del file.attrs["action_space"]
-    with pytest.raises(TrimtabError, match="as in Minari before 0.5, .* with minari 0.5"):
-        load(path)

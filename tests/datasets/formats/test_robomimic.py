@@ -15,7 +15,6 @@ from trimtab.datasets.episodes import Dataset
 from trimtab.datasets.formats.base import Format
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import save as save_minari
-from trimtab.datasets.formats.own import text_of
 from trimtab.datasets.formats.registry import get_format
 from trimtab.datasets.formats.robomimic.tasks import env_args, observation_parts
 from trimtab.envs.registry import list_tasks, make
@@ -160,28 +159,3 @@ def test_a_strangers_vector_is_not_taken_apart(make_dataset: Any, tmp_path: Path
     assert env_args(unknown) == {"env_name": "robosuite/Lift", "type": 2, "env_kwargs": {}}
     small = recorded(make_dataset, "robosuite/Lift", 1, 0)
     assert observation_parts(small) == [("flat", 9)]
-
-
-def test_files_of_earlier_versions_are_read_and_replaced(make_dataset: Any, tmp_path: Path) -> None:
-    dataset = make_dataset((3, 2))
-    path = tmp_path / "old.hdf5"
-    with h5py.File(path, "w") as file:
-        text = text_of(dataset, states=[False, False])
-        file["data/trimtab"] = np.frombuffer(text.encode(), np.uint8)
-        file["data"].attrs["env_args"] = json.dumps(
-            {"env_name": "test/env", "type": 2, "env_kwargs": {"horizon": 7}}
-        )
-        for index, episode in enumerate(dataset.episodes):
-            demo = file.create_group(f"data/demo_{index}")
-            demo["obs/flat"] = episode.observations[:-1]
-            demo["next_obs/flat"] = episode.observations[1:]
-            demo["actions"], demo["rewards"] = episode.actions, episode.rewards
-            demo["dones"] = np.ones(len(episode), np.int64)
-            demo["states"] = np.zeros((len(episode), 1))
-            demo["trimtab/terminations"] = episode.terminations
-            demo["trimtab/truncations"] = episode.truncations
-            for name, array in episode.infos.items():
-                demo[f"trimtab/infos/{name}"] = array
-    assert FORMAT.load(path).content_hash == dataset.content_hash
-    write(dataset, path)
-    assert list(as_sequences(path, ["flat"])) == ["demo_0", "demo_1"]

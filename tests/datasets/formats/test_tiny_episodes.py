@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
 
 from trimtab.datasets.formats.registry import get_format
-from trimtab.datasets.io import hdf5_writer
 
 COUNT = 450
 
@@ -20,23 +18,6 @@ def write(name: str, dataset: Any, path: Path) -> None:
     assert save is not None
     save(dataset, path)
     assert get_format(name).load(path).content_hash == dataset.content_hash
-
-
-def test_d4rls_arrays_are_written_in_large_parts(
-    make_dataset: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts = []
-    pause = hdf5_writer.OpenFile.pause
-    monkeypatch.setattr(
-        hdf5_writer.OpenFile,
-        "pause",
-        lambda self: parts.append(1) or pause(self),  # type: ignore[func-returns-value]
-    )
-    write("d4rl", make_dataset([1, 2, 1] * (COUNT // 3)), tmp_path / "x.hdf5")
-    assert len(parts) < 20  # one for each array
-    parts.clear()
-    write("d4rl", make_dataset([100_000] * 3), tmp_path / "y.hdf5")
-    assert 12 < len(parts) < 40  # and not all in memory at once
 
 
 def test_lerobots_episodes_share_groups_of_rows(make_dataset: Any, tmp_path: Path) -> None:
