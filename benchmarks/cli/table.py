@@ -89,7 +89,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab evaluate policy=<bundle> env=metaworld/push-v3 episodes=50 backend=onnx",
             "trimtab evaluate policy=<a run of cfgrl> inputs='{guidance: 3}'",
             "trimtab evaluate policy=<bundle> video=push.mp4 video_episodes=5",
-            "trimtab evaluate policy=<a run> episodes=1000 shard=2/4 out=judged",
+            "trimtab evaluate policy=<a run> episodes=1000 out=judged",
             "trimtab evaluate offline=true run=<a run> dataset=hopper_medium",
             "trimtab evaluate offline=true run=<a folder of runs> dataset=<data> out=ranks",
         ),
@@ -129,9 +129,6 @@ COMMANDS: dict[str, Command] = {
                 "",
                 "folder to write the rows to; trimtab leaderboard runs=<out> reads it; offline: "
                 "folder for the rank correlation of estimates and true returns",
-            ),
-            "shard": Setting(
-                "", "such as 2/4: the second of four parts of the episodes; needs out=…", of=_PLAYED
             ),
             "video_episodes": Setting(
                 FILMED, "how many of the first episodes the video shows", of=_PLAYED

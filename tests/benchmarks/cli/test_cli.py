@@ -167,7 +167,6 @@ def test_help_shows_the_chosen_methods_and_policys_own_settings(
         (["export", "run=nowhere", "out=x"], "does not exist"),
         (["export", "run=nowhere", "out="], "out= is empty; name the bundle's folder"),
         (["bench", "suite=./quickstart"], "must be a name, or a file that ends in .yaml"),
-        (["evaluate", "policy=nowhere", "shard=3/2"], "shard=3/2: must be like 2/4"),
         (["dataset", "make", "two_routes", "dataset.episodes=1e12"], "write it in digits"),
         (["train", "env=gym/Hopper-v5", "algorithm=sac", "seed=[0,1]"], "seed=[0, 1]: must be"),
         (["train", "env=gym/Hopper-v5", "algorithm=sac", "seed=0,0", "-m"], "is there twice; name"),
