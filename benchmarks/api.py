@@ -22,8 +22,7 @@ from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
-from trimtab.benchmarks.board.pictures import DRAWN
-from trimtab.benchmarks.board.report.page import FIGURE
+from trimtab.benchmarks.board.pictures import DRAWN, FIGURE
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.training import base
 from trimtab.benchmarks.training import train as runs
@@ -247,7 +246,7 @@ def leaderboard(
     Args:
         runs: a folder of runs, or its address, or one ``episodes.parquet``; or several of them in
             one text, with commas between.
-        out: folder to write the page, the figure and the tables to; None writes nothing.
+        out: folder to write the tables and the figure to; None writes nothing.
         baseline: method that the others are compared with.
         metric: ``success`` or ``return``; None for success where a task has it.
         intervals: ``student_t`` or ``bootstrap``.

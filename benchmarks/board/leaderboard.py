@@ -25,7 +25,6 @@ from trimtab.benchmarks.board.model import EnvTable, Leaderboard, Metric
 from trimtab.benchmarks.board.numbers import Numbers, aggregates_of
 from trimtab.benchmarks.board.recorded import check_recorded
 from trimtab.benchmarks.board.remarks import early_ends, remarks
-from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.benchmarks.training.rows import FILE_NAME, read_episodes, write_episodes
@@ -39,7 +38,6 @@ _MARKS = {
     "leaderboard.md": "## Provenance",
     "leaderboard.csv": "env,metric,fingerprint,",
     "leaderboard.json": '"intervals": "',
-    "index.html": "· Trimtab</title>",
 }
 """Text that the files of a leaderboard have near their beginning or end, by which one is known."""
 
@@ -149,9 +147,8 @@ def check_place(out_folder: str | Path) -> None:
 def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
     """Write the leaderboard in every form; return the paths by name.
 
-    Writes ``leaderboard.md``, ``.csv`` and ``.json``, ``index.html`` and ``episodes.parquet``, each
-    whole or not at all; other files in the folder are left alone. The page shows ``figure.png``,
-    which :func:`trimtab.benchmarks.board.curves.draw` writes.
+    Writes ``leaderboard.md``, ``.csv`` and ``.json`` and ``episodes.parquet``, each whole or not
+    at all; other files in the folder are left alone.
 
     Raises:
         TrimtabError: if one of these files is somebody else's, or cannot be written.
@@ -162,7 +159,6 @@ def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
         "leaderboard.md": leaderboard.to_markdown(),
         "leaderboard.csv": leaderboard.to_csv(),
         "leaderboard.json": leaderboard.to_json(),
-        "index.html": render(leaderboard),
     }
     for name, text in texts.items():
         atomic_write_text(out / name, text)

@@ -15,8 +15,7 @@ from trimtab.benchmarks.board import leaderboard as boards
 from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.latex import to_latex
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.pictures import DRAWN
-from trimtab.benchmarks.board.report.page import FIGURE
+from trimtab.benchmarks.board.pictures import DRAWN, FIGURE
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.training import provenance

@@ -224,11 +224,9 @@ def test_a_table_of_unfinished_runs_says_so_of_each(
     board = build(rows, sources=sources)
     assert [entry.label for entry in board.tables[0].entries] == ["sac", "td3"]
     paths = leaderboard.write(board, tmp_path / "board")
-    for name in ("leaderboard.md", "index.html"):
-        text = paths[name].read_text()
-        for folder in folders:
-            assert f"{folder} is unfinished (stopped): it counts with its last evaluation." in text
-    assert f">Notes ({len(board.notes)})</a>" in paths["index.html"].read_text()
+    text = paths["leaderboard.md"].read_text()
+    for folder in folders:
+        assert f"{folder} is unfinished (stopped): it counts with its last evaluation." in text
     for folder in folders:
         (folder / "episodes.parquet").unlink()
         (folder / "metrics.jsonl").write_text("")
@@ -294,9 +292,8 @@ def test_writing_makes_all_files_and_can_be_recomputed_from_them(
     board: Leaderboard, quickstart_table: pa.Table, tmp_path: Path
 ) -> None:
     paths = leaderboard.write(board, tmp_path / "out")
-    names = {"leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html"}
+    names = {"leaderboard.md", "leaderboard.csv", "leaderboard.json"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names | {"episodes.parquet"}
-    assert paths["index.html"].read_text(encoding="utf-8").startswith("<!doctype html>")
     assert read_episodes(paths["episodes.parquet"]).equals(quickstart_table)
     again = build(collect_episodes(tmp_path / "out"), repetitions=50)
     assert again.to_csv() == build(quickstart_table, repetitions=50).to_csv()
@@ -304,7 +301,7 @@ def test_writing_makes_all_files_and_can_be_recomputed_from_them(
 
 @pytest.mark.parametrize(
     "name",
-    ["index.html", "leaderboard.md", "leaderboard.csv", "leaderboard.json", "episodes.parquet"],
+    ["leaderboard.md", "leaderboard.csv", "leaderboard.json", "episodes.parquet"],
 )
 def test_a_strangers_file_is_not_replaced(name: str, board: Leaderboard, tmp_path: Path) -> None:
     (tmp_path / name).write_text("<title>My page</title>")

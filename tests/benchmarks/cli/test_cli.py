@@ -254,7 +254,7 @@ def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path)
     board = trimtab_here("leaderboard", "runs=runs", "out=board", "format=json", cwd=place)
     assert board.returncode == 0, board.stderr
     assert json.loads(board.stdout)
-    assert (place / "board" / "index.html").is_file()
+    assert (place / "board" / "leaderboard.md").is_file()
 
 
 def test_a_baseline_may_be_called_by_its_former_name(

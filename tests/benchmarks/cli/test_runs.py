@@ -158,10 +158,10 @@ def test_a_folder_is_asked_for_in_place_of_a_pattern_and_a_run_in_place_of_a_fol
     assert f"{out} holds runs; give the folder of one: " in told and str(one) in told
     told = refused("leaderboard", f"runs={out}", f"out={one / 'policy'}")
     assert "is a policy's bundle; name a folder for the leaderboard" in told
-    (tmp_path / "index.html").write_text("mine")
+    (tmp_path / "leaderboard.md").write_text("mine")
     told = refused("leaderboard", f"runs={out}", f"out={tmp_path}")
     assert "something is there that this command has not made" in told
-    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["leaderboard.md"]
 
 
 def test_a_leaderboard_of_a_sweep_names_the_setting(swept: tuple[Path, list[Path]]) -> None:

@@ -94,7 +94,7 @@ def test_the_working_folder_and_results_may_have_any_bytes_in_their_names(tmp_pa
     )
     done = subprocess.run([sys.executable, "-c", code, folder], cwd=folder, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert b"gr\\udcf6sse" in (folder / "board" / "index.html").read_bytes()
+    assert b"gr\\udcf6sse" in (folder / "board" / "leaderboard.md").read_bytes()
 
 
 def test_a_terminal_without_letters_for_all_is_written_to(tmp_path: Path) -> None:
