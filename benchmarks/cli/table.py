@@ -164,15 +164,14 @@ COMMANDS: dict[str, Command] = {
     ),
     "runs": Command(
         "trimtab.benchmarks.cli.commands.runs:runs",
-        "list runs with their state and settings; compare two; mend a damaged one",
+        "list runs with their state and settings; or compare two",
         (
             "trimtab runs",
             "trimtab runs runs/gym/Hopper-v5 format=json",
             "trimtab runs diff runs/…/1a2b3c4d5e/seed0 runs/…/6f7a8b9c0d/seed0",
-            "trimtab runs repair runs/…/seed0",
         ),
         {
-            "action": Setting("list", "what to do", ("list", "diff", "repair")),
+            "action": Setting("list", "what to do", ("list", "diff")),
             "where": Setting(
                 "runs", "a folder of runs, or of one run, or its address", address=True
             ),
@@ -183,7 +182,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "leaderboard": Command(
         "trimtab.benchmarks.cli.commands.leaderboard:leaderboard",
-        "recompute tables, statistics, figures and an HTML page from raw rows",
+        "recompute tables, statistics and figures from raw rows",
         (
             "trimtab leaderboard runs=runs out=board",
             "trimtab leaderboard runs=episodes.parquet",

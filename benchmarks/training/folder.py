@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from trimtab.benchmarks.training.checkpoint import check_checkpoint, glance, places_of
+from trimtab.benchmarks.training.checkpoint import glance, places_of
 from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, read_episodes
-from trimtab.benchmarks.training.rundir import in_use, is_set_aside, remedy, set_aside
+from trimtab.benchmarks.training.rundir import in_use, remedy
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 from trimtab.policies.bundle.files import read_files
@@ -62,8 +62,6 @@ class RunState:
         faults: what is wrong, by the name of the part.
         result: what ``result.json`` says; empty where it is not there or damaged.
         counters: plain values of the newest checkpoint; empty where there is none.
-        usable: the newest checkpoint that is whole.
-        unusable: checkpoints that are not.
     """
 
     folder: Path
@@ -71,8 +69,6 @@ class RunState:
     faults: Mapping[str, str]
     result: Mapping[str, Any] = field(default_factory=dict)
     counters: Mapping[str, Any] = field(default_factory=dict)
-    usable: Path | None = None
-    unusable: tuple[Path, ...] = ()
 
     @property
     def broken(self) -> str:
@@ -86,7 +82,7 @@ def is_run(folder: Path) -> bool:
         return True
     named = _SEED.fullmatch(folder.name) is not None
     there = any(os.path.lexists(folder / part) for part in _PARTS)
-    return named and (there or bool(set_aside(folder)))
+    return named and there
 
 
 def find_runs(place: Path) -> list[Path]:
@@ -97,7 +93,7 @@ def find_runs(place: Path) -> list[Path]:
 def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
     """Return the folders of all runs in ``place``, and those in which a suite has left a note.
 
-    What was set aside and hidden folders, which are half written, count for nothing.
+    Hidden folders, which are half written, count for nothing.
     """
     if is_run(place):
         return [place], []
@@ -105,7 +101,7 @@ def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
     for at, names, files in os.walk(place):
         if SUITE_NOTE in files:
             suites.append(Path(at))
-        names[:] = sorted(x for x in names if not x.startswith(".") and not is_set_aside(x))
+        names[:] = sorted(x for x in names if not x.startswith("."))
         for name in list(names):
             with contextlib.suppress(PermissionError):  # of others, which have no run of ours
                 if is_run(Path(at, name)):
@@ -124,7 +120,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     """Return what ``result.json`` says.
 
     Raises:
-        TrimtabError: if it is missing or damaged; the message names what mends it.
+        TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
         return _result(folder)
@@ -134,7 +130,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     """Return what ``provenance.json`` says.
 
     Raises:
-        TrimtabError: if it is missing or damaged; the message names what mends it.
+        TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
         return _provenance(folder)
@@ -144,7 +140,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the settings in ``config.yaml``.
 
     Raises:
-        TrimtabError: if it is missing or damaged; the message names what mends it.
+        TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
         return _config(folder)
@@ -154,7 +150,7 @@ def check_done(folder: Path) -> None:
     """Check that a run that has a result also has all else that one at its end has.
 
     Raises:
-        TrimtabError: naming what is wrong, and what mends it.
+        TrimtabError: naming what is wrong, and what to do.
     """
     faults = _faults_of_done(folder)
     if faults:
@@ -164,34 +160,26 @@ def check_done(folder: Path) -> None:
         )
 
 
-def inspect_run(folder: Path, *, deep: bool = False, ours: bool = False) -> RunState:
+def inspect_run(folder: Path) -> RunState:
     """Look at the parts of a run.
 
     Args:
         folder: of the run.
-        deep: also compare the hashes of its checkpoints, which reads all of them.
-        ours: whether the caller holds the folder, so that no other process does.
     """
     faults: dict[str, str] = {}
     for part, read in ((PROVENANCE, _provenance), (CONFIG, _config)):
-        if os.path.lexists(folder / part):  # where it is not there, train writes it
+        if os.path.lexists(folder / part):
             _note(faults, folder, part, read)
     counters: dict[str, Any] = {}
-    usable, unusable = None, []
-    for place in reversed(_checkpoints(folder, faults)):
+    if places := _checkpoints(folder, faults):
         try:
-            counters = _state_of(place, deep=deep)
-            usable = place
-            break
+            counters = _state_of(places[-1])
         except TrimtabError as error:
-            unusable.append(place)
-            faults.setdefault(CHECKPOINT, _short(error, folder))
+            faults[CHECKPOINT] = _short(error, folder)
     result: dict[str, Any] = {}
     done = os.path.lexists(folder / RESULT)
     if done:
         faults |= _faults_of_done(folder)
-        if faults:  # it is gone on with
-            _check_log(folder, counters, faults)
         with contextlib.suppress(TrimtabError):
             result = _result(folder)
     else:
@@ -202,9 +190,9 @@ def inspect_run(folder: Path, *, deep: bool = False, ours: bool = False) -> RunS
             if os.path.lexists(folder / part) and not (folder / part).is_dir():
                 faults[part] = "is damaged (it is no folder)"
     state = "broken" if faults else "done" if done else "stopped"
-    if not ours and in_use(folder):  # its files are not all there yet
+    if in_use(folder):  # its files are not all there yet
         state, faults = "running", {}
-    return RunState(folder, state, faults, result, counters, usable, tuple(unusable))
+    return RunState(folder, state, faults, result, counters)
 
 
 def _faults_of_done(folder: Path) -> dict[str, str]:
@@ -239,7 +227,7 @@ def _checkpoints(folder: Path, faults: dict[str, str]) -> list[Path]:
     return places_of(place)
 
 
-def _state_of(place: Path, *, deep: bool) -> dict[str, Any]:
+def _state_of(place: Path) -> dict[str, Any]:
     """Return the plain values of a checkpoint of a run.
 
     Raises:
@@ -253,8 +241,6 @@ def _state_of(place: Path, *, deep: bool) -> dict[str, Any]:
     for number in (found["env_steps"], found["updates"], found["seconds"], log.get("length")):
         if not isinstance(number, (int, float)):
             raise TrimtabError(f"{place} has {json.dumps(number)[:40]} for a number")
-    if deep:
-        check_checkpoint(place)
     return found
 
 

@@ -15,30 +15,29 @@ import torch
 from trimtab.benchmarks.core.memory import within_memory
 from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_traceback
 from trimtab.benchmarks.core.signals import sigterm_as_event
-from trimtab.benchmarks.training.base import load_base, training
 from trimtab.benchmarks.training.callbacks import Callback
+from trimtab.benchmarks.training.checkpoint import places_of
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
 from trimtab.benchmarks.training.fits import check_data, check_method, fitting_plan
 from trimtab.benchmarks.training.folder import (
+    CHECKPOINT,
     CONFIG,
     POLICY,
     PROVENANCE,
     RESULT,
     check_done,
-    inspect_run,
     read_result,
 )
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.provenance import (
     check_same_base,
     check_same_start,
-    write_config,
     write_provenance,
 )
 from trimtab.benchmarks.training.result import Progress, Result
 from trimtab.benchmarks.training.rows import STOPPED_EARLY
 from trimtab.benchmarks.training.run import Run
-from trimtab.benchmarks.training.rundir import locked, remove_leftovers
+from trimtab.benchmarks.training.rundir import locked, remedy, remove_leftovers
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.spending import planned
 from trimtab.benchmarks.training.store import (
@@ -83,7 +82,7 @@ def train(
     """
     try:
         local, store = localised(config)
-        with within_memory(config["device"]):
+        with within_memory():
             return _train(local, store, progress, wait=wait, callbacks=callbacks)
     except OSError as error:  # such as a simulator's own temporary files on a full disk
         if fault_of_own_code(error) is not None:
@@ -103,7 +102,7 @@ def check(config: RunConfig) -> None:
         TrimtabError: what the run would end with.
     """
     local, _ = localised(config)
-    with within_memory(config["device"]):
+    with within_memory():
         plan = fitting_plan(local)
         check_method(plan)
         plan.load_dataset()
@@ -175,8 +174,6 @@ def _go_on(
     whole: bool,
 ) -> Result:
     """Carry out what is left of a run in a folder that the caller holds."""
-    if os.path.lexists(folder / RESULT):
-        _write_start(folder, plan)
     done = _finished(folder, plan, whole=whole)  # by the process that held the folder until now
     if done is not None:
         return done
@@ -185,6 +182,8 @@ def _go_on(
         shutil.rmtree(folder / POLICY, ignore_errors=True)
     remove_leftovers(folder)
     (folder / TRACEBACK).unlink(missing_ok=True)
+    if places_of(folder / CHECKPOINT):
+        _check_begun(folder)
     begun = (folder / PROVENANCE).is_file()
     if begun:
         check_same_start(folder, plan)
@@ -192,7 +191,8 @@ def _go_on(
         run = Run(plan, folder, progress, stop, callbacks, held)
         try:
             with run.others:  # the task is played, to confirm its physics
-                _write_start(folder, plan)
+                if not begun:
+                    write_provenance(folder, plan)
             for line in planned(run.phases, run.algorithm, run.trials):
                 logger.warning("%s: %s", plan.config.algorithm, line)
             return run.carry_out()
@@ -218,28 +218,18 @@ def _finished(folder: Path, plan: Plan, *, whole: bool) -> Result | None:
     if not os.path.lexists(folder / RESULT):
         return None
     check_done(folder)
-    if not all((folder / part).exists() for part in (PROVENANCE, CONFIG)):
-        return None  # set aside by a repair: they are written anew
+    _check_begun(folder)
     check_same_base(folder, plan)
     result = read_result(folder)
     return None if whole and STOPPED_EARLY in result else Result(folder, result, already_done=True)
 
 
-def _write_start(folder: Path, plan: Plan) -> None:
-    """Write what says how the run was started, where it is not there: at first, or after a repair.
+def _check_begun(folder: Path) -> None:
+    """Check that a run that left something also says what it was started with.
 
     Raises:
-        TrimtabError: if it was started from another base or other data, or the disk refuses.
+        TrimtabError: if it does not: it cannot be known whether this is the same run.
     """
-    if (folder / PROVENANCE).exists():
-        if not os.path.lexists(folder / CONFIG):
-            write_config(folder, plan.config)
-        return
-    found = inspect_run(folder, ours=True)
-    check_same_start(folder, plan, found.counters.get("start") or {})
-    if found.result:
-        trained = training(load_base(str(folder)))
-        data = {"dataset": trained["dataset_hash"]} if "dataset_hash" in trained else {}
-        check_same_start(folder, plan, data)
-    restored = bool(found.result or found.counters)
-    write_provenance(folder, plan, restored=restored)
+    for part in (PROVENANCE, CONFIG):
+        if not os.path.lexists(folder / part):
+            raise TrimtabError(f"{folder} has lost its {part}; {remedy(folder)}")
