@@ -39,6 +39,8 @@ def followed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert [name for name, _ in blocks] == [
         "algorithms/offline/filtered_bc.py",
         "conf/algorithm/filtered_bc.yaml",
+        "algorithms/off_policy/huber_sac.py",
+        "conf/algorithm/huber_sac.yaml",
         "algorithms/offline/goal_best_of.py",
         "conf/algorithm/goal_best_of.yaml",
     ]
@@ -46,6 +48,14 @@ def followed(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert not (copy / name).exists()
         (copy / name).write_text(text)
     return copy
+
+
+def test_a_child_of_sac_with_a_new_setting_is_25_lines_and_its_yaml_three(followed: Path) -> None:
+    text = (followed / "algorithms" / "off_policy" / "huber_sac.py").read_text()
+    code = [line for line in text.splitlines() if line.strip()]
+    assert len(code) <= 25, len(code)
+    settings = (followed / "conf" / "algorithm" / "huber_sac.yaml").read_text()
+    assert len([line for line in settings.splitlines() if not line.startswith("#")]) == 3
 
 
 SEVERAL = """
@@ -151,11 +161,11 @@ def test_the_contract_tests_cover_the_method(followed: Path) -> None:
     tested = run(
         followed, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-v",
         "tests/test_conf.py", "tests/algorithms/test_contract.py",
-        "-k", "filtered_bc or goal_best_of or has_its_yaml or test_the_target",
+        "-k", "filtered_bc or goal_best_of or huber_sac or has_its_yaml or test_the_target",
     )  # fmt: skip
     assert "test_every_method_has_its_yaml_and_every_yaml_its_method PASSED" in tested.stdout
     assert tested.returncode == 0, tested.stdout[-3000:]
-    for name in ("filtered_bc", "goal_best_of"):
+    for name in ("filtered_bc", "goal_best_of", "huber_sac"):
         assert re.search(rf"test_contract\.py::\S*\[.*{name}.*\] PASSED", tested.stdout)
 
 

@@ -201,11 +201,6 @@ COMMANDS: dict[str, Command] = {
             ),
             "baseline": Setting("", "method that the others are compared with"),
             "metric": METRIC,
-            "intervals": Setting(
-                "student_t",
-                "student_t: made for few seeds; bootstrap: common, but too narrow with few seeds",
-                ("student_t", "bootstrap"),
-            ),
             "format": Setting(
                 "table",
                 "table, or only JSON, CSV or LaTeX's booktabs tables on standard output",
@@ -228,9 +223,6 @@ COMMANDS: dict[str, Command] = {
             "b": Setting(..., "what it is compared with, named in the same way"),
             "runs": Setting("runs", "folder of the runs among which methods are looked for"),
             "metric": METRIC,
-            "intervals": Setting(
-                "student_t", "as of trimtab leaderboard", ("student_t", "bootstrap")
-            ),
             "format": FORMAT,
         },
         bare=("a", "b"),

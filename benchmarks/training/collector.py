@@ -1,4 +1,4 @@
-"""Gather transitions: environments on one side, a learner and its buffer on the other."""
+"""Collect transitions: the method acts in the environments, a buffer stores what happens."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ VectorEnv = EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv
 Array = NDArray[Any]
 
 
-def training_envs(plan: Plan, others: AbstractContextManager[None]) -> VectorEnv:
-    """Return the environments that a run gathers in, on its device where they can be.
+def make_training_envs(plan: Plan, others: AbstractContextManager[None]) -> VectorEnv:
+    """Make the environments that a run trains in, on its device if the simulator can.
 
     Args:
-        plan: what the run is made of.
-        others: around what makes them.
+        plan: the run's plan.
+        others: guards the run's random states while they are made.
     """
     config, env = plan.config, plan.env
     with others:
@@ -50,17 +50,17 @@ def training_envs(plan: Plan, others: AbstractContextManager[None]) -> VectorEnv
 
 
 class Collector:
-    """Steps the environments with what the learner wants to try, and stores what came of it.
+    """Steps the environments with the method's exploratory actions; stores transitions.
 
     Args:
         envs: the run's environments, in numpy arrays or torch tensors; they are reset here.
-        algorithm: the learner.
-        buffer: one row for each executed chunk of each environment.
-        device: where observations are given to the learner.
-        others: around each call of the environments.
+        algorithm: chooses the actions.
+        buffer: takes one row for each executed chunk of each environment.
+        device: where the method gets its observations.
+        others: guards the run's random states around each call of the environments.
 
     Raises:
-        TrimtabError: if the learner reads a history, and the simulations are on a GPU.
+        TrimtabError: if the method reads a history, and the simulations are on a GPU.
     """
 
     def __init__(
@@ -73,31 +73,33 @@ class Collector:
     ) -> None:
         self.envs, self.algorithm, self.buffer, self.device = envs, algorithm, buffer, device
         self._others = others or contextlib.nullcontext()
-        with self._others:
-            self.obs: Any = envs.reset()[0]  # [N, O], an array or a tensor, or parts
         self._tensors = isinstance(envs, TorchVectorEnv)
         history = wants_of(algorithm).history
-        assert envs.single_action_space.shape is not None
         if self._tensors and history > 1:
             raise TrimtabError(f"history={history}: needs simulations on the CPU; use device=cpu")
+        with self._others:
+            self.obs: Any = envs.reset()[0]  # [N, O], an array or tensor, or a mapping of parts
+        assert envs.single_action_space.shape is not None
         self.agent = Agent(
             self._explore,
             envs.num_envs,
             Reading(history=history),
             act_steps=envs.single_action_space.shape[0],
-            deterministic=True,  # an algorithm draws its own noise
+            deterministic=True,  # a method draws its own noise
         )
-        # A replay buffer forms histories when it is sampled; a rollout is learned from as it is.
-        self._whole = bool(algorithm.pace.rollout_steps) and history > 1
-        self._seen: Any = self.obs
+        # A replay buffer builds histories when it is sampled; a rollout has to store them.
+        self._stores_history = bool(algorithm.pace.rollout_steps) and history > 1
+        self._history: Any = self.obs
         self._warmup = False
         self._aux: dict[str, Tensor] = {}
         self.episodes = 0
         self.last_return = 0.0
-        self.last_success: float | None = 0.0
+        self.last_success: float | None = 0.0  # None if the task defines none
 
     def step(self, *, warmup: bool) -> int:
-        """Execute one chunk in every environment; return the environment steps really taken.
+        """Execute one chunk in every environment; return the steps taken.
+
+        Episodes may end within a chunk.
 
         Raises:
             TrimtabError: if the simulator gives an observation or a reward that is not finite.
@@ -106,10 +108,12 @@ class Collector:
         chunk: Any = self.agent.act(self.obs)
         with self._others:
             next_obs, reward, terminated, truncated, info = self.envs.step(chunk)
-        reached = self._reached(next_obs, info["final_obs"], terminated | truncated, reward)
-        before, after = self.obs, reached
-        if self._whole:
-            before, after = self._seen, tree_map(_shifted, self._seen, reached)
+        ended = terminated | truncated
+        observed = self._observed(next_obs, info["final_obs"], ended, reward)
+        if self._stores_history:
+            before, after = self._history, tree_map(_append, self._history, observed)
+        else:
+            before, after = self.obs, observed
         self.buffer.add(
             before,
             chunk,
@@ -117,55 +121,63 @@ class Collector:
             after,
             terminated,
             truncated,
-            {name: value.cpu() for name, value in self._aux.items()},
+            {name: value.cpu() for name, value in self._aux.items()},  # buffers are on the CPU
             info["steps"],
         )
         self.obs = next_obs
-        ended = _array(terminated | truncated)
+        ended = _to_numpy(ended)
         if ended.any():
             rows = np.flatnonzero(ended).tolist()
             self.agent.reset(rows)
             self.algorithm.ended(rows)
-            final = {name: _array(values) for name, values in info["final_info"].items()}
+            final = {name: _to_numpy(values) for name, values in info["final_info"].items()}
             self.episodes += int(ended.sum())
             self.last_return = float(final["return"][ended].mean())
-            success = final.get("success")  # which a task may lack
+            success = final.get("success")  # a task may define none
             self.last_success = None if success is None else float(success[ended].mean())
         return int(info["steps"].sum())
 
-    def books(self) -> dict[str, float]:
-        """Return what there is to log of finished episodes: their number, the last ones' scores."""
+    def episode_metrics(self) -> dict[str, float]:
+        """Return the episodes finished so far, and the last ones' mean return and success."""
         if not self.episodes:
             return {}
-        books = {"episodes": self.episodes, "train_return": self.last_return}
-        return books if self.last_success is None else books | {"train_success": self.last_success}
+        found = {"episodes": self.episodes, "train_return": self.last_return}
+        return found if self.last_success is None else found | {"train_success": self.last_success}
 
-    def _reached(self, next_obs: Any, final: Any, ended: Any, reward: Any) -> Any:
-        """Return what was really observed next: where an episode ended, its last observation."""
+    def _observed(self, next_obs: Any, final: Any, ended: Any, reward: Any) -> Any:
+        """Return the next observations: of an ended episode its last one, not the reset's.
+
+        Raises:
+            TrimtabError: if an observation or a reward is not finite.
+        """
         library: Any = torch if self._tensors else np
 
-        def chosen(last: Any, following: Any) -> Any:
-            return library.where(ended.reshape(-1, *[1] * (last.ndim - 1)), last, following)
+        def choose(final_part: Any, next_part: Any) -> Any:
+            shape = (-1, *[1] * (final_part.ndim - 1))
+            return library.where(ended.reshape(shape), final_part, next_part)
 
-        reached = tree_map(chosen, final, next_obs)
-        parts = reached.values() if isinstance(reached, Mapping) else (reached,)
+        observed = tree_map(choose, final, next_obs)
+        parts = observed.values() if isinstance(observed, Mapping) else (observed,)
         if not all(library.isfinite(part).all() for part in parts):
             raise TrimtabError(f"{self.envs.id} gave an observation that is not finite")
         if not library.isfinite(reward).all():
             raise TrimtabError(f"{self.envs.id} gave a reward that is not finite")
-        return reached
+        return observed
 
     @torch.no_grad()
     def _explore(self, obs: Any, noise: Array) -> Any:
-        """Return what the learner wants to try, and keep what it wants to be stored."""
-        self._seen = obs
-        there = tree_map(lambda part: torch.as_tensor(part, device=self.device), obs)
-        action, aux = self.algorithm.explore(there, warmup=self._warmup)
+        """Return the method's exploratory action; keep its auxiliary values for the buffer.
+
+        The agent calls this with the history, and with noise that is not used.
+        """
+        self._history = obs
+        on_device = tree_map(lambda part: torch.as_tensor(part, device=self.device), obs)
+        action, aux = self.algorithm.explore(on_device, warmup=self._warmup)
         self._aux = dict(aux)
         return action if self._tensors else action.cpu().numpy()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the environments' state and the books of finished episodes."""
+        """Return the environments' state and the counters of finished episodes."""
         return {
             "envs": self.envs.state_dict(),
             "obs": self.obs,
@@ -176,11 +188,11 @@ class Collector:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on exactly where ``state`` was taken."""
+        """Continue exactly from ``state``."""
         with self._others:
             self.envs.load_state_dict(state["envs"])
         self.obs = state["obs"]
-        if "agent" in state:  # earlier versions knew no histories
+        if "agent" in state:  # a checkpoint of an earlier version has none
             self.agent.load_state_dict(state["agent"])
         self.episodes = int(state["episodes"])
         self.last_return = float(state["last_return"])
@@ -188,10 +200,10 @@ class Collector:
         self.last_success = None if success is None else float(success)
 
 
-def _shifted(seen: Array, last: Array) -> Array:
-    """Return a history ``[N, K, ...]`` with one more observation, without its oldest."""
-    return np.concatenate([seen[:, 1:], last[:, None]], axis=1)
+def _append(history: Array, last: Array) -> Array:
+    """Return histories ``[N, K, ...]`` with one observation more and the oldest dropped."""
+    return np.concatenate([history[:, 1:], last[:, None]], axis=1)
 
 
-def _array(values: Array | Tensor) -> Array:
+def _to_numpy(values: Array | Tensor) -> Array:
     return values.cpu().numpy() if isinstance(values, Tensor) else values

@@ -1,8 +1,8 @@
-"""Whether the parts of a run fit one another: every such question, asked once.
+"""Checks that the parts of a run fit one another; each is made once.
 
-``PARTS`` are asked of what the settings name, before a method is made; ``METHOD`` of the method,
-before any data are recorded; ``DATA`` of data that a recipe has made. Each takes the run's plan and
-raises a ``TrimtabError`` that names the setting.
+Three lists at the end name them: ``PARTS`` check what the settings name, before a method is made;
+``METHOD`` checks the method, before any data are recorded; ``DATA`` checks the data, once they are
+loaded. Each check takes the run's plan and raises a ``TrimtabError`` that names the setting.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ logger = logging.getLogger(__name__)
 
 
 def fitting_plan(config: RunConfig, progress: Callable[[float], None] = lambda share: None) -> Plan:
-    """Return the plan of a run whose parts fit one another; its data are not recorded yet.
+    """Return a run's plan after the checks ``PARTS``; a recipe has not recorded data yet.
 
     Args:
         config: settings of the run.
-        progress: called with the share of the dataset that is there.
+        progress: called with the share of the dataset that is loaded or recorded.
 
     Raises:
         TrimtabError: if anything is missing, unknown, or does not fit.
@@ -60,19 +60,19 @@ def fitting_plan(config: RunConfig, progress: Callable[[float], None] = lambda s
 
 
 def check_parts(plan: Plan) -> None:
-    """Ask ``PARTS`` of a plan."""
+    """Check what the settings name."""
     for check in PARTS:
         check(plan)
 
 
 def check_method(plan: Plan) -> None:
-    """Ask ``METHOD`` of a plan."""
+    """Check the method."""
     for check in METHOD:
         check(plan)
 
 
 def check_data(plan: Plan) -> None:
-    """Ask ``DATA`` of a plan whose data are there."""
+    """Check the data, which are loaded."""
     for check in DATA:
         check(plan)
 
@@ -80,39 +80,40 @@ def check_data(plan: Plan) -> None:
 # What the settings name.
 
 
-def _everything_is_used(plan: Plan) -> None:
+def _settings_match_needs(plan: Plan) -> None:
     check_uses(plan.config)
 
 
 def check_uses(config: RunConfig) -> None:
-    """Check that a run's method has what it uses, and is given nothing else.
+    """Check that the settings give a method all it needs and nothing that it ignores.
 
     Raises:
-        TrimtabError: naming the setting that it lacks, or makes no use of.
+        TrimtabError: naming the setting that is missing or unused.
     """
     needs = method_of(config).needs
     from_data = config["offline_steps"] or config["offline_share"]
-    start = _start_of(config) if "start" in needs.parts else set()
-    needed = needs.parts - {"start"} | start
+    start = _starting_settings(config) if "start" in needs.parts else set()
+    needed = (needs.parts - {"start"}) | start
     used = needed | needs.options | ({"dataset"} if from_data else set())
     for given in ("base", "dataset", "policy", "oracles", "expert"):
-        value = config.settings.get(given)  # settings of an earlier version lack the later ones
+        value = config.settings.get(given)  # settings that an earlier version saved may lack it
         if given in needed and value is None:
-            raise TrimtabError(_missing(config, given))
+            raise TrimtabError(_missing_message(config, given))
         if given not in used and value is not None:
             hint = ", or add offline_steps=… or offline_share=…" if given == "dataset" else ""
             raise TrimtabError(
                 f"{given}=…: {config.algorithm} makes no use of it; leave it out{hint}"
             )
     if config["dataset"] is None:
-        about = ("offline_steps", "offline_share", "dataset_weighting", "holdout")
-        for name, value in {**{k: config[k] for k in about}, "source": config.source}.items():
+        names = ("offline_steps", "offline_share", "dataset_weighting", "holdout")
+        needing_data = {name: config[name] for name in names} | {"source": config.source}
+        for name, value in needing_data.items():
             if value:
-                raise TrimtabError(f"{name}={value}: {_missing(config, 'dataset')}")
+                raise TrimtabError(f"{name}={value}: {_missing_message(config, 'dataset')}")
 
 
-def _start_of(config: RunConfig) -> set[str]:
-    """Return what a method learns on from, for one that takes a base or a policy of its own."""
+def _starting_settings(config: RunConfig) -> set[str]:
+    """Return the settings a method starts from: a base, or a new policy and a dataset."""
     if config["base"] is None and config["policy"] is None:
         raise TrimtabError(
             f"{config.algorithm} starts from a base policy, or from a new one with a dataset: add "
@@ -125,15 +126,15 @@ def _start_of(config: RunConfig) -> set[str]:
     return {"base"} if config["base"] is not None else {"policy", "dataset"}
 
 
-def _missing(config: RunConfig, need: str) -> str:
+def _missing_message(config: RunConfig, need: str) -> str:
     if need == "oracles":
-        return f"{config.algorithm} imitates others: add oracles=[<a run or a bundle>,…]"
+        return f"{config.algorithm} imitates other policies: add oracles=[<a run or a bundle>,…]"
     if need == "base":
         return f"{config.algorithm} starts from a base policy: add base=<a run or a bundle>"
     return f"{config.algorithm} needs {need}=…; trimtab list {need} shows what there is"
 
 
-def _an_episode_holds_a_chunk(plan: Plan) -> None:
+def _chunk_fits_episode(plan: Plan) -> None:
     if plan.act_steps > plan.env.horizon:
         raise TrimtabError(
             f"act_steps={plan.act_steps}: an episode of {plan.env.id} has {plan.env.horizon} "
@@ -149,13 +150,14 @@ def _base_fits(plan: Plan) -> None:
     if "start" in plan.method.needs.parts and next(base.policy.parameters(), None) is None:
         raise TrimtabError(
             f"base {base.folder} has no weights, and {plan.config.algorithm} tunes those of its "
-            "base; steer it from outside, as dsrl_sac, dsrl_na and golden_ticket do"
+            "base; choose a method that keeps its base as it is, such as dsrl_sac, dsrl_na or "
+            "golden_ticket"
         )
-    said = training(base)
-    if said.get("reached") is False:
+    base_training = training(base)
+    if base_training.get("reached") is False:
         raise TrimtabError(
-            f"base {base.folder} was to stop at success {said.get('stop_at_success')} and never "
-            "came to it; train it for more offline_steps, or lower its stop_at_success"
+            f"base {base.folder} never reached its stop_at_success="
+            f"{base_training.get('stop_at_success')}; train it for more offline_steps, or lower it"
         )
     trained, options = base.config["env"], dict(plan.env.options)
     if trained["id"] == plan.env.id and trained["options"] != options:
@@ -180,13 +182,13 @@ def _oracles_fit(plan: Plan) -> None:
 
 
 def _data_are_of_the_task(plan: Plan) -> None:
-    """Check data against the task: a recipe's before it makes them, and again what it made."""
+    """Check the dataset against the task, or its recipe while nothing is recorded."""
     config, env, dataset = plan.config, plan.env, plan.dataset
     if dataset is not None and config["env"] is not None:
         check_dataset_fits(dataset, env, other_task=config["other_task"])
         if len(dataset.episodes) == 1:
             logger.warning(
-                "dataset %s is a single episode: what is learned from it holds where that one went",
+                "dataset %s is a single episode: a policy learns only the states along it",
                 dataset.id,
             )
     elif plan.makes_data:
@@ -202,17 +204,18 @@ def _expert_is_of_the_task(plan: Plan) -> None:
 # The method.
 
 
-def _out_is_free(plan: Plan) -> None:
+def _out_is_no_run(plan: Plan) -> None:
     out = plan.config["out"]
     if is_run(Path(out)):
         raise TrimtabError(f"out={out}: is the folder of a run; name one that holds runs")
 
 
-def _trackers_are_there(plan: Plan) -> None:
+def _trackers_exist(plan: Plan) -> None:
+    # Raises if one is unknown.
     chosen_trackers(plan.config["tracker"])
 
 
-def _policy_can_be_opened_again(plan: Plan) -> None:
+def _policy_can_be_reloaded(plan: Plan) -> None:
     check_is_kind(plan.algorithm.policy)
 
 
@@ -221,14 +224,14 @@ def _something_is_learned(plan: Plan) -> None:
     if plan.algorithm.learns and not any(phase.length for phase in phases):
         raise TrimtabError(
             f"online_steps={config['online_steps']}, offline_steps={config['offline_steps']}: "
-            f"{config.algorithm} would learn nothing; give it more of one of them"
+            f"{config.algorithm} would learn nothing; raise one of them"
         )
 
 
-def _acting_has_a_task(plan: Plan) -> None:
+def _interaction_is_used_and_has_a_task(plan: Plan) -> None:
     config, algorithm = plan.config, plan.algorithm
-    acting = [one for one in _with_length(plan) if one.gathers or isinstance(one.feed, Trials)]
-    explores = type(algorithm).explore is not Algorithm.explore
+    acting = [one for one in _active_phases(plan) if one.gathers or isinstance(one.feed, Trials)]
+    explores = type(algorithm).explore is not Algorithm.explore  # the method overrides it
     idle = algorithm.learns and config["online_steps"] and not acting
     if idle or (any(phase.gathers for phase in acting) and not explores):
         raise TrimtabError(
@@ -242,16 +245,17 @@ def _acting_has_a_task(plan: Plan) -> None:
         )
 
 
-def _phases_are_fed(plan: Plan) -> None:
-    config, gathered = plan.config, False
-    for phase in _with_length(plan):
+def _phases_have_data(plan: Plan) -> None:
+    config = plan.config
+    gathered = False
+    for phase in _active_phases(plan):
         where = f"{config.algorithm}: its phase {phase.name}"
         if isinstance(phase.feed, Trials):
             _trials_fit(plan, phase.feed, phase.length)
             continue
         gathered |= phase.gathers
         if phase.unit == "updates" and phase.update is None:
-            raise TrimtabError(f"{where} updates nothing")
+            raise TrimtabError(f"{where} counts updates and has no update function")
         from_experience = phase.feed is Feed.EXPERIENCE
         if phase.unit == "updates" and from_experience and plan.algorithm.pace.rollout_steps:
             raise TrimtabError(
@@ -265,12 +269,11 @@ def _phases_are_fed(plan: Plan) -> None:
             )
         if from_experience and not gathered:
             raise TrimtabError(
-                f"{where} learns from what was gathered, and nothing is gathered before it; set "
-                "online_steps"
+                f"{where} learns from gathered data, and no earlier phase gathers; set online_steps"
             )
 
 
-def _with_length(plan: Plan) -> Sequence[Phase]:
+def _active_phases(plan: Plan) -> Sequence[Phase]:
     return [phase for phase in plan.learner.phases if phase.length]
 
 
@@ -278,7 +281,7 @@ def _trials_fit(plan: Plan, feed: Trials, steps: int) -> None:
     """Check that there is a first trial and that the phase's steps hold it."""
     trial, name, horizon = feed.propose(), plan.config.algorithm, plan.env.horizon
     if trial is None:
-        raise TrimtabError(f"{name}: has nothing to try")
+        raise TrimtabError(f"{name}: proposes no trial")
     if steps < (most := trial.episodes * horizon):
         raise TrimtabError(
             f"online_steps={steps}: one trial of {name} is {trial.episodes} episodes of up to "
@@ -286,16 +289,16 @@ def _trials_fit(plan: Plan, feed: Trials, steps: int) -> None:
         )
 
 
-def _generated_data_are_drawn(plan: Plan) -> None:
-    drawn = any(phase.feed is Feed.DATASET for phase in _with_length(plan))
+def _generator_is_used(plan: Plan) -> None:
+    drawn = any(phase.feed is Feed.DATASET for phase in _active_phases(plan))
     if plan.learner.generator is not None and not (drawn or plan.config["offline_share"]):
         raise TrimtabError(
-            f"source=…: {plan.config.algorithm} draws nothing of a dataset in this run; set "
+            f"source=…: {plan.config.algorithm} draws no batches of a dataset in this run; set "
             "offline_steps, or leave source out"
         )
 
 
-def _history_is_the_policys(plan: Plan) -> None:
+def _histories_agree(plan: Plan) -> None:
     algorithm, chosen = plan.algorithm, plan.config["history"]
     wanted, read = algorithm.wants.history, algorithm.policy.spec.history
     if wanted not in (1, read):
@@ -310,57 +313,63 @@ def _history_is_the_policys(plan: Plan) -> None:
 
 
 def _goals_can_be_relabelled(plan: Plan) -> None:
-    _ = plan.goals  # raises where the method relabels goals and the task has none
+    _ = plan.goals  # raises if the method relabels goals and the task has none
 
 
-def _costs_are_in_the_data(plan: Plan) -> None:
+def _costs_need_no_interaction(plan: Plan) -> None:
     if plan.algorithm.wants.cost and plan.config["online_steps"]:
         raise TrimtabError(
-            f"online_steps: {plan.config.algorithm} learns from costs, which are not gathered; set "
-            "online_steps=0"
+            f"online_steps: {plan.config.algorithm} learns from costs, which interaction does "
+            "not record; set online_steps=0"
         )
 
 
 def _held_out_episodes_can_be_judged(plan: Plan) -> None:
     config = plan.config
-    after, remembered = config["stop_after"], plan.algorithm.policy.reading.memories(1)
+    remembered = plan.algorithm.policy.reading.memories(1)
     if config["holdout"] is not None and remembered:
         raise TrimtabError(
             f"holdout={config['holdout']}: the policy of {config.algorithm} reads "
-            f"{', '.join(remembered)} of its own episode, which data does not tell; leave it out"
+            f"{', '.join(remembered)} of the running episode, which a dataset does not hold; leave "
+            "it out"
         )
+
+
+def _stop_after_is_measured(plan: Plan) -> None:
+    config, after = plan.config, plan.config["stop_after"]
     if after is None:
         return
-    for name, lacks in (("holdout", "the held-out error"), ("eval_every", "evaluations")):
+    for name, needed in (("holdout", "the held-out error"), ("eval_every", "evaluations")):
         if config[name] is None:
-            raise TrimtabError(f"stop_after={after}: counts by {lacks}; set {name}")
+            raise TrimtabError(f"stop_after={after}: needs {needed}; set {name}")
     if config["online_steps"]:
         raise TrimtabError(
-            f"stop_after={after}: would end the run before its online_steps; leave out one of both"
+            f"stop_after={after}: would end the run before its online_steps; leave one of the two "
+            "out"
         )
 
 
-def _success_can_be_told(plan: Plan) -> None:
+def _success_is_measured(plan: Plan) -> None:
     if plan.config["stop_at_success"] is None:
         return
     if plan.config["eval_every"] is None:
-        raise TrimtabError("stop_at_success: nothing is evaluated on the way; set eval_every")
+        raise TrimtabError("stop_at_success: needs evaluations during training; set eval_every")
     if plan.env.success_key is None:
         raise TrimtabError(f"stop_at_success: {plan.env.id} has no success; leave it out")
 
 
 def _data_hold_what_is_learned_from(plan: Plan) -> None:
-    """Check that no method is given a dataset in the place of what only its own acting gathers."""
+    """Check that a method that needs its own experience is not given a dataset instead."""
     config, algorithm = plan.config, plan.algorithm
-    own = ["rollouts"] if algorithm.pace.rollout_steps else list(algorithm.aux_shapes)
-    # A phase with an update of its own may learn from data that lack what the method gathers.
+    gathered_only = ["rollouts"] if algorithm.pace.rollout_steps else list(algorithm.aux_shapes)
+    # A dataset phase with another update function may do without that experience.
     phases = plan.learner.phases
     same = any(one.feed is Feed.DATASET and one.update == algorithm.update for one in phases)
-    for name, shared in (("offline_steps", same), ("offline_share", True)):
-        if config[name] and own and shared:
+    for name, applies in (("offline_steps", same), ("offline_share", True)):
+        if config[name] and gathered_only and applies:
             raise TrimtabError(
                 f"{name}={config[name]}: {config.algorithm} learns from its own "
-                f"{', '.join(own)}, which no dataset holds; set {name}=0"
+                f"{', '.join(gathered_only)}, which no dataset holds; set {name}=0"
             )
 
 
@@ -371,12 +380,12 @@ def _steps_suffice_to_learn(plan: Plan) -> None:
     if 0 < online < rollout:
         raise TrimtabError(
             f"online_steps={online}: {config.algorithm} learns after every {rollout} steps "
-            "(rollout_steps x num_envs x act_steps) only; give it more of them"
+            "(rollout_steps x num_envs x act_steps) only; raise online_steps"
         )
     if 0 < online < algorithm.pace.warmup_steps:
         raise TrimtabError(
             f"online_steps={online}: {config.algorithm} only begins to learn after its warm-up of "
-            f"{algorithm.pace.warmup_steps} steps; give it more of them, or set "
+            f"{algorithm.pace.warmup_steps} steps; raise online_steps, or lower "
             "algorithm.warmup_steps"
         )
 
@@ -385,62 +394,61 @@ def _steps_suffice_to_learn(plan: Plan) -> None:
 
 
 def _recorded_data_are_of_the_task(plan: Plan) -> None:
-    if plan.makes_data:  # what was read has been asked before
+    if plan.makes_data:  # data that were read are checked in PARTS
         _data_are_of_the_task(plan)
 
 
-def _data_tell_something(plan: Plan) -> None:
+def _data_are_informative(plan: Plan) -> None:
     dataset, algorithm, name = plan.split.training, plan.algorithm, plan.config.algorithm
     if dataset is None:
         return
     if algorithm.success_reward is not None:
         _check_successes(dataset, name, algorithm.success_reward)
-    elif (
-        algorithm.needs.rewards and algorithm.wants.goal is None and not plan.config["online_steps"]
-    ):
-        _check_rewards_tell(dataset, name)
+    else:
+        relabels = algorithm.wants.goal is not None
+        if algorithm.needs.rewards and not relabels and not plan.config["online_steps"]:
+            _check_rewards_differ(dataset, name)
     if algorithm.wants.next_action:
-        _check_goes_on(dataset, name, plan.act_steps)
+        _check_has_next_actions(dataset, name, plan.act_steps)
 
 
-def _check_rewards_tell(dataset: Dataset, method: str) -> None:
+def _check_rewards_differ(dataset: Dataset, method: str) -> None:
     """Check that some decisions of a dataset are better than others.
 
-    Where all rewards are equal they can still tell how long an episode went on, unless they are 0
-    or no episode is terminated.
+    Equal rewards still tell episode lengths apart, unless they are 0 or no episode terminates.
     """
     only = dataset.only_reward
     if only is None or only and any(episode.terminations[-1] for episode in dataset.episodes):
         return
     raise TrimtabError(
-        f"dataset {dataset.id}: every reward is {only:g}, which tells {method} nothing; choose "
+        f"dataset {dataset.id}: every reward is {only:g}, so {method} has nothing to learn; choose "
         "data with rewards, or clone it with algorithm=bc"
     )
 
 
-def _check_successes(dataset: Dataset, method: str, least: float) -> None:
-    """Check that a dataset has decisions that are successes, and others.
+def _check_successes(dataset: Dataset, method: str, threshold: float) -> None:
+    """Check that a dataset has both steps that are successes and steps that are not.
 
     Args:
         dataset: the data.
         method: name of the method that learns to tell them apart.
-        least: least reward of a success.
+        threshold: smallest reward of a success.
     """
     kinds: set[bool] = set()
     for episode in dataset.episodes:
-        kinds |= set(np.unique(episode.rewards >= least).tolist())
+        kinds |= set(np.unique(episode.rewards >= threshold).tolist())
         if len(kinds) == 2:
             return
     which = "every step" if True in kinds else "no step"
     raise TrimtabError(
-        f"dataset {dataset.id}: {which} of it has a reward of at least {least:g}, so {method} "
+        f"dataset {dataset.id}: {which} of it has a reward of at least {threshold:g}, so {method} "
         "cannot learn what a success is; give data with env_options.reward=sparse in which some "
         "episodes succeed, or set algorithm.success_reward"
     )
 
 
-def _check_goes_on(dataset: Dataset, method: str, act_steps: int) -> None:
-    """Check that of some decision of a dataset it is known what was done next."""
+def _check_has_next_actions(dataset: Dataset, method: str, act_steps: int) -> None:
+    """Check that at least one decision of a dataset has a known next action."""
     if all(len(one) <= act_steps and not one.terminations.any() for one in dataset.episodes):
         raise TrimtabError(
             f"dataset {dataset.id}: each of its {len(dataset.episodes)} episodes is cut off within "
@@ -451,27 +459,28 @@ def _check_goes_on(dataset: Dataset, method: str, act_steps: int) -> None:
 
 Check = Callable[[Plan], None]
 PARTS: tuple[Check, ...] = (
-    _everything_is_used,
-    _an_episode_holds_a_chunk,
+    _settings_match_needs,
+    _chunk_fits_episode,
     _base_fits,
     _oracles_fit,
     _data_are_of_the_task,
     _expert_is_of_the_task,
 )
 METHOD: tuple[Check, ...] = (
-    _out_is_free,
-    _trackers_are_there,
-    _policy_can_be_opened_again,
+    _out_is_no_run,
+    _trackers_exist,
+    _policy_can_be_reloaded,
     _something_is_learned,
-    _acting_has_a_task,
-    _phases_are_fed,
-    _generated_data_are_drawn,
-    _history_is_the_policys,
+    _interaction_is_used_and_has_a_task,
+    _phases_have_data,
+    _generator_is_used,
+    _histories_agree,
     _goals_can_be_relabelled,
-    _costs_are_in_the_data,
+    _costs_need_no_interaction,
     _held_out_episodes_can_be_judged,
-    _success_can_be_told,
+    _stop_after_is_measured,
+    _success_is_measured,
     _data_hold_what_is_learned_from,
     _steps_suffice_to_learn,
 )
-DATA: tuple[Check, ...] = (_recorded_data_are_of_the_task, _data_tell_something)
+DATA: tuple[Check, ...] = (_recorded_data_are_of_the_task, _data_are_informative)

@@ -1,7 +1,7 @@
-"""What is in the folder of a run: its parts, whether each is whole, and the state of the run.
+"""Read a run's folder: its parts, whether each is intact, and the state of the run.
 
-A run that is done has a result, the rows of its evaluations and a policy; one that is not has where
-it can go on from, its newest checkpoint. Nothing here writes.
+A finished run has a result, the rows of its evaluations and a policy; an unfinished one resumes
+from its newest checkpoint. Nothing in this module writes.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ CHECKPOINT, POLICY, POLICIES = "checkpoint", "policy", "policies"
 _PARTS = (PROVENANCE, CONFIG, RESULT, EPISODES, METRICS, CHECKPOINT, POLICY)
 
 STATES = ("running", "stopped", "done", "broken")
-"""Held by a process; to be gone on with; at its end; or lacking a part, or with a damaged one."""
+"""Locked by a process; resumable; finished; or with a part that is missing or damaged."""
 
-_TAIL = 1 << 16  # bytes; no line of a log is as long
-_SEED = re.compile(r"seed\d+")
-"""Names of runs' folders."""
-_NAMED = 3
-"""Folders that a message names; of the others it says how many there are."""
-_COUNTED = ("env_steps", "updates", "episodes", "seed")
-_STATE = (
+_TAIL_BYTES = 1 << 16  # longer than any line of a log
+_SEED_FOLDER = re.compile(r"seed\d+")
+"""Pattern of the names of runs' folders."""
+_MOST_NAMED = 3
+"""How many folders a message lists; it gives only the number of the rest."""
+_NUMBER_FIELDS = ("env_steps", "updates", "episodes", "seed")
+_STATE_FIELDS = (
     "algorithm", "metrics", "rows", "phases", "updates", "env_steps", "reached", "seconds",
     "evaluation_due",
 )  # fmt: skip
-"""What the state of every run has."""
+"""Fields of every checkpoint's state."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What was found in the folder of a run.
+    """The state of a run, as found in its folder.
 
     Attributes:
-        folder: of the run.
+        folder: the run's folder.
         state: one of :data:`STATES`.
-        faults: what is wrong, by the name of the part.
-        result: what ``result.json`` says; empty where it is not there or damaged.
-        counters: plain values of the newest checkpoint; empty where there is none.
+        faults: what is wrong with each faulty part, by its name.
+        result: content of ``result.json``; empty if it is missing or damaged.
+        counters: plain values of the newest checkpoint; empty without one.
     """
 
     folder: Path
@@ -77,23 +77,23 @@ class RunState:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether a folder is that of a run, whatever is left of it."""
+    """Return whether a folder is a run's, even if some of its parts are lost."""
     if (folder / PROVENANCE).is_file():
         return True
-    named = _SEED.fullmatch(folder.name) is not None
+    named = _SEED_FOLDER.fullmatch(folder.name) is not None
     there = any(os.path.lexists(folder / part) for part in _PARTS)
     return named and there
 
 
 def find_runs(place: Path) -> list[Path]:
-    """Return the folders of all runs in ``place``, or ``place`` itself, sorted."""
+    """Return all run folders below ``place``, sorted; only ``place`` if it is a run."""
     return find_runs_and_suites(place)[0]
 
 
 def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
-    """Return the folders of all runs in ``place``, and those in which a suite has left a note.
+    """Return the run folders below ``place``, and the folders that hold a suite's note.
 
-    Hidden folders, which are half written, count for nothing.
+    Hidden folders, which are half written, are skipped.
     """
     if is_run(place):
         return [place], []
@@ -103,7 +103,7 @@ def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
             suites.append(Path(at))
         names[:] = sorted(x for x in names if not x.startswith("."))
         for name in list(names):
-            with contextlib.suppress(PermissionError):  # of others, which have no run of ours
+            with contextlib.suppress(PermissionError):  # another user's folder
                 if is_run(Path(at, name)):
                     found.append(Path(at, name))
                     names.remove(name)
@@ -111,29 +111,29 @@ def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
 
 
 def named_runs(runs: Sequence[Path]) -> str:
-    """Return some runs' folders in words: up to three of them, and how many more there are."""
-    more = f" and {len(runs) - _NAMED} more" if len(runs) > _NAMED else ""
-    return ", ".join(shlex.quote(str(run)) for run in runs[:_NAMED]) + more
+    """Return up to three run folders as text, and how many more there are."""
+    more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
+    return ", ".join(shlex.quote(str(run)) for run in runs[:_MOST_NAMED]) + more
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Return what ``result.json`` says.
+    """Return the content of ``result.json``.
 
     Raises:
         TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
-        return _result(folder)
+        return _parse_result(folder)
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Return what ``provenance.json`` says.
+    """Return the content of ``provenance.json``.
 
     Raises:
         TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
-        return _provenance(folder)
+        return _parse_provenance(folder)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -143,79 +143,81 @@ def read_config(folder: Path) -> dict[str, Any]:
         TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
-        return _config(folder)
+        return _parse_config(folder)
 
 
 def check_done(folder: Path) -> None:
-    """Check that a run that has a result also has all else that one at its end has.
+    """Check that all parts of a finished run are there and intact.
 
     Raises:
-        TrimtabError: naming what is wrong, and what to do.
+        TrimtabError: naming the faulty parts and what to do.
     """
     faults = _faults_of_done(folder)
     if faults:
         wrong = "; ".join(f"{part} {what}" for part, what in faults.items())
-        raise TrimtabError(
-            f"{folder} has a result, and yet it is broken: {wrong}; {remedy(folder)}"
-        )
+        raise TrimtabError(f"{folder} has a result, but is broken: {wrong}; {remedy(folder)}")
 
 
 def inspect_run(folder: Path) -> RunState:
-    """Look at the parts of a run.
+    """Return the state of a run and the faults of its parts.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
     """
+    running = in_use(folder)
     faults: dict[str, str] = {}
-    for part, read in ((PROVENANCE, _provenance), (CONFIG, _config)):
+    for part, read in ((PROVENANCE, _parse_provenance), (CONFIG, _parse_config)):
         if os.path.lexists(folder / part):
-            _note(faults, folder, part, read)
+            _note_fault(faults, folder, part, read)
     counters: dict[str, Any] = {}
     if places := _checkpoints(folder, faults):
         try:
-            counters = _state_of(places[-1])
+            counters = _read_counters(places[-1])
         except TrimtabError as error:
-            faults[CHECKPOINT] = _short(error, folder)
+            faults[CHECKPOINT] = _short_fault(error, folder)
     result: dict[str, Any] = {}
     done = os.path.lexists(folder / RESULT)
     if done:
         faults |= _faults_of_done(folder)
         with contextlib.suppress(TrimtabError):
-            result = _result(folder)
+            result = _parse_result(folder)
     else:
         if os.path.lexists(folder / EPISODES):
-            _note(faults, folder, EPISODES, lambda run: read_episodes(run / EPISODES))
+            _note_fault(faults, folder, EPISODES, lambda run: read_episodes(run / EPISODES))
         _check_log(folder, counters, faults)
         for part in (POLICY, POLICIES):
             if os.path.lexists(folder / part) and not (folder / part).is_dir():
                 faults[part] = "is damaged (it is no folder)"
     state = "broken" if faults else "done" if done else "stopped"
-    if in_use(folder):  # its files are not all there yet
+    # A process is writing its files, or was when they were read.
+    if running or in_use(folder):
         state, faults = "running", {}
     return RunState(folder, state, faults, result, counters)
 
 
 def _faults_of_done(folder: Path) -> dict[str, str]:
     faults: dict[str, str] = {}
-    _note(faults, folder, RESULT, _result)
-    _note(faults, folder, EPISODES, lambda run: read_episodes(run / EPISODES))
-    _note(faults, folder, POLICY, lambda run: read_files(run / POLICY))
+    _note_fault(faults, folder, RESULT, _parse_result)
+    _note_fault(faults, folder, EPISODES, lambda run: read_episodes(run / EPISODES))
+    _note_fault(faults, folder, POLICY, lambda run: read_files(run / POLICY))
     return faults
 
 
-def _note(faults: dict[str, str], folder: Path, part: str, read: Callable[[Path], Any]) -> None:
-    """Note what is wrong with a part, if anything is."""
+def _note_fault(
+    faults: dict[str, str], folder: Path, part: str, read: Callable[[Path], Any]
+) -> None:
+    """Note a part that is missing or damaged."""
     if not os.path.lexists(folder / part):
         faults[part] = "is missing"
         return
     try:
         read(folder)
     except TrimtabError as error:
-        faults[part] = _short(error, folder)
+        faults[part] = _short_fault(error, folder)
 
 
-def _short(error: TrimtabError, folder: Path) -> str:
-    """Return what is wrong, without the advice that the reader of a single file gives."""
+def _short_fault(error: TrimtabError, folder: Path) -> str:
+    """Return an error without the folder's path and without the advice after ``; ``."""
     text = str(error).replace(f"{folder}/", "").split("; ")[0]
     return f"is damaged ({text})"
 
@@ -227,14 +229,14 @@ def _checkpoints(folder: Path, faults: dict[str, str]) -> list[Path]:
     return places_of(place)
 
 
-def _state_of(place: Path) -> dict[str, Any]:
+def _read_counters(place: Path) -> dict[str, Any]:
     """Return the plain values of a checkpoint of a run.
 
     Raises:
         TrimtabError: if it is damaged, or not the state of a run.
     """
     found = glance(place)
-    lacking = [name for name in _STATE if name not in found]
+    lacking = [name for name in _STATE_FIELDS if name not in found]
     if lacking:
         raise TrimtabError(f"{place} has no {lacking[0]}")
     log = found["metrics"] if isinstance(found["metrics"], dict) else {}
@@ -245,18 +247,18 @@ def _state_of(place: Path) -> dict[str, Any]:
 
 
 def _check_log(folder: Path, counters: Mapping[str, Any], faults: dict[str, str]) -> None:
-    """Note a log that does not go on from the checkpoint; one that is gone begins anew."""
+    """Note a log that does not match the checkpoint; a missing log is no fault."""
     fault = log_fault(folder / METRICS, int(counters["metrics"]["length"]) if counters else 0)
     if fault:
         faults[METRICS] = f"is damaged (it {fault})"
 
 
 def log_fault(path: Path, length: int) -> str:
-    """Return why a run's log cannot be gone on with; nothing where it can, or is not there.
+    """Return why a run's log cannot be continued; empty if it can, or is missing.
 
     Args:
         path: the log.
-        length: bytes of it that belong to the checkpoint.
+        length: bytes of the log when the checkpoint was written.
     """
     if not os.path.lexists(path):
         return ""
@@ -264,7 +266,7 @@ def log_fault(path: Path, length: int) -> str:
         return "is no file"
     if path.stat().st_size < length:
         return "is shorter than the run's checkpoint says"
-    begin = max(length - _TAIL, 0)
+    begin = max(length - _TAIL_BYTES, 0)
     with open(path, "rb") as file:
         file.seek(begin)
         tail = file.read(length - begin)
@@ -282,6 +284,7 @@ def _ends_with_a_line(text: bytes) -> bool:
 
 @contextlib.contextmanager
 def _with_remedy(folder: Path) -> Iterator[None]:
+    """Add the repair command to an error."""
     try:
         yield
     except TrimtabError as error:
@@ -291,17 +294,17 @@ def _with_remedy(folder: Path) -> Iterator[None]:
 def _object(folder: Path, name: str, what: str) -> dict[str, Any]:
     value = read_json(folder / name, what)
     if not isinstance(value, dict):
-        raise TrimtabError(f"{what}: {folder / name} is no JSON object")
+        raise TrimtabError(f"{what}: {folder / name} is not a JSON object")
     return value
 
 
-def _result(folder: Path) -> dict[str, Any]:
+def _parse_result(folder: Path) -> dict[str, Any]:
     value = _object(folder, RESULT, "result")
-    for key in (*_COUNTED, "seconds"):
+    for key in (*_NUMBER_FIELDS, "seconds"):
         _check_type(value, key, (int, float), folder / RESULT)
     for key in ("env", "algorithm", "config_hash"):
         _check_type(value, key, (str,), folder / RESULT)
-    scores = (int, float, type(None))  # a run without a task has neither
+    scores = (int, float, type(None))  # None for a run without a task
     for key in ("return", "success"):
         _check_type(value, key, scores, folder / RESULT)
     for name, kind in (("evaluations", dict), ("spending", str)):
@@ -316,23 +319,23 @@ def _result(folder: Path) -> dict[str, Any]:
     return value
 
 
-def _provenance(folder: Path) -> dict[str, Any]:
+def _parse_provenance(folder: Path) -> dict[str, Any]:
     value = _object(folder, PROVENANCE, "provenance")
     _check_type(value, "config_hash", (str,), folder / PROVENANCE)
     for name, kind in (("identity", dict), ("env", dict), ("seed", int)):
-        if name in value:  # the first versions wrote no identity
+        if name in value:  # an early version wrote no identity
             _check_type(value, name, (kind,), folder / PROVENANCE)
     return value
 
 
 def _check_type(value: Mapping[str, Any], name: str, kinds: tuple[type, ...], file: Path) -> None:
     if name not in value:
-        raise TrimtabError(f"{file} says no {name}")
+        raise TrimtabError(f"{file} lacks {name}")
     if not isinstance(value[name], kinds) or isinstance(value[name], bool):
         raise TrimtabError(f"{file} says {name}={json.dumps(value[name])[:40]}")
 
 
-def _config(folder: Path) -> dict[str, Any]:
+def _parse_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         value = yaml.safe_load(read_bytes(path).decode())

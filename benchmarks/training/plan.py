@@ -43,13 +43,14 @@ __all__ = ["Learner", "Plan", "make_method", "method_of", "policy_maker"]
 
 @dataclass(frozen=True)
 class Learner:
-    """What a run trains, as it is made from the run's seed.
+    """A run's method as its seed initialises it, and what belongs to it.
 
     Attributes:
         algorithm: the method.
-        generator: makes the data that it learns from; None where the dataset itself does.
-        phases: what a run of the method goes through.
-        random: states of the global generators after the making, where the run goes on.
+        generator: makes the data that the method learns from; None if the dataset does.
+        phases: the phases of the run, in order.
+        random: states of the global random generators after initialisation; the run
+            continues from them.
     """
 
     algorithm: Algorithm
@@ -59,25 +60,23 @@ class Learner:
 
 
 class Plan:
-    """What one run is made of. Each part is opened or made when it is first asked for, and once.
+    """The parts of one run, each opened or made once, at its first use.
 
-    That the parts fit one another is checked by :mod:`trimtab.benchmarks.training.fits`.
+    :mod:`trimtab.benchmarks.training.fits` checks that the parts fit one another.
 
     Attributes:
         config: settings of the run.
-        dataset: its data; None where it has none, and before :meth:`load_dataset` where a recipe
-            makes them.
 
     Args:
         config: settings of the run.
-        progress: called with the share of the dataset that is there.
+        progress: called with the share of the dataset that is loaded or recorded.
     """
 
     def __init__(
         self, config: RunConfig, progress: Callable[[float], None] = lambda share: None
     ) -> None:
         self.config, self._progress = config, progress
-        self._recorded: Dataset | None = None
+        self._recorded_dataset: Dataset | None = None
 
     @functools.cached_property
     def method(self) -> type[Algorithm]:
@@ -87,19 +86,19 @@ class Plan:
     @functools.cached_property
     def _task(self) -> tuple[EnvSpec, Mapping[str, Any]]:
         if self.config["env"] is None:
-            assert self._file is not None
-            return spec_of_data(self.config, self._file)
+            assert self._stored_dataset is not None
+            return spec_of_data(self.config, self._stored_dataset)
         options = checked_names(self.config["env_options"] or {})
         return get_spec(self.config["env"], **options), {}
 
     @property
     def env(self) -> EnvSpec:
-        """The run's task; without a task the data in its place."""
+        """The run's task; without one, a specification derived from its dataset."""
         return self._task[0]
 
     @property
     def described(self) -> Mapping[str, Any]:
-        """Names and units of observations and actions of a run without a task."""
+        """Names and units of observations and actions without a task; empty with one."""
         return self._task[1]
 
     @functools.cached_property
@@ -110,22 +109,22 @@ class Plan:
     @functools.cached_property
     def oracles(self) -> tuple[Bundle, ...]:
         """Policies that the method may imitate."""
-        # settings of an earlier version lack the later ones
+        # Settings that an earlier version saved may lack it.
         return tuple(load_base(path) for path in self.config.settings.get("oracles") or ())
 
     @functools.cached_property
     def expert(self) -> Dataset | None:
-        """Episodes that guide the method."""
+        """Demonstrations that guide the method; None if the run names none."""
         return load_expert(self.config, self.env)
 
     @property
     def makes_data(self) -> bool:
-        """Whether the dataset is a recipe's, so that the run is known before it is recorded."""
+        """Whether a recipe records the dataset; its identity is known before that."""
         return is_recipe_section(self.config["dataset"])
 
     @functools.cached_property
-    def _file(self) -> Dataset | None:
-        """Data that are read, not made: they are known by their content."""
+    def _stored_dataset(self) -> Dataset | None:
+        """The dataset that is read from disk; None without one, or with a recipe."""
         if self.config["dataset"] is None or self.makes_data:
             return None
         env = None if self.config["env"] is None else self.env
@@ -133,50 +132,47 @@ class Plan:
 
     @property
     def dataset(self) -> Dataset | None:
-        """See the class."""
-        return self._recorded if self.makes_data else self._file
+        """The run's data; None if it has none, or a recipe has not recorded them yet."""
+        return self._recorded_dataset if self.makes_data else self._stored_dataset
 
     def load_dataset(self) -> None:
-        """Open the run's data; where a recipe makes them and they are not there, record them.
+        """Open a recipe's dataset, and record it if it is missing; others open at first use.
 
         Raises:
             TrimtabError: if they are missing, damaged or wrong, or cannot be recorded.
         """
-        if self.makes_data and self._recorded is None:
-            self._recorded = load_dataset(self.config, self.env, self._progress)
-            for part in (
-                "split",
-                "statistics",
-                "_setup",
-                "learner",
-            ):  # made without the data so far
+        if self.makes_data and self._recorded_dataset is None:
+            self._recorded_dataset = load_dataset(self.config, self.env, self._progress)
+            # These were computed without the data.
+            for part in ("split", "statistics", "_setup", "learner", "start"):
                 self.__dict__.pop(part, None)
 
     @functools.cached_property
     def split(self) -> Split:
-        """The episodes of the dataset that are learned from, and those that are not."""
+        """The dataset's episodes, split into training and held-out ones."""
         return split_of(self.config, self.dataset)
 
     @functools.cached_property
     def act_steps(self) -> int:
-        """How many actions of a chunk are executed; without a word of it as many as the base's."""
+        """Executed actions of a chunk: ``act_steps``, else the base's, else one."""
         if self.config["act_steps"] is not None:
             return int(self.config["act_steps"])
         return 1 if self.base is None else int(self.base.config["chunking"]["act_steps"])
 
     @functools.cached_property
-    def _reading(self) -> Reading:
+    def _base_reading(self) -> Reading:
+        """What the base reads of an environment; the default without a base."""
         return Reading() if self.base is None else self.base.policy.reading
 
     @property
     def observations(self) -> str:
         """How observations are given: ``flat`` or ``dict``."""
-        return str(self.config["observations"] or observation_mode(self._reading))
+        return str(self.config["observations"] or observation_mode(self._base_reading))
 
     @property
     def history(self) -> int:
-        """Observations that the policy reads."""
-        return int(self.config["history"] or self._reading.history)
+        """How many of the last observations the policy reads."""
+        return int(self.config["history"] or self._base_reading.history)
 
     @functools.cached_property
     def spec(self) -> PolicySpec:
@@ -186,7 +182,7 @@ class Plan:
 
     @functools.cached_property
     def statistics(self) -> Statistics | None:
-        """Those of what the method learns from; made up before the data are there."""
+        """Statistics of the training data; placeholders until a recipe has recorded them."""
         if self.config["dataset"] is None:
             return None
         if self.split.training is None:
@@ -212,7 +208,7 @@ class Plan:
         )
 
     def _decisions_of(self, dataset: Dataset) -> Batch:
-        """Return every decision of a small dataset, in the form of the run's own data."""
+        """Return every decision of a small dataset as one batch, in the run's format."""
         buffer = ReplayBuffer.from_dataset(
             dataset,
             window=self.act_steps,
@@ -227,13 +223,14 @@ class Plan:
 
     @functools.cached_property
     def learner(self) -> Learner:
-        """What the run trains."""
+        """The method as the run's seed initialises it."""
         return self.make_learner()
 
     def make_learner(self) -> Learner:
-        """Make what the run trains, from its seed; the caller's random states stay as they are."""
+        """Initialise the method from the seed; the caller's random states do not change."""
         config = self.config
-        kept, threads = random_states(config["device"]), torch.get_num_threads()
+        random_before = random_states(config["device"])
+        threads_before = torch.get_num_threads()
         torch.set_num_threads(config["threads"])
         try:
             start_torch(config["seed"], config["threads"])
@@ -242,42 +239,42 @@ class Plan:
             phases = algorithm.phases(budget_of(config))
             return Learner(algorithm, generator, phases, random_states(config["device"]))
         finally:
-            torch.set_num_threads(threads)
-            set_random_states(config["device"], kept)
+            torch.set_num_threads(threads_before)
+            set_random_states(config["device"], random_before)
 
     def _make_generator(self, algorithm: Algorithm) -> Generator | None:
         section = self.config["source"]
         if section is None:
             return None
         construct: Callable[..., Generator] = class_of(section["_target_"], "source._target_")
-        with _one_line(f"source={self.config.source} cannot be made", "source.*"):
+        with _constructor_errors(f"source={self.config.source} cannot be made", "source.*"):
             return construct(self._setup, algorithm, **_keywords(section))
 
     @property
     def algorithm(self) -> Algorithm:
-        """The run's method."""
+        """The run's method, initialised from its seed."""
         return self.learner.algorithm
 
     @functools.cached_property
     def goals(self) -> Goals | None:
-        """The goals of the task, where the method relabels them."""
+        """The task's goals if the method relabels goals, else None."""
         if self.algorithm.wants.goal is None:
             return None
         return goals_of(self.env, self.config.algorithm, self.act_steps)
 
     @property
     def base_label(self) -> str | None:
-        """What result tables call the base."""
+        """The base's name in result tables."""
         return None if self.base is None else base_label(self.base)
 
     @property
     def policy_label(self) -> str | None:
-        """What result tables call the policy, as far as the settings or the base tell."""
+        """The policy's name in result tables, if the settings or the base give one."""
         return self.config.policy or (training(self.base).get("policy") if self.base else None)
 
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
-        """The document of all that decides the run's numbers."""
+        """Everything that determines the run's numbers, as a JSON document."""
         config = self.config
         return document_of(
             config,
@@ -293,9 +290,9 @@ class Plan:
             described=self.described,
         )
 
-    @property
+    @functools.cached_property
     def config_hash(self) -> str:
-        """The hash that the run's folder and rows are named by."""
+        """The hash of ``identity``; it names the run's folder and is in its rows."""
         return hash_of(self.identity)
 
     @functools.cached_property
@@ -317,41 +314,46 @@ def method_of(config: RunConfig) -> type[Algorithm]:
     method = class_of(target, "algorithm._target_")
     if not issubclass(method, Algorithm):
         raise TrimtabError(
-            f"algorithm._target_={target}: is no method: no child of {Algorithm.__qualname__} in "
-            f"{Algorithm.__module__}"
+            f"algorithm._target_={target}: must be a subclass of {Algorithm.__module__}."
+            f"{Algorithm.__qualname__}"
         )
     return method
 
 
 def policy_maker(config: RunConfig) -> Callable[..., Policy] | None:
-    """Return what makes the policy that is chosen, given its shapes; None where none is."""
+    """Return a constructor of the chosen policy that takes its shapes, or None."""
     if config["policy"] is None:
         return None
-    made_by: Any = class_of(config["policy"]["_target_"], "policy._target_")
-    return functools.partial(made_by, **_keywords(config["policy"]))
+    policy_class: Any = class_of(config["policy"]["_target_"], "policy._target_")
+    return functools.partial(policy_class, **_keywords(config["policy"]))
 
 
 def make_method(config: RunConfig, method: type[Algorithm], setup: Setup) -> Algorithm:
-    """Make a method; a size or a rate that it cannot have is one line."""
+    """Construct a method and check its policy, pace and state."""
     construct: Callable[..., Algorithm] = method
-    with _one_line(f"{config.algorithm} cannot be made", "algorithm.* and policy.*"):
+    with _constructor_errors(f"{config.algorithm} cannot be made", "algorithm.* and policy.*"):
         made = construct(setup, **_keywords(config["algorithm"]))
-    acts, state = getattr(made, "policy", None), made.state()
-    if not isinstance(acts, Policy):
+    policy = getattr(made, "policy", None)
+    if not isinstance(policy, Policy):
         raise TrimtabError(
-            f"{config.algorithm}: its policy is of type {type(acts).__name__}; a method sets "
+            f"{config.algorithm}: its policy is of type {type(policy).__name__}; a method sets "
             "self.policy to the Policy that acts"
         )
     if not isinstance(getattr(made, "pace", None), Pace):
         raise TrimtabError(
             f"{config.algorithm}: it has no pace; a method sets self.pace = Pace(batch_size=…)"
         )
-    parts = state if isinstance(state, Mapping) else {"": state}
-    for name, part in parts.items():
-        if not all(hasattr(part, has) for has in ("state_dict", "load_state_dict")):
+    state: Any = made.state()
+    if not isinstance(state, Mapping):
+        raise TrimtabError(
+            f"{config.algorithm}: state() is of type {type(state).__name__}; return a dict of "
+            "modules and optimisers"
+        )
+    for name, part in state.items():
+        if not all(hasattr(part, method) for method in ("state_dict", "load_state_dict")):
             raise TrimtabError(
-                f"{config.algorithm}: state() has {name} of type {type(part).__name__}; it gives "
-                "modules and optimisers by name"
+                f"{config.algorithm}: state() has {name} of type {type(part).__name__}; return a "
+                "dict of modules and optimisers"
             )
     return made
 
@@ -361,8 +363,8 @@ def _keywords(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _one_line(what: str, where: str) -> Iterator[None]:
-    """Say in one line what a constructor does not take."""
+def _constructor_errors(what: str, where: str) -> Iterator[None]:
+    """Turn an error of a constructor into a TrimtabError of one line."""
     try:
         yield
     except (TypeError, ValueError, RuntimeError, IndexError) as error:

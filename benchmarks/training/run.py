@@ -1,11 +1,11 @@
-"""The one loop over a run's phases.
+"""The training loop: it goes through the phases of a run.
 
-The method says its phases: by default offline_steps updates on the dataset, then online_steps
-environment steps of gathering and learning. There is an evaluation and a checkpoint every so often,
-and a bundle at the end.
+A method defines the phases: by default offline_steps updates on the dataset, then online_steps
+environment steps of interaction. The run is evaluated every ``eval_every`` and saved every
+``checkpoint_every`` steps, and ends with a bundle of its policy.
 
-A run is resumed from its checkpoint to the same bits: learner, buffer, environments, random states
-and the counters of this file are all that changes, and all of it is saved.
+A resumed run computes the same bits as one that was never interrupted: a checkpoint holds the
+method, buffer, environments, random states and the counters of this file, and nothing else changes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.training.callbacks import Callback, Listeners, RunProgress
 from trimtab.benchmarks.training.checkpoint import Checkpoints
-from trimtab.benchmarks.training.collector import Collector, training_envs
+from trimtab.benchmarks.training.collector import Collector, make_training_envs
 from trimtab.benchmarks.training.experience import (
     Experience,
     ReplayedExperience,
@@ -50,19 +50,19 @@ __all__ = ["LOG_EVERY", "Run"]
 logger = logging.getLogger(__name__)
 
 LOG_EVERY = 500
-"""Updates between two lines of ``metrics.jsonl``; an update from a rollout always has a line."""
+"""Updates between two lines of ``metrics.jsonl``; one on a rollout always adds a line."""
 
 
 class Run:
-    """The state of one run, and the loop over it.
+    """The state of one run, and its training loop.
 
     Args:
-        plan: what the run is made of.
-        folder: of the run; its caller holds the lock.
-        progress: told how far the run is.
+        plan: the run's plan.
+        folder: the run's folder; the caller holds its lock.
+        progress: called with the share that is done, and a few words.
         stop: when set, the run saves its state and ends.
-        callbacks: told of the run as it goes on.
-        held: called before something is written; raises where the folder is another's by now.
+        callbacks: notified of steps, evaluations and checkpoints.
+        check_lock: called before each write; raises if another process holds the folder by now.
     """
 
     def __init__(
@@ -72,15 +72,16 @@ class Run:
         progress: Progress,
         stop: threading.Event | None = None,
         callbacks: Sequence[Callback] = (),
-        held: Callable[[], None] = lambda: None,
+        check_lock: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.plan, self.folder, self.progress = plan.config, plan, folder, progress
         config, learner = plan.config, plan.learner
         self.others = others = start_torch(config["seed"], config["threads"])
         set_random_states(config["device"], learner.random)
         self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks, others)
-        self._asked_to_stop = threading.Event()  # by a callback
-        self.evaluation_due, self.held = False, held
+        self._callback_stop = threading.Event()
+        self.evaluation_due = False
+        self.check_lock = check_lock
         self.algorithm = learner.algorithm
         self.record = Record(plan, plan.policy_label or self.algorithm.policy.label)
         self.dataset_source = make_dataset_source(
@@ -93,22 +94,23 @@ class Run:
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(plan, others)
         if gathered := sum(phase.length for phase in self.phases if phase.gathers):
-            envs = training_envs(plan, others)
+            envs = make_training_envs(plan, others)
             self.experience = make_experience(plan, self.dataset_source, gathered)
-            ring = self.experience.buffer
-            self.collector = Collector(envs, self.algorithm, ring, config["device"], others)
+            buffer = self.experience.buffer
+            self.collector = Collector(envs, self.algorithm, buffer, config["device"], others)
         self.judge = RunJudge(plan, self.algorithm.policy, others)
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
         self.evaluations: list[dict[str, Any]] = []
-        self.updates, self.env_steps, self.seconds = 0, 0, 0.0
-        self.reached = False  # the success rate that the run is to stop at
-        self._saved_at = self._judged_at = -1  # the positions of the last checkpoint and evaluation
+        self.updates, self.env_steps = 0, 0
+        self.seconds_before = 0.0  # of earlier processes
+        self.success_reached = False  # whether an evaluation reached stop_at_success
+        self._saved_at = self._evaluated_at = -1  # positions
         self._started = time.perf_counter()
 
     def carry_out(self) -> Result:
-        """Go through the rest of the run and write its results."""
+        """Train the rest of the run and write its results."""
         state = self.checkpoints.load()
         if state is not None:
             try:
@@ -118,51 +120,51 @@ class Run:
                     f"{self.folder / 'checkpoint'} lacks {error}: another version of Trimtab wrote "
                     f"it; {remedy(self.folder)}, or remove it to start this run again"
                 ) from error
-            logger.info("%s: going on at step %d", self.folder, self.position)
+            logger.info("%s: resuming at step %d", self.folder, self.position)
         else:
             self.metrics.start_again()
-        self._started = time.perf_counter() - self.seconds
+        self._started = time.perf_counter() - self.seconds_before
         self.listeners.trackers = start_trackers(
             self.config, self.plan.config_hash, self.folder, self.position
         )
-        if self.evaluation_due and self.position < self.end:
+        if self.evaluation_due and self.position < self.end:  # the process ended within it
             self._evaluate()
         for index in range(len(self.phases)):
             if index and not self.done[index] and self.metrics.pending:
-                self._log()  # no line has metrics of two phases, which may have other names
-            while self.done[index] < self.lengths[index] and not self._over():
+                self._log()  # one line never mixes two phases, whose metrics may have other names
+            while self.done[index] < self.lengths[index] and not self._ends_early():
                 self.advance(index)
         return self._finish()
 
-    def _over(self) -> bool:
-        return self.reached or self.judge.exhausted or self._asked_to_stop.is_set()
+    def _ends_early(self) -> bool:
+        return self.success_reached or self.judge.exhausted or self._callback_stop.is_set()
 
     @property
     def position(self) -> int:
-        """How far the run is: units of all its phases, updates or environment steps."""
+        """Units done in all phases, each an update or an environment step."""
         return sum(self.done)
 
     @property
     def end(self) -> int:
-        """The position at which the run is done."""
+        """The position at which the run ends; it shrinks when trials end early."""
         return sum(self.lengths)
 
     def advance(self, index: int) -> None:
-        """Go on in a phase: by one update, one trial, or one decision in every environment."""
+        """Advance a phase by one update, one trial, or one decision in every environment."""
         phase = self.phases[index]
         if isinstance(phase.feed, Trials):
-            self._after(index, self._try(phase, phase.feed))
+            self._finish_step(index, self._run_trial(phase, phase.feed))
         elif phase.unit == "updates":
             rows = phase.batch_size or self.algorithm.pace.batch_size
             self._update(phase, self._source(phase).sample(rows))
-            self._after(index, 1)
+            self._finish_step(index, 1)
         else:
-            self._after(index, self._gather(phase))
+            self._finish_step(index, self._gather(phase))
 
     def _source(self, phase: Phase) -> Source:
         """Return what the batches of a phase are drawn from."""
         if not isinstance(phase.feed, Feed):
-            assert not isinstance(phase.feed, Trials)
+            assert not isinstance(phase.feed, Trials)  # advance handles them
             return phase.feed
         if phase.feed is Feed.DATASET:
             assert self.dataset_source is not None
@@ -170,7 +172,7 @@ class Run:
         assert isinstance(self.experience, ReplayedExperience)
         return self.experience.source
 
-    def _try(self, phase: Phase, feed: Trials) -> int:
+    def _run_trial(self, phase: Phase, feed: Trials) -> int:
         """Carry out one trial and learn from its outcome; return the steps taken."""
         outcome, steps = self.trials.judge(feed.propose(), self._check_stop)
         self.env_steps += steps
@@ -178,23 +180,23 @@ class Run:
         self._log()
         return steps
 
-    def _end_of_trials(self, index: int) -> None:
-        """End a phase of trials where none is left, or the next one might outlast the phase."""
+    def _end_trials_if_due(self, index: int) -> None:
+        """End a phase of trials if none is left, or the next may need more steps than remain."""
         feed, left = self.phases[index].feed, self.lengths[index] - self.done[index]
         if isinstance(feed, Trials) and not self.trials.fits(feed.propose(), left):
             self.lengths[index] = self.done[index]
 
     def _gather(self, phase: Phase) -> int:
-        """Take one decision in every environment and learn what is due; return the steps taken."""
+        """Act once in every environment and make the due updates; return the steps taken."""
         assert self.collector is not None and self.experience is not None
-        taught = self.algorithm.pace.acts_once_taught and self.updates > 0
-        warmup = self.env_steps < self.algorithm.pace.warmup_steps and not taught
+        pretrained = self.algorithm.pace.acts_once_taught and self.updates > 0
+        warmup = self.env_steps < self.algorithm.pace.warmup_steps and not pretrained
         try:
             steps = self.collector.step(warmup=warmup)
         except TrimtabError as error:
-            self._settle()  # what an update has broken is told first
-            where = self._where(self.updates + 1)
-            raise TrimtabError(f"{where}: {error}; {self._last_good()}") from error
+            self._check_metrics()  # a metric that is not finite is the likelier cause
+            where = self.where(self.updates + 1)
+            raise TrimtabError(f"{where}: {error}; {self._last_good_state()}") from error
         self.env_steps += steps
         if phase.update is not None:
             source = None if phase.feed is Feed.EXPERIENCE else self._source(phase)
@@ -205,103 +207,117 @@ class Run:
     def _update(self, phase: Phase, data: Batch | Rollout | Outcome) -> None:
         assert phase.update is not None
         metrics = phase.update(data)
-        with placed(self._where, self.updates + 1):
+        with placed(self.where, self.updates + 1):
             self.metrics.add(metrics)
         self.updates += 1
         if isinstance(data, Rollout) or self.updates % LOG_EVERY == 0:
             self._log()
 
-    def _settle(self) -> None:
-        """Look at the metrics since the last look: before anything is written.
+    def _check_metrics(self) -> None:
+        """Check the lock and the metrics of the last updates, before anything is written.
 
         Raises:
-            TrimtabError: if one is no finite number; nothing that came of it has been saved.
+            TrimtabError: if the lock is lost, or a metric is not finite; nothing bad was saved.
         """
-        self.held()
+        self.check_lock()
         try:
-            with placed(self._where, self.updates):
+            with placed(self.where, self.updates):
                 self.metrics.settle()
         except NotFinite as error:
             raise TrimtabError(
-                f"{self._where(self.updates - error.ago)}: {error}; {self._last_good()}; lower the "
-                "learning rate or check the data"
+                f"{self.where(self.updates - error.ago)}: {error}; {self._last_good_state()}; "
+                "lower the learning rate or check the data"
             ) from error
 
-    def _where(self, update: int) -> str:
+    def where(self, update: int) -> str:
+        """Return the run's folder and an update, to open an error."""
         return f"{self.folder}: at update {update}, after {self.env_steps} environment steps"
 
-    def _last_good(self) -> str:
+    def _last_good_state(self) -> str:
         saved = self.folder / "checkpoint"
         return f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
 
-    def _log(self, **found: Any) -> None:
-        self._settle()
+    def _log(self, **values: Any) -> None:
+        self._check_metrics()
         position = {"env_steps": self.env_steps, "updates": self.updates}
-        extra = {**found, "seconds": round(time.perf_counter() - self._started, 3)}
+        extra = {**values, "seconds": round(time.perf_counter() - self._started, 3)}
         if self.collector is not None:
-            extra |= self.collector.books()
+            extra |= self.collector.episode_metrics()
         self.listeners.metrics(self.metrics.write(position, extra))
 
-    def _after(self, index: int, steps: int) -> None:
-        """Evaluate and save where the last ``steps`` crossed a multiple of their intervals."""
+    def _finish_step(self, index: int, steps: int) -> None:
+        """Count ``steps`` units, then notify, evaluate, save, report and stop where due."""
         self.done[index] += steps
-        with placed(self._where, self.updates):
+        with placed(self.where, self.updates):
             self.listeners.arrived(self._now())
-            self.others.check()  # also of the method's own code
-        self._end_of_trials(index)
+            self.others.check()  # the method's own code may have changed torch's settings
+        self._end_trials_if_due(index)
         now, before = self.position, self.position - steps
-        every = (own := self.phases[index].eval_every) or self.config["eval_every"]
+        own = self.phases[index].eval_every
+        every = own or self.config["eval_every"]
         counted = self.done[index] if own else now
         if every and counted // every > (counted - steps) // every and now < self.end:
-            self._settle()
+            self._check_metrics()
             self._evaluate()
         every = self.config["checkpoint_every"]
         if now // every > before // every and now < self.end:
             self._save()
+        # At each half percent.
         if now * 200 // self.end > before * 200 // self.end:
             self.progress(now / self.end, f"{now:,} of {self.end:,} steps{self.judge.last}")
         self._check_stop()
 
     def _save(self) -> None:
-        self._settle()
+        self._check_metrics()
         self.checkpoints.save(self.position, self._state())
         self._saved_at = self.position
         self.listeners.saved(self._now())
 
     def _now(self) -> RunProgress:
         place = (self.folder, self.position, self.end, self.env_steps, self.updates)
-        return RunProgress(*place, stop=self._asked_to_stop.set)
+        return RunProgress(*place, stop=self._callback_stop.set)
 
     def _check_stop(self) -> None:
-        """Save and stop if the process was told to end."""
-        if not self.stop.is_set():
-            return
-        self._save()
-        raise Stopped(
-            f"{self.folder}: stopped at step {self.position:,} of {self.end:,}; "
-            "its state is saved, run the same command to go on"
-        )
+        """Save the state and raise ``Stopped`` if this process was told to end."""
+        if self.stop.is_set():
+            self._save()
+            self._raise_if_stopped()
 
-    def _evaluate(self, *, stopped: bool = False) -> None:
+    def _raise_if_stopped(self) -> None:
+        if self.stop.is_set():
+            raise Stopped(
+                f"{self.folder}: stopped at step {self.position:,} of {self.end:,}; "
+                "its state is saved, run the same command to go on"
+            )
+
+    def _evaluate(self, check: Callable[[], None] | None = None, *, stopped: bool = False) -> None:
+        """Evaluate the policy, write its rows and scores, and notify.
+
+        Args:
+            check: called before each decision; by default it saves and stops if that is asked for.
+            stopped: whether a callback has ended the run.
+        """
         self.evaluation_due = True
-        with placed(self._where, self.updates):
-            self.scores = self.judge.judge(self.algorithm.policy, self.updates, self._check_stop)
-        self.held()
+        with placed(self.where, self.updates):
+            self.scores = self.judge.judge(
+                self.algorithm.policy, self.updates, check or self._check_stop
+            )
+        self.check_lock()
         self.evaluation_due = False
-        enough, rate = self.config["stop_at_success"], self.scores.success_rate
-        self.reached = enough is not None and rate is not None and rate >= enough
+        threshold, rate = self.config["stop_at_success"], self.scores.success_rate
+        self.success_reached = threshold is not None and rate is not None and rate >= threshold
         here = self._write_rows(stopped=stopped)
         self.evaluations = [x for x in self.evaluations if {k: x[k] for k in here} != here]
         gathered = self.collector.episodes if self.collector is not None else 0
         seconds = round(time.perf_counter() - self._started, 3)
-        by_now = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
-        self.evaluations.append({**here, **by_now, **self.scores.found})
+        cost = {"episodes": gathered + self.trials.episodes, "seconds": seconds}
+        self.evaluations.append({**here, **cost, **self.scores.found})
         if self.config["keep_policies"]:
-            ending = self.record.ending(self.reached)
+            ending = self.record.ending(self.success_reached)
             self._save_policy(self.folder / "policies" / str(self.position), ending)
         if self.scores.fit is not None:
             self._log(**self.scores.fit.curves)
-        self._judged_at = self.position
+        self._evaluated_at = self.position
         self.listeners.evaluated(self._now(), self.scores.found)
         logger.info("%s: %s: %s", self.folder, here, self.scores.found)
 
@@ -313,20 +329,23 @@ class Run:
         return here
 
     def _finish(self) -> Result:
-        # Saved before the last evaluation: a run killed during or after it repeats it, and has its
-        # rows once.
-        self._settle()
+        # Save before the last evaluation: a run killed during or after it evaluates again, and its
+        # rows are written once. The evaluation itself saves nothing: the policy may have the
+        # weights of its best evaluation by then, beside the optimisers of the last update.
+        self._check_metrics()
         if self._saved_at != self.position:
             self._save()
-        stopped = self.position < self.end and not (self.reached or self.judge.exhausted)
+        stopped = self.position < self.end and not (self.success_reached or self.judge.exhausted)
         changed = self.judge.choose(self.algorithm.policy, self.updates)
-        if changed or self._judged_at != self.position:
-            self._evaluate(stopped=stopped)
-        else:  # an evaluation ended it
+        if changed or self._evaluated_at != self.position:
+            self._evaluate(self._raise_if_stopped, stopped=stopped)
+        else:  # this position is evaluated already; only the mark ``stopped`` may be new
             self._write_rows(stopped=stopped)
         self._log()
         self.listeners.trackers.arrived(self.position)
-        ending = self.record.ending(self.reached, (self.position, self.end) if stopped else None)
+        ending = self.record.ending(
+            self.success_reached, (self.position, self.end) if stopped else None
+        )
         summary = self.record.summary(
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
             updates=self.updates, seconds=time.perf_counter() - self._started,
@@ -339,9 +358,11 @@ class Run:
 
     def _save_policy(self, folder: Path, ending: Mapping[str, Any]) -> None:
         ending = {**ending, **self.judge.told(self.scores)}
-        terms = self.record.contract(env_steps=self.env_steps, updates=self.updates, ending=ending)
+        contract = self.record.contract(
+            env_steps=self.env_steps, updates=self.updates, ending=ending
+        )
         results = self.record.results(self.scores)
-        save_bundle(self.algorithm.policy, folder, contract=terms, results=results, onnx=False)
+        save_bundle(self.algorithm.policy, folder, contract=contract, results=results, onnx=False)
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -358,7 +379,7 @@ class Run:
             "phases": list(self.done),
             "updates": self.updates,
             "env_steps": self.env_steps,
-            "reached": self.reached,
+            "reached": self.success_reached,
             "evaluation_due": self.evaluation_due,
             "seconds": time.perf_counter() - self._started,
         }
@@ -371,18 +392,18 @@ class Run:
             self.experience.load_state_dict(state["experience"])
             self.collector.load_state_dict(state["collector"])
         self.metrics.load_state_dict(state["metrics"])
-        self.judge.load_state_dict(state.get("judge"))
+        self.judge.load_state_dict(state.get("judge"))  # an earlier version saved none
         self.rows = [EpisodeRow.from_row(row) for row in state["rows"]]
-        self.evaluations = list(state.get("evaluations", []))  # earlier versions kept none
+        self.evaluations = list(state.get("evaluations", []))
         self.trials.episodes = int(state.get("trial_episodes", 0))
         set_random_states(self.config["device"], state)
         self.done = [int(units) for units in state["phases"]]
         self.updates, self.env_steps = int(state["updates"]), int(state["env_steps"])
-        self.reached, self._saved_at = bool(state["reached"]), self.position
-        self.seconds = float(state["seconds"])
+        self.success_reached, self._saved_at = bool(state["reached"]), self.position
+        self.seconds_before = float(state["seconds"])
         self.evaluation_due = bool(state["evaluation_due"])
-        for index in range(len(self.phases)):
-            self._end_of_trials(index)
+        for index in range(len(self.phases)):  # the shortened lengths are not saved
+            self._end_trials_if_due(index)
 
     def close(self) -> None:
         """Close the trackers and the environments."""

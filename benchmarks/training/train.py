@@ -1,4 +1,4 @@
-"""Carry out one run: check it, find what is done of it, go on with the rest."""
+"""Train one run: check its settings, return its result if done, or else resume it."""
 
 from __future__ import annotations
 
@@ -64,42 +64,46 @@ def train(
     wait: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Carry out one run, or go on with it, or say that it is done.
+    """Train one run from its start or newest checkpoint, or return its result if it is done.
 
     Args:
         config: checked settings.
-        progress: told how far the run is.
-        wait: wait for another process that is at this run, instead of giving up.
-        callbacks: told of steps, evaluations and checkpoints; not of a run that is done already. A
-            run that one of them ended early is done for them, and goes on where there is none.
+        progress: called with the share that is done, and a few words.
+        wait: whether to wait while another process trains this run, instead of raising.
+        callbacks: notified of steps, evaluations and checkpoints, unless the run is done already.
+            A run that a callback stopped early is done in a call with callbacks; a call without
+            callbacks resumes it.
 
     Raises:
-        Stopped: if the process is told to end (SIGTERM): the run's state is saved first.
+        Stopped: if this process receives SIGTERM; the state of the run is saved first.
         TrimtabError: on wrong input, a folder that is in use or cannot be written, or a loss that
             is not finite.
-        Exception: whatever a task or a method of the caller's own raises; its notes say where the
-            run was.
+        Exception: an exception of the caller's own task or method, unchanged; its notes say at
+            which update it was raised.
     """
     try:
         local, store = localised(config)
         with within_memory():
             return _train(local, store, progress, wait=wait, callbacks=callbacks)
-    except OSError as error:  # such as a simulator's own temporary files on a full disk
+    except OSError as error:  # such as a full disk under a simulator's temporary files
         if fault_of_own_code(error) is not None:
             raise
-        where = error.filename or "a file"
-        cure = "free the disk or choose writable folders with out= and TMPDIR"
-        cure = limit_reached(error) or cure
+        path = error.filename or "a file"
+        cure = limit_reached(error) or (
+            "free the disk or choose writable folders with out= and TMPDIR"
+        )
         raise TrimtabError(
-            f"cannot write or read {where}: {error.strerror or error}; {cure}"
+            f"cannot write or read {path}: {error.strerror or error}; {cure}"
         ) from error
 
 
 def check(config: RunConfig) -> None:
-    """Do all of a run that can fail because of its settings, and leave nothing behind but its data.
+    """Make every check of a run that needs no training.
+
+    The run's dataset may be recorded or downloaded for it.
 
     Raises:
-        TrimtabError: what the run would end with.
+        TrimtabError: the error with which :func:`train` would refuse the run.
     """
     local, _ = localised(config)
     with within_memory():
@@ -110,27 +114,35 @@ def check(config: RunConfig) -> None:
 
 
 def is_done(config: RunConfig) -> bool:
-    """Return whether a run is done, as far as that is known without its dataset."""
-    with contextlib.suppress(TrimtabError, OSError, ValueError):  # told when it is carried out
+    """Return whether a run is known to be done.
+
+    False also where that is unknown: at an address, or if the dataset is a file.
+    """
+    with contextlib.suppress(TrimtabError, OSError, ValueError):  # train raises them
         local, store = localised(config)
-        if store is not None or not any(_of_method(local).glob(f"*/seed{local['seed']}/{RESULT}")):
+        if store is not None or not any(
+            _method_folder(local).glob(f"*/seed{local['seed']}/{RESULT}")
+        ):
             return False
         if local["dataset"] is None or is_recipe_section(local["dataset"]):
             plan = fitting_plan(local)
-            return _finished(Path(local["out"], _place(plan)), plan, whole=True) is not None
+            return (
+                _finished(Path(local["out"], _run_path(plan)), plan, resume_stopped=True)
+                is not None
+            )
     return False
 
 
-def _of_method(config: RunConfig) -> Path:
+def _method_folder(config: RunConfig) -> Path:
     """Return the folder of all runs of a method in a task."""
     return Path(config["out"], config["env"] or NO_TASK, config.algorithm)
 
 
-def _place(plan: Plan) -> str:
-    """Return the name of a run's folder in the folder of runs."""
+def _run_path(plan: Plan) -> str:
+    """Return the path of a run's folder, relative to ``out``."""
     config = plan.config
-    of_method = f"{config['env'] or NO_TASK}/{config.algorithm}"
-    return f"{of_method}/{plan.config_hash}/seed{config['seed']}"
+    method = f"{config['env'] or NO_TASK}/{config.algorithm}"
+    return f"{method}/{plan.config_hash}/seed{config['seed']}"
 
 
 def _train(
@@ -141,79 +153,88 @@ def _train(
     wait: bool,
     callbacks: Sequence[Callback],
 ) -> Result:
-    whole = not callbacks  # one that a callback ended early is done for a caller with callbacks
+    """Train a run whose addresses are resolved; see :func:`train`."""
+    resume_stopped = not callbacks  # a callback may have stopped the run on purpose
     plan = fitting_plan(config, lambda share: progress(share, "the dataset"))
-    where = _place(plan)
-    folder = Path(config["out"], where)
-    if store is None and (done := _finished(folder, plan, whole=whole)) is not None:
-        return done
+    path = _run_path(plan)
+    folder = Path(config["out"], path)
+    if store is None:
+        done = _finished(folder, plan, resume_stopped=resume_stopped)
+        if done is not None:
+            return done
     check_method(plan)
     plan.load_dataset()
     check_data(plan)
-    torch.set_num_threads(config["threads"])  # after the data, which a run of its own may gather
+    torch.set_num_threads(config["threads"])  # recording data may have changed it
     with locked(folder, wait=wait) as held:
         if store is None:
-            return _go_on(plan, folder, progress, callbacks, held, whole=whole)
-        copy = Copy(store, where, folder)
-        done_there = RESULT in (copy.files() or ())
-        copy.fetch(is_light if done_there else lambda file: True)
-        told = (*callbacks, SendCopies(copy))
-        result = _go_on(plan, folder, progress, told, held, whole=whole)
-        if not done_there:
-            copy.send(tries=3)
-    return dataclasses.replace(result, address=child_of(config.asked["out"], where))
+            return _resume_or_start(
+                plan, folder, progress, callbacks, held, resume_stopped=resume_stopped
+            )
+        copy = Copy(store, path, folder)
+        copy.download(is_light)
+        if _finished(folder, plan, resume_stopped=resume_stopped) is None:
+            copy.download()
+        uploading = (*callbacks, SendCopies(copy))
+        result = _resume_or_start(
+            plan, folder, progress, uploading, held, resume_stopped=resume_stopped
+        )
+        if not result.already_done:
+            copy.upload(tries=3)
+    # The address that was given, not the scratch folder that stands for it.
+    return dataclasses.replace(result, address=child_of(config.asked["out"], path))
 
 
-def _go_on(
+def _resume_or_start(
     plan: Plan,
     folder: Path,
     progress: Progress,
     callbacks: Sequence[Callback],
     held: Callable[[], None],
     *,
-    whole: bool,
+    resume_stopped: bool,
 ) -> Result:
-    """Carry out what is left of a run in a folder that the caller holds."""
-    done = _finished(folder, plan, whole=whole)  # by the process that held the folder until now
+    """Train what is left of a run; the caller holds the lock of its folder."""
+    # Another process may have finished it while this one waited for the lock.
+    done = _finished(folder, plan, resume_stopped=resume_stopped)
     if done is not None:
         return done
-    if os.path.lexists(folder / RESULT):  # it goes on: what it found so far is not its result
+    if (folder / PROVENANCE).is_file():
+        check_same_start(folder, plan)
+    if os.path.lexists(folder / RESULT):  # stopped early: its result is no longer final
         (folder / RESULT).unlink()
         shutil.rmtree(folder / POLICY, ignore_errors=True)
     remove_leftovers(folder)
     (folder / TRACEBACK).unlink(missing_ok=True)
     if places_of(folder / CHECKPOINT):
         _check_begun(folder)
-    begun = (folder / PROVENANCE).is_file()
-    if begun:
-        check_same_start(folder, plan)
     with sigterm_as_event() as stop:
         run = Run(plan, folder, progress, stop, callbacks, held)
         try:
-            with run.others:  # the task is played, to confirm its physics
-                if not begun:
+            with run.others:  # writing the provenance steps the task, to confirm its physics
+                if not (folder / PROVENANCE).is_file():
                     write_provenance(folder, plan)
             for line in planned(run.phases, run.algorithm, run.trials):
                 logger.warning("%s: %s", plan.config.algorithm, line)
             return run.carry_out()
         except Exception as error:
-            where = f"at update {run.updates + 1}, after {run.env_steps} environment steps"
-            keep_traceback(error, folder, f"{folder}: {where}")
+            keep_traceback(error, folder, run.where(run.updates + 1))
             raise
         finally:
             run.close()
 
 
-def _finished(folder: Path, plan: Plan, *, whole: bool) -> Result | None:
-    """Return what a run that is done has found, or None while it is not.
+def _finished(folder: Path, plan: Plan, *, resume_stopped: bool) -> Result | None:
+    """Return the result of a finished run, or None if it is not finished.
 
     Args:
-        folder: of the run.
-        plan: what it is made of.
-        whole: whether a run that a callback ended early is not done.
+        folder: the run's folder.
+        plan: the run's plan.
+        resume_stopped: whether a run that a callback stopped early counts as unfinished.
 
     Raises:
-        TrimtabError: if a part of a run with a result is missing or damaged.
+        TrimtabError: if the run has a result and another part is missing or damaged, or if it
+            started from another base.
     """
     if not os.path.lexists(folder / RESULT):
         return None
@@ -221,7 +242,9 @@ def _finished(folder: Path, plan: Plan, *, whole: bool) -> Result | None:
     _check_begun(folder)
     check_same_base(folder, plan)
     result = read_result(folder)
-    return None if whole and STOPPED_EARLY in result else Result(folder, result, already_done=True)
+    if resume_stopped and STOPPED_EARLY in result:
+        return None
+    return Result(folder, result, already_done=True)
 
 
 def _check_begun(folder: Path) -> None:

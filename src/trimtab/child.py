@@ -1,10 +1,9 @@
-"""A process that carries out functions: it is given JSON, and answers in JSON.
+"""A child process that runs functions: calls arrive as JSON, answers return as JSON.
 
-It is a fresh interpreter: nothing is forked or unpickled, and the caller's script does not run a
-second time. It has a session of its own, so that Ctrl+C in a terminal reaches the caller alone. Its
-end follows from its standard input. When that is closed, which also happens when the caller is
-killed, an idle process ends at once. One that is at work is told by SIGTERM, and has :data:`GRACE`
-seconds to save what it has.
+The child is a fresh interpreter: nothing is forked or unpickled, and the caller's script does not
+run again. It has its own session, so that Ctrl+C in a terminal reaches only the caller. It ends
+when its standard input is closed, which also happens when the caller is killed: at once if it is
+idle; otherwise it sends itself SIGTERM and has :data:`GRACE` seconds to save its state.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from trimtab.errors import Stopped, TrimtabError
 __all__ = ["GRACE", "Child", "ChildDied", "end", "reference", "resolve", "say", "serve"]
 
 GRACE = 60.0
-"""Seconds that a process has to save its state, before it is ended by force."""
+"""Seconds that a process has to save its state before it is killed."""
 _START = (
     "import sys; sys.path[:] = sys.argv[1:]; del sys.argv[1:]; "
     "from trimtab.child import serve; serve()"
@@ -37,10 +36,10 @@ _START = (
 
 
 class ChildDied(Exception):
-    """A process ended before it answered.
+    """The child process ended before it answered.
 
     Attributes:
-        code: its exit code; the negative number of the signal that killed it, if one did.
+        code: its exit code, or minus the number of the signal that killed it.
     """
 
     def __init__(self, code: int) -> None:
@@ -52,10 +51,11 @@ def reference(function: Callable[..., Any]) -> str:
     """Return the name ``module:function`` by which another process finds a function.
 
     Raises:
-        TypeError: if it is not a function of a module, but a closure, for example.
+        TypeError: if it is not a function at the top level of a module that a child can import.
     """
     name = f"{function.__module__}:{function.__qualname__}"
-    if getattr(sys.modules[function.__module__], function.__qualname__, None) is not function:
+    known = getattr(sys.modules[function.__module__], function.__qualname__, None)
+    if known is not function or function.__module__ == "__main__":
         raise TypeError(f"{name} is not a function of a module")
     return name
 
@@ -71,8 +71,8 @@ class Child:
     """A process that carries out one function after another.
 
     Args:
-        environment: variables that it has besides those of this process.
-        silent: whether nothing that it prints is shown; otherwise that goes to standard error.
+        environment: variables to set in addition to those of this process.
+        silent: whether to discard what it prints; otherwise that goes to standard error.
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None, *, silent: bool = False):
@@ -91,19 +91,19 @@ class Child:
         *arguments: Any,
         tell: Callable[..., None] = lambda *said: None,
     ) -> Any:
-        """Return what a function returns in the process, after it has come through JSON.
+        """Call a function in the process; return its value as JSON gives it back.
 
-        If an exception arises here meanwhile, such as by Ctrl+C, the process is killed.
+        An exception that is raised here meanwhile, such as by Ctrl+C, kills the process.
 
         Args:
-            function: of a module.
+            function: a function at the top level of a module.
             arguments: JSON values; a tuple arrives as a list.
-            tell: called with what the function says by :func:`say`.
+            tell: called with the values that the function passes to :func:`say`.
 
         Raises:
             ChildDied: if the process ends before it answers.
             TrimtabError: if the function raises it.
-            RuntimeError: if the function raises anything else; its traceback is a note.
+            RuntimeError: if the function raises another exception; a note has its traceback.
         """
         task = json.dumps([reference(function), arguments])
         try:
@@ -122,14 +122,16 @@ class Child:
         raise (Stopped if answer["stopped"] else TrimtabError)(answer["error"])
 
     def _answer(self, task: str, tell: Callable[..., None]) -> dict[str, Any] | None:
-        """Hand over a task; return the answer, None if the process is gone."""
+        """Send a task; return its answer, or None if the process has ended."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(f"{task}\n".encode())
             self.process.stdin.flush()
-        except (OSError, ValueError):  # it has died, or is told to end
+        except (OSError, ValueError):  # it has ended, or end() has closed its input
             return None
         for line in self.process.stdout:
+            if not line.endswith(b"\n"):  # the process ended while it wrote
+                return None
             answer: dict[str, Any] = json.loads(line)
             if "said" not in answer:
                 return answer
@@ -138,11 +140,11 @@ class Child:
 
 
 def end(children: Iterable[Child], seconds: float = GRACE) -> None:
-    """Tell processes to end, wait until they have, and kill those that have not.
+    """Close the input of processes, wait for their end, and kill those that still run.
 
     Args:
         children: the processes.
-        seconds: how long to wait. An exception, such as by Ctrl+C, ends the waiting.
+        seconds: how long to wait; an exception, such as by Ctrl+C, ends the wait.
     """
     children = list(children)
     deadline = time.monotonic() + seconds
@@ -160,36 +162,38 @@ def end(children: Iterable[Child], seconds: float = GRACE) -> None:
             child.process.wait()
 
 
+# What follows is carried out in the child process.
+
 _answers: IO[str]
 _writing = threading.Lock()
 
 
 def serve() -> None:
-    """Carry out what standard input asks for: what a :class:`Child` does."""
+    """Answer the calls on standard input; this is all that a :class:`Child` runs."""
     global _answers
-    # Ctrl+C is for the caller. A cluster may send its notice that a job's time is over to every
-    # process of the job; the one that was started by the cluster answers it.
+    # The caller handles Ctrl+C. A cluster may signal the end of a job's time to every process of
+    # the job; the process that the cluster started handles it.
     for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    # The first that is registered is called last. C++ libraries with threads of their own may abort
-    # the process while Python takes it apart after that.
+    # Registered first, so called last: it exits before Python's own teardown, in which threads of
+    # C++ libraries may abort the process.
     atexit.register(_leave)
     asked = os.fdopen(os.dup(0), "rb")
     _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # what is printed is no answer
+    os.dup2(2, 1)  # prints go to standard error; standard output is for answers
     tasks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     busy = threading.Event()
     threading.Thread(target=_listen, args=(asked, tasks, busy), daemon=True).start()
     while (task := tasks.get()) is not None:
         answer = _carry_out(task)
-        busy.clear()  # before the answer, which the next task may follow at once
+        busy.clear()  # before the answer: the next task may arrive as soon as it is written
         _write(answer)
 
 
 def say(*said: Any) -> None:
-    """Tell the caller something, JSON values, from within a function that a process carries out."""
+    """Send JSON values to the caller, from a function that runs in a child."""
     _write(json.dumps({"said": said}))
 
 
@@ -202,14 +206,14 @@ def _leave() -> None:
 def _listen(
     asked: IO[bytes], tasks: queue.SimpleQueue[bytes | None], busy: threading.Event
 ) -> None:
-    """Pass tasks on, and end this process when no more can come."""
+    """Queue tasks as they arrive; end this process when the input is closed."""
     for task in asked:
         busy.set()
         tasks.put(task)
     tasks.put(None)
     if busy.is_set():
         os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(GRACE)
+    time.sleep(GRACE)  # this is a daemon thread: an idle process has ended long before
     os._exit(1)
 
 
@@ -221,11 +225,14 @@ def _carry_out(task: bytes) -> str:
     except TrimtabError as error:
         return json.dumps({"error": str(error), "stopped": isinstance(error, Stopped)})
     except Exception as error:
-        told = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        return json.dumps(told)
+        answer = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        return json.dumps(answer)
 
 
 def _write(line: str) -> None:
-    with _writing, suppress(OSError):  # the caller is gone; what is at work here saves its state
+    with (
+        _writing,
+        suppress(OSError),
+    ):  # the caller has ended; the running function may still save its state
         _answers.write(f"{line}\n")
         _answers.flush()

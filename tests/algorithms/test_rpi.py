@@ -205,5 +205,5 @@ def test_moments_are_those_of_the_members() -> None:
 
 
 def test_without_oracles_it_ends_in_one_line(setup_of: Callable[..., Setup]) -> None:
-    with pytest.raises(TrimtabError, match=r"rpi imitates others: add oracles="):
+    with pytest.raises(TrimtabError, match=r"rpi imitates other policies: add oracles="):
         RPI(setup_of(set()))

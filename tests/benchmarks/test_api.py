@@ -127,16 +127,27 @@ def test_a_run_that_a_callback_ends_has_a_marked_result(
     assert not any("ended sac" in n for n in trimtab.leaderboard(tmp_path).notes)
 
 
+def test_a_run_on_a_recipes_data_that_a_callback_ends_is_resumed(tmp_path: Path) -> None:
+    settings = {
+        "env": "robotics/PointMaze-TwoRoutes-v0", "algorithm": "bc", "policy": "gaussian",
+        "policy.hidden": [8], "dataset": "two_routes", "dataset.episodes": 4,
+        "offline_steps": 40, "eval_every": 20, "eval_episodes": 1, "out": str(tmp_path),
+    }  # fmt: skip
+    early = trimtab.train(settings, callbacks=[Stops("evaluation", 20)])
+    assert early.stopped_early
+    assert not trimtab.train(settings).stopped_early
+
+
 class Stops(trimtab.Callback):
     """Asks the run to stop in one of its methods, and counts what it is told."""
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, where: str, least: int = 30) -> None:
+        self.where, self.least = where, least
         self.told: list[tuple[str, int]] = []
 
     def tell(self, what: str, now: trimtab.RunProgress) -> None:
         self.told.append((what, now.position))
-        if what == self.where and now.position >= 30:
+        if what == self.where and now.position >= self.least:
             now.stop()
 
     def on_evaluation(self, now: trimtab.RunProgress, scores: Mapping[str, float | None]) -> None:

@@ -86,7 +86,7 @@ def test_every_state_is_told(swept: tuple[Path, list[Path]], tmp_path: Path) -> 
         assert listed(tmp_path)[str(one)]["state"] == "running"
     (two / "result.json").write_text('{"return": "x", "episodes": null}')
     shown = said("runs", str(tmp_path))
-    assert "broken" in shown and "result.json says no env_steps" in shown
+    assert "broken" in shown and "result.json lacks env_steps" in shown
 
 
 def test_two_runs_are_compared(swept: tuple[Path, list[Path]], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from trimtab.benchmarks.core.pools import call_elsewhere, worker_pool
-from trimtab.child import Child, end
+from trimtab.child import Child, ChildDied, end
 from trimtab.errors import Stopped, TrimtabError
 
 WORK = """
@@ -45,6 +45,12 @@ def pass_over_notices():
     for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.raise_signal(number)
     return [os.getpid(), os.environ.get("OF_THE_CALLER"), float("nan")]
+
+def die_within_an_answer():
+    from trimtab import child
+    child._answers.write('{"value": [1, 2')
+    child._answers.flush()
+    os._exit(3)
 
 def leave_a_folder():
     folder = tempfile.mkdtemp()
@@ -157,6 +163,12 @@ def test_a_second_interrupt_kills_what_still_saves() -> None:
     with pytest.raises(KeyboardInterrupt):
         end([child])
     assert child.process.returncode == -signal.SIGKILL
+
+
+def test_half_an_answer_is_none(work: ModuleType) -> None:
+    child = Child()
+    with pytest.raises(ChildDied, match="exit code 3"):
+        child.call(work.die_within_an_answer)
 
 
 def test_what_ends_its_process_is_told_elsewhere() -> None:

@@ -39,7 +39,7 @@ def test_rewards_that_tell_nothing_are_refused(tiny: Any, tmp_path: Path) -> Non
         check(compose_run([*task, f"dataset={folder}", "offline_steps=9", *words]))
 
     learner = ["algorithm=td3_bc", "algorithm.hidden=[8]"]
-    said = "every reward is {}, which tells td3_bc nothing; choose data with rewards, or clone"
+    said = "every reward is {}, so td3_bc has nothing to learn; choose data with rewards, or clone"
     for reward, terminated in ((0.0, False), (0.0, True), (1.0, False)):
         with pytest.raises(TrimtabError, match=re.escape(said.format(f"{reward:g}"))):
             checked(reward, terminated, *learner)
@@ -48,7 +48,7 @@ def test_rewards_that_tell_nothing_are_refused(tiny: Any, tmp_path: Path) -> Non
     checked(0.0, False, "algorithm=bc", "policy=gaussian", "policy.hidden=[8]")
     # The sum of what follows ends with the episode, so it tells how long that went on.
     checked(-1.0, True, "algorithm=oppo", "algorithm.embedding=8")
-    with pytest.raises(TrimtabError, match="every reward is -1, which tells oppo nothing"):
+    with pytest.raises(TrimtabError, match="every reward is -1, so oppo has nothing to learn"):
         checked(-1.0, False, "algorithm=oppo", "algorithm.embedding=8")
     with pytest.raises(TrimtabError, match="discount=0.9: OPPO's teacher sums rewards that are no"):
         checked(-1.0, True, "algorithm=oppo", "algorithm.embedding=8", "discount=0.9")
@@ -85,7 +85,7 @@ def test_data_of_single_decisions_has_no_next_actions(
     assert not (tmp_path / "runs").exists()
     caplog.clear()
     check(compose_run([*words, f"dataset={tmp_path / 'longer'}"]))
-    assert caplog.text.count("is a single episode: what is learned from it holds where") == 1
+    assert caplog.text.count("is a single episode") == 1
 
 
 @pytest.mark.parametrize("name", ["td3_bc", "iql", "cql", "rebrac", "cfgrl"])

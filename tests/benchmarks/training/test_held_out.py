@@ -142,8 +142,8 @@ def test_the_split_is_by_episode_and_follows_from_the_seed(noise: Path) -> None:
         (["holdout=0"], "holdout=0: must be above 0 and below 1"),
         (["holdout=.97"], "of the 7 episode.s. of dataset own/x-v0 none would be left"),
         (["stream_above=0"], "is streamed from disk and cannot be split"),
-        (["stop_after=2", "eval_every=null"], "counts by evaluations; set eval_every"),
-        (["stop_after=2", "holdout=null"], "counts by the held-out error; set holdout"),
+        (["stop_after=2", "eval_every=null"], "needs evaluations; set eval_every"),
+        (["stop_after=2", "holdout=null"], "needs the held-out error; set holdout"),
         (["stop_after=0"], "stop_after=0: must be at least 1"),
     ],
 )

@@ -34,7 +34,7 @@ def test_bad_oracles_are_one_line(tiny: Any, tmp_path: Path) -> None:
     missing = tmp_path / "nothing"
     other = ["env=robotics/PointMaze-TwoRoutes-Blocked-v0", "other_task=false"]
     for more, line in (
-        ([], r"^rpi imitates others: add oracles=\[<a run or a bundle>,…\]$"),
+        ([], r"^rpi imitates other policies: add oracles=\[<a run or a bundle>,…\]$"),
         (["oracles=[]"], r"oracles= is empty"),
         ([f"oracles=[{missing}]"], rf"^{missing} does not exist; give the folder of a run"),
         ([f"oracles=[{tiny.base},{tiny.base}/policy]"], r"is given twice; leave one out$"),

@@ -158,7 +158,7 @@ def test_a_fault_is_one_line_and_the_run_goes_on_when_it_is_mended(
     ("method", "told", "begun"),
     [
         ("NoPolicy", "sac: its policy is of type NoneType; a method sets self.policy to", False),
-        ("Stateless", "sac: state() has alpha of type int; it gives modules and opti", False),
+        ("Stateless", "sac: state() has alpha of type int; return a dict of modules", False),
         ("Vague", "environment steps: the metric loss of an update is no scalar", True),
         ("Broken", "environment 0 is not finite; look at what chose it: a policy whose", True),
     ],

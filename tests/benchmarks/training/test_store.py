@@ -117,6 +117,20 @@ def table(runs: str, capfd: Any) -> Any:
     return {key: value for key, value in found.items() if key != "command"}
 
 
+def test_a_run_that_a_callback_stopped_resumes_on_another_machine(
+    whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, folder = there(tmp_path)
+    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "one"))
+    carry_out(address, At(70, lambda now: now.stop()))
+    monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "two"))
+    assert carry_out(address, At(0)).already_done
+    resumed = carry_out(address)
+    assert not resumed.already_done and bits(resumed) == bits(whole)
+    (manifest,) = folder.rglob(MANIFEST)
+    assert "result.json" in json.loads(manifest.read_text())["files"]
+
+
 def test_half_of_an_upload_is_what_was_there_before(
     whole: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +157,9 @@ def test_half_of_an_upload_is_what_was_there_before(
     (arrays,) = folder.rglob("model.safetensors.*")
     arrays.write_bytes(arrays.read_bytes()[:-1])
     monkeypatch.setenv("TRIMTAB_SCRATCH", str(tmp_path / "three"))
-    with pytest.raises(TrimtabError, match="policy/model.safetensors: what came is not what"):
+    with pytest.raises(
+        TrimtabError, match="policy/model.safetensors: the downloaded file does not match"
+    ):
         carry_out(address)
 
 
@@ -172,14 +188,16 @@ def test_a_run_that_loses_its_lease_stops_before_it_writes(
 @pytest.mark.parametrize("name", ["../a", "/etc/a", "a//b", "a/../../b", "", ".", "a\\b", "a\0b"])
 def test_a_manifest_names_no_file_outside_of_its_folder(name: str) -> None:
     entry = {"size": 1, "sha256": "0" * 64}
-    assert "a/b" in store._files_of(json.dumps({"files": {"a/b": entry}}).encode(), "there")
-    with pytest.raises(TrimtabError, match="names the file"):
-        store._files_of(json.dumps({"files": {name: entry}}).encode(), "there")
+    assert "a/b" in store._parse_manifest(json.dumps({"files": {"a/b": entry}}).encode(), "there")
+    with pytest.raises(TrimtabError, match="invalid entry"):
+        store._parse_manifest(json.dumps({"files": {name: entry}}).encode(), "there")
     for wrong in ({"size": -1}, {"sha256": "../a"}):
-        with pytest.raises(TrimtabError, match="names the file"):
-            store._files_of(json.dumps({"files": {"a/b": {**entry, **wrong}}}).encode(), "there")
-    with pytest.raises(TrimtabError, match="is no manifest of a run"):
-        store._files_of(b"[]", "there")
+        with pytest.raises(TrimtabError, match="invalid entry"):
+            store._parse_manifest(
+                json.dumps({"files": {"a/b": {**entry, **wrong}}}).encode(), "there"
+            )
+    with pytest.raises(TrimtabError, match="is not a run's manifest"):
+        store._parse_manifest(b"[]", "there")
 
 
 def test_a_copy_that_lacks_a_file_is_read_again_and_then_told(
@@ -189,14 +207,14 @@ def test_a_copy_that_lacks_a_file_is_read_again_and_then_told(
     here, there = tmp_path / "here", store.open_store(f"file://{tmp_path}/there", "out")
     here.mkdir()
     (here / "rows").write_text("1")
-    Copy(there, "a/seed0", here).send()
+    Copy(there, "a/seed0", here).upload()
     (sent,) = (tmp_path / "there").rglob("rows.*")
     sent.rename(tmp_path / "aside")
     with pytest.raises(TrimtabError, match="a/seed0: lacks files that its manifest.json names"):
-        Copy(there, "a/seed0", tmp_path / "other").fetch()
+        Copy(there, "a/seed0", tmp_path / "other").download()
     (tmp_path / "aside").rename(sent)
     (here / "passing").touch()  # what was not sent did not happen
-    assert Copy(there, "a/seed0", here).fetch() and [x.name for x in here.iterdir()] == ["rows"]
+    assert Copy(there, "a/seed0", here).download() and [x.name for x in here.iterdir()] == ["rows"]
 
 
 def test_a_scratch_folder_is_its_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +244,12 @@ def test_an_address_that_is_no_text_is_told() -> None:
             store.open_store(f"{scheme}://b\udcff/x", "out")
 
 
+def test_the_files_of_a_store_have_no_empty_part_in_their_paths(tmp_path: Path) -> None:
+    opened = store.open_store(f"file://{tmp_path}/bucket", "out")
+    assert opened._path("/manifest.json") == f"{tmp_path}/bucket/manifest.json"
+    assert opened._path("") == f"{tmp_path}/bucket"
+
+
 def test_addresses_keep_their_options_at_their_end() -> None:
     address = "s3://bucket/runs?endpoint_override=host:9000&scheme=http"
     run = "s3://bucket/runs/a/seed0?endpoint_override=host:9000&scheme=http"
@@ -247,7 +271,7 @@ def test_addresses_keep_their_options_at_their_end() -> None:
         (["runs", "file://{}/none?a=b"], "runs=file://{}/none?a=b: "),
         (
             ["train", *WORDS, "base=file://{}/plain/seed0"],
-            "files are there that were not written to it as to an address (by out=); give the "
+            "its files were not uploaded by a run with out=<address>; give the "
             "plain path: {}/plain/seed0",
         ),
         (["runs", "file://{}/plain"], "give the plain path: {}/plain"),

@@ -367,7 +367,7 @@ def test_a_run_in_which_nothing_is_learned_is_refused(tiny: Any, tmp_path: Path)
     for words in (["env=gym/Hopper-v5", "algorithm=sac", "online_steps=0", f"out={tmp_path}/o"],
                   [*tiny.cloning(tmp_path / "o"), "offline_steps=0"]):  # fmt: skip
         with pytest.raises(
-            TrimtabError, match="offline_steps=0: .* would learn nothing; give it more"
+            TrimtabError, match="offline_steps=0: .* would learn nothing; raise one"
         ):
             train(compose_run(words))
     assert not (tmp_path / "o").exists()
