@@ -20,10 +20,8 @@ import pyarrow as pa
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
-from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
-from trimtab.benchmarks.board.pictures import DRAWN
-from trimtab.benchmarks.board.report.page import FIGURE
+from trimtab.benchmarks.board.pictures import DRAWN, FIGURE
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.training import base
 from trimtab.benchmarks.training import train as runs
@@ -239,7 +237,6 @@ def leaderboard(
     out: str | os.PathLike[str] | None = None,
     baseline: str | None = None,
     metric: Metric | None = None,
-    intervals: str = KINDS[0],
     physics: Sequence[str] = (),
 ) -> Leaderboard:
     """Compute tables and their intervals from the raw rows of runs.
@@ -247,10 +244,9 @@ def leaderboard(
     Args:
         runs: a folder of runs, or its address, or one ``episodes.parquet``; or several of them in
             one text, with commas between.
-        out: folder to write the page, the figure and the tables to; None writes nothing.
+        out: folder to write the tables and the figure to; None writes nothing.
         baseline: method that the others are compared with.
         metric: ``success`` or ``return``; None for success where a task has it.
-        intervals: ``student_t`` or ``bootstrap``.
         physics: fingerprints; of an environment with several, only rows of one of these count.
 
     Raises:
@@ -265,7 +261,6 @@ def leaderboard(
             table,
             metric=metric,
             baselines=baseline,
-            intervals=intervals,
             command=command_line("leaderboard", f"runs={folder}"),
             versions=versions(),
             sources=sources,

@@ -278,7 +278,7 @@ def test_the_first_hour_is_carried_out(installed: Path, root: Path, tmp_path: Pa
     (reached,) = re.findall(r"reached the mark in (\d+) of 10 episodes", told)
     assert int(reached) >= 8
     assert list((tmp_path / "runs").rglob("trackers/tensorboard/events.*"))
-    assert (tmp_path / "board" / "index.html").is_file()
+    assert (tmp_path / "board" / "leaderboard.md").is_file()
 
 
 @every_lock

@@ -2,117 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.benchmarks.board.model import Entry, Leaderboard
-from trimtab.benchmarks.board.pictures import (
-    GREY,
-    MARKS,
-    Stroke,
-    draw_strokes,
-    name_ends,
-    picture,
-    set_axes,
-)
-from trimtab.benchmarks.board.report.looks import LIGHT
-from trimtab.benchmarks.board.report.panels import Panel, panels_of
-from trimtab.benchmarks.board.report.series import curve_points, over_steps
+from trimtab.benchmarks.board.model import Entry, EnvTable, Leaderboard
+from trimtab.benchmarks.board.pictures import add_legend, draw_line, panels
 
-__all__ = ["Curve", "count_text", "curves_of", "draw"]
+__all__ = ["budgets_of", "draw"]
 
-_Points = list[tuple[float, float, float, float]]
+_SAME = 0.8
+"""Share of a budget that a method must have used to count as having had it: episodes end early, and
+some methods stop before an evaluation or a trial that would not fit."""
 
-
-@dataclass(frozen=True)
-class Curve:
-    """A method's curve: its points (x, value, low, high); ``flat`` is what takes no steps."""
-
-    entry: Entry
-    points: _Points
-    flat: bool
-
-
-def curves_of(panel: Panel, entries: Sequence[Entry]) -> list[Curve]:
-    """Return the curves of some of a panel's methods; a level goes from 0 to the budget's end.
-
-    Where nobody takes steps, it goes to 1.
-    """
-    found = []
-    for entry in entries:
-        points = curve_points(panel.table, entry)
-        level = [(0.0, *entry.mean), (float(panel.budget or 1), *entry.mean)]
-        found.append(Curve(entry, points or level, flat=not points))
-    return found
-
-
-def count_text(value: float) -> str:
-    """Return a number with a letter for thousands, millions or billions."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:.4g}{letter}"
-    return f"{value:.4g}"
+Curve = tuple[Entry, list[tuple[float, float, float, float]]]
+"""A method and the points (x, value, low, high) of its curve; it has none if it takes no steps."""
 
 
 def draw(board: Leaderboard, path: Path, names: Mapping[str, str] | None = None) -> None:
     """Draw every environment's curves, means over seeds with their 95 percent intervals.
 
     A method that takes no environment steps is a thin line without marks. Methods with another
-    budget have a panel of their own, and so have those for which a panel has no colour left.
+    budget have a panel of their own.
 
     Args:
         board: the leaderboard.
         path: PNG to write.
         names: what a suite calls configurations, by their hashes; others have a leaderboard's name.
     """
-    panels = panels_of(_called(board, names or {}))
-    with picture(path, len(panels), 3, (5.8, 3.6), 130) as axes:
-        for axis, panel in zip(axes, panels, strict=True):
-            _panel(axis, panel)
+    found = [(table, *budget) for table in board.tables for budget in budgets_of(table)]
+    with panels(path, len(found), [table.metric for table, *_ in found]) as axes:
+        for axis, (table, end, curves) in zip(axes, found, strict=True):
+            several = sum(table is other for other, *_ in found) > 1
+            _panel(axis, table, end, curves, names or {}, several)
 
 
-def _called(board: Leaderboard, names: Mapping[str, str]) -> Leaderboard:
-    """Return the leaderboard with other names of its rows, where no two of a table get the same."""
-    tables = []
-    for table in board.tables:
-        wanted = [names.get(entry.config_hash, entry.label) for entry in table.entries]
-        entries = tuple(
-            replace(entry, label=name) if wanted.count(name) == 1 else entry
-            for entry, name in zip(table.entries, wanted, strict=True)
-        )
-        tables.append(replace(table, entries=entries))
-    return replace(board, tables=tuple(tables))
+def budgets_of(table: EnvTable) -> list[tuple[float, list[Curve]]]:
+    """Return an environment's methods by their budgets, the smallest first, with its end.
+
+    What takes no steps is a level of every budget.
+    """
+    curves: list[Curve] = [(entry, _points(table, entry)) for entry in table.entries]
+    groups: list[tuple[float, list[Curve]]] = []
+    for curve in sorted((c for c in curves if c[1]), key=lambda curve: -curve[1][-1][0]):
+        end = curve[1][-1][0]
+        if not groups or end < _SAME * groups[-1][0]:
+            groups.append((end, []))
+        groups[-1][1].append(curve)
+    order = {entry.label: place for place, entry in enumerate(table.entries)}
+    levels = [curve for curve in curves if not curve[1]]
+    return [
+        (end, sorted([*members, *levels], key=lambda curve: order[curve[0].label]))
+        for end, members in reversed(groups or [(0.0, [])])
+    ]
 
 
-def _panel(axis: Any, panel: Panel) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    curves = curves_of(panel, panel.everyone)
-    named = [_stroke(curve, panel) for curve in curves[: len(panel.entries)]]
-    others = [_grey(curve) for curve in curves[len(panel.entries) :]]
-    title = panel.table.env
-    if panel.budgets > 1:
-        title += f", {panel.budget_text}"
-    if panel.places:
-        title += f"\n{panel.places}"
-    unit = "environment steps" if over_steps(panel.table) else "gradient updates"
-    set_axes(axis, title, unit, panel.table.metric, panel.budget)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: count_text(value)))
-    draw_strokes(axis, named[::-1], others)
-    name_ends(axis, named)
+def _points(table: EnvTable, entry: Entry) -> list[tuple[float, float, float, float]]:
+    """Return the points of a curve over environment steps, or updates where nobody takes any."""
+    if not _over_steps(table):
+        points = [(float(p.updates), *p.score) for p in entry.curve]
+        return points if points[-1][0] > 0 else []
+    if not entry.online:
+        return []
+    # Of an offline phase only its end, at step 0, belongs on an axis of environment steps.
+    return list({p.env_steps: (float(p.env_steps), *p.score) for p in entry.curve}.values())
 
 
-def _stroke(curve: Curve, panel: Panel) -> Stroke:
-    at, mean, low, high = zip(*curve.points, strict=True)
-    return Stroke(
-        curve.entry.label, at, mean, None if curve.flat else (low, high),
-        LIGHT[panel.colours[curve.entry.label]],
-        "" if curve.flat else MARKS[panel.group % len(MARKS)], 1.2 if curve.flat else 1.9,
-    )  # fmt: skip
+def _over_steps(table: EnvTable) -> bool:
+    return any(entry.online for entry in table.entries)
 
 
-def _grey(curve: Curve) -> Stroke:
-    at, mean, _, _ = zip(*curve.points, strict=True)
-    return Stroke(curve.entry.label, at, mean, None, GREY, "", 0.9, named=False)
+def _panel(
+    axis: Any,
+    table: EnvTable,
+    end: float,
+    curves: list[Curve],
+    names: Mapping[str, str],
+    several: bool,
+) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    unit = "environment steps" if _over_steps(table) else "gradient updates"
+    axis.set_title(f"{table.env}, {end:,.0f} {unit}" if several else table.env, fontsize=11)
+    axis.set_xlabel(unit)
+    axis.set_xlim(0.0, end or 1.0)
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    called = [names.get(entry.config_hash, entry.label) for entry in table.entries]
+    for entry, points in curves:
+        name = names.get(entry.config_hash, entry.label)
+        name = name if called.count(name) == 1 else entry.label
+        level = [(0.0, *entry.mean), (end or 1.0, *entry.mean)]
+        draw_line(axis, name, points or level, level=not points)
+    add_legend(axis)

@@ -11,7 +11,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from trimtab.benchmarks.board import stats
 from trimtab.benchmarks.board.baselines import Baselines, baseline_of, check_names, known_among
 from trimtab.benchmarks.board.groups import (
     grouped,
@@ -20,12 +19,10 @@ from trimtab.benchmarks.board.groups import (
     one_physics,
     with_physics,
 )
-from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import EnvTable, Leaderboard, Metric
 from trimtab.benchmarks.board.numbers import Numbers, aggregates_of
 from trimtab.benchmarks.board.recorded import check_recorded
 from trimtab.benchmarks.board.remarks import early_ends, remarks
-from trimtab.benchmarks.board.report.page import render
 from trimtab.benchmarks.board.sources import Sources
 from trimtab.benchmarks.board.wording import METRIC_NAMES
 from trimtab.benchmarks.training.rows import FILE_NAME, read_episodes, write_episodes
@@ -35,11 +32,11 @@ from trimtab.policies.bundle.files import CONFIG, MODEL
 
 __all__ = ["build", "check_place", "print_table", "write"]
 
+_INTERVALS = "Student-t, Wilson and Newcombe over seeds (docs/statistics.md), 95 percent"
 _MARKS = {
     "leaderboard.md": "## Provenance",
     "leaderboard.csv": "env,metric,fingerprint,",
     "leaderboard.json": '"intervals": "',
-    "index.html": "· Trimtab</title>",
 }
 """Text that the files of a leaderboard have near their beginning or end, by which one is known."""
 
@@ -52,9 +49,6 @@ def build(
     command: str = "",
     versions: Mapping[str, str] | None = None,
     title: str | None = None,
-    intervals: str = KINDS[0],
-    repetitions: int = stats.REPETITIONS,
-    seed: int = 0,
     sources: Sources | None = None,
     physics: Sequence[str] = (),
 ) -> Leaderboard:
@@ -69,19 +63,14 @@ def build(
         command: the command that recomputes this leaderboard.
         versions: package versions to print.
         title: heading; by default made from the suites in the rows.
-        intervals: ``student_t``, which holds its level with few seeds, or ``bootstrap``, the
-            field's percentile intervals.
-        repetitions: resamples of each bootstrap, where those are wanted.
-        seed: seed of the bootstraps.
         sources: what is known of the rows beside them, for names and notes.
         physics: fingerprints; of an environment with several, only rows of one of these count.
 
     Raises:
         TrimtabError: if there is no row, rows of one environment have different physics, a score is
-            missing, not finite or another than a run's result recorded, or a baseline or kind of
-            interval is unknown.
+            missing, not finite or another than a run's result recorded, or a baseline is
+            unknown.
     """
-    kind = kind_of(intervals, repetitions, seed)
     if table.num_rows == 0:
         raise TrimtabError("leaderboard: no episode rows; evaluate a run first")
     notes: list[str] = []
@@ -96,7 +85,7 @@ def build(
     tables = []
     for env, fingerprint in fingerprints.items():
         here = [group for group in groups if group.env == env]
-        numbers = Numbers(kind, rate=metrics[env] == "success")
+        numbers = Numbers(rate=metrics[env] == "success")
         entries = [
             numbers.entry(group, baseline_of(group, here, baselines, notes)) for group in here
         ]
@@ -109,9 +98,9 @@ def build(
         command=command,
         versions=dict(versions or {}),
         tables=tuple(tables),
-        aggregates=tuple(aggregates_of(tables, kind)),
+        aggregates=tuple(aggregates_of(tables)),
         notes=tuple(notes),
-        intervals=kind.description,
+        intervals=_INTERVALS,
         rows=table,
     )
 
@@ -149,9 +138,8 @@ def check_place(out_folder: str | Path) -> None:
 def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
     """Write the leaderboard in every form; return the paths by name.
 
-    Writes ``leaderboard.md``, ``.csv`` and ``.json``, ``index.html`` and ``episodes.parquet``, each
-    whole or not at all; other files in the folder are left alone. The page shows ``figure.png``,
-    which :func:`trimtab.benchmarks.board.curves.draw` writes.
+    Writes ``leaderboard.md``, ``.csv`` and ``.json`` and ``episodes.parquet``, each whole or not
+    at all; other files in the folder are left alone.
 
     Raises:
         TrimtabError: if one of these files is somebody else's, or cannot be written.
@@ -162,7 +150,6 @@ def write(leaderboard: Leaderboard, out_folder: str | Path) -> dict[str, Path]:
         "leaderboard.md": leaderboard.to_markdown(),
         "leaderboard.csv": leaderboard.to_csv(),
         "leaderboard.json": leaderboard.to_json(),
-        "index.html": render(leaderboard),
     }
     for name, text in texts.items():
         atomic_write_text(out / name, text)

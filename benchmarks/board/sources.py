@@ -30,7 +30,6 @@ from trimtab.benchmarks.training.rows import SUITE_NOTE, collect_files, episode_
 from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.words import listed
 from trimtab.benchmarks.training.settings_of import identity_words
-from trimtab.benchmarks.training.shards import check_shards, check_whole
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 
@@ -88,8 +87,8 @@ def collect(*places: Path) -> tuple[pa.Table, Sources]:
     where a single place is given.
 
     Raises:
-        TrimtabError: if a place has no row, a file of rows is damaged, two places contradict each
-            other, or a part of an evaluation is there twice or is missing.
+        TrimtabError: if a place has no row, a file of rows is damaged, or two places contradict
+            each other.
     """
     found = [_runs_and_suites(place) for place in places]
     known = [_known_of(place, runs) for place, (runs, _) in zip(places, found, strict=True)]
@@ -125,14 +124,12 @@ def _files_of(place: Path, runs: Sequence[Path]) -> list[Path]:
     """Return the files of rows in a place with these runs.
 
     Raises:
-        TrimtabError: if there is none, or they are not whole.
+        TrimtabError: if there is none.
     """
     if not place.exists() and glob.has_magic(str(place)):
         raise TrimtabError(f"leaderboard: {place} does not exist; {_without_pattern(place)}")
     if not place.is_dir():
-        check_whole(place)
         return [place]
-    check_shards(place)
     files = episode_files(place)
     if runs and not files:
         one = sources_of(runs).notes[0].removesuffix(".")  # without rows no run is done

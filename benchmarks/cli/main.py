@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import importlib
 import logging
 import os
 import sys
@@ -24,7 +25,6 @@ from trimtab.benchmarks.cli.surroundings import (
 )
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.cli.words import HELP, Command, parse, wants_only_text
-from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.signals import interrupts_noted, sigterm_as_exit
 from trimtab.errors import Stopped, TrimtabError, nearest
@@ -174,13 +174,13 @@ def run(words: Sequence[str]) -> int:
         return 0
     module, _, attribute = command.function.partition(":")
     if command.settings is None:
-        function: Callable[..., int] = getattr(imported(module), attribute)
+        function: Callable[..., int] = getattr(importlib.import_module(module), attribute)
         return function(rest)
     kept = [word for word in rest if word.startswith(command.within)]
     settings = parse(name, command, [word for word in rest if word not in kept])
     if command.within:
         settings["overrides"] = kept
-    function = getattr(imported(module), attribute)
+    function = getattr(importlib.import_module(module), attribute)
     return function(**settings)
 
 
@@ -235,7 +235,7 @@ def explain(name: str, command: Command, words: Sequence[str] = ()) -> str:
             of = f"{command.by}={' or '.join(setting.of)}: " if setting.of else ""
             lines.append(f"  {key:<14} {of}{setting.help}{choices}; {default}")
     else:
-        lines += imported("trimtab.benchmarks.cli.commands.train").explain_run(words)
+        lines += importlib.import_module("trimtab.benchmarks.cli.commands.train").explain_run(words)
     return "\n".join(lines) + "\n"
 
 

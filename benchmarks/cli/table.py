@@ -89,7 +89,7 @@ COMMANDS: dict[str, Command] = {
             "trimtab evaluate policy=<bundle> env=metaworld/push-v3 episodes=50 backend=onnx",
             "trimtab evaluate policy=<a run of cfgrl> inputs='{guidance: 3}'",
             "trimtab evaluate policy=<bundle> video=push.mp4 video_episodes=5",
-            "trimtab evaluate policy=<a run> episodes=1000 shard=2/4 out=judged",
+            "trimtab evaluate policy=<a run> episodes=1000 out=judged",
             "trimtab evaluate offline=true run=<a run> dataset=hopper_medium",
             "trimtab evaluate offline=true run=<a folder of runs> dataset=<data> out=ranks",
         ),
@@ -130,9 +130,6 @@ COMMANDS: dict[str, Command] = {
                 "folder to write the rows to; trimtab leaderboard runs=<out> reads it; offline: "
                 "folder for the rank correlation of estimates and true returns",
             ),
-            "shard": Setting(
-                "", "such as 2/4: the second of four parts of the episodes; needs out=…", of=_PLAYED
-            ),
             "video_episodes": Setting(
                 FILMED, "how many of the first episodes the video shows", of=_PLAYED
             ),
@@ -167,15 +164,14 @@ COMMANDS: dict[str, Command] = {
     ),
     "runs": Command(
         "trimtab.benchmarks.cli.commands.runs:runs",
-        "list runs with their state and settings; compare two; mend a damaged one",
+        "list runs with their state and settings; or compare two",
         (
             "trimtab runs",
             "trimtab runs runs/gym/Hopper-v5 format=json",
             "trimtab runs diff runs/…/1a2b3c4d5e/seed0 runs/…/6f7a8b9c0d/seed0",
-            "trimtab runs repair runs/…/seed0",
         ),
         {
-            "action": Setting("list", "what to do", ("list", "diff", "repair")),
+            "action": Setting("list", "what to do", ("list", "diff")),
             "where": Setting(
                 "runs", "a folder of runs, or of one run, or its address", address=True
             ),
@@ -186,7 +182,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "leaderboard": Command(
         "trimtab.benchmarks.cli.commands.leaderboard:leaderboard",
-        "recompute tables, statistics, figures and an HTML page from raw rows",
+        "recompute tables, statistics and figures from raw rows",
         (
             "trimtab leaderboard runs=runs out=board",
             "trimtab leaderboard runs=episodes.parquet",
@@ -205,11 +201,6 @@ COMMANDS: dict[str, Command] = {
             ),
             "baseline": Setting("", "method that the others are compared with"),
             "metric": METRIC,
-            "intervals": Setting(
-                "student_t",
-                "student_t: made for few seeds; bootstrap: common, but too narrow with few seeds",
-                ("student_t", "bootstrap"),
-            ),
             "format": Setting(
                 "table",
                 "table, or only JSON, CSV or LaTeX's booktabs tables on standard output",
@@ -232,9 +223,6 @@ COMMANDS: dict[str, Command] = {
             "b": Setting(..., "what it is compared with, named in the same way"),
             "runs": Setting("runs", "folder of the runs among which methods are looked for"),
             "metric": METRIC,
-            "intervals": Setting(
-                "student_t", "as of trimtab leaderboard", ("student_t", "bootstrap")
-            ),
             "format": FORMAT,
         },
         bare=("a", "b"),

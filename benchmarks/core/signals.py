@@ -11,7 +11,7 @@ from types import FrameType
 
 from trimtab.errors import Stopped
 
-__all__ = ["interrupt_as_event", "interrupts_noted", "sigterm_as_event", "sigterm_as_exit"]
+__all__ = ["interrupts_noted", "sigterm_as_event", "sigterm_as_exit"]
 
 
 @contextmanager
@@ -81,27 +81,3 @@ def interrupts_noted() -> Iterator[threading.Event]:
 
     with _answered(signal.SIGINT, note):
         yield noted
-
-
-@contextmanager
-def interrupt_as_event(waits_for: str) -> Iterator[threading.Event]:
-    """Yield what SIGINT sets, in place of the exception that it raises; for a short while.
-
-    Args:
-        waits_for: what lasts longer, at times; a line says that, and a second SIGINT ends the
-            process at once.
-    """
-    told, process = threading.Event(), os.getpid()
-
-    def note(*_: object) -> None:
-        if os.getpid() == process:
-            if told.is_set():
-                os._exit(130)
-            if os.isatty(2):
-                with suppress(OSError):
-                    line = f"trimtab: waiting for {waits_for}; once more ends it now\n"
-                    os.write(2, line.encode())
-        told.set()
-
-    with _answered(signal.SIGINT, note):
-        yield told

@@ -44,7 +44,6 @@ from trimtab.types import RowLog
 __all__ = [
     "Checkpoints",
     "as_read_back",
-    "check_checkpoint",
     "glance",
     "load_checkpoint",
     "places_of",
@@ -270,19 +269,10 @@ def _read(place: Path) -> tuple[Any, Mapping[str, Any]]:
         raise TrimtabError(f"checkpoint: {place} cannot be read ({error}); {advice}") from error
 
 
-def check_checkpoint(place: Path) -> None:
-    """Read a whole checkpoint and compare every hash, those of its rows too.
-
-    Raises:
-        TrimtabError: if it, or a file that it names, was changed or cut since it was written.
-    """
-    _read(place)
-
-
 def glance(place: Path) -> dict[str, Any]:
     """Return the plain values of a checkpoint: counters and lists, and None in place of arrays.
 
-    Sizes of files are looked at, and no array is read; :func:`check_checkpoint` compares hashes.
+    Sizes of files are looked at, and no array is read; :func:`load_checkpoint` compares hashes.
 
     Raises:
         TrimtabError: if the checkpoint was evidently not left whole.

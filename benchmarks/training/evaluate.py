@@ -117,13 +117,10 @@ class Evaluator:
         act_steps: executed actions of a chunk.
         options: what the task is made with.
         observations: ``flat``, or ``dict`` for the parts that the task names.
-        part: ``(2, 4)`` plays the second quarter of each environment's episodes, with as many
-            environments as all of them would have, and so to the same bits.
         others: around each call of the environments.
 
     Raises:
-        TrimtabError: if the task is unknown, ``episodes`` is less than 1, or there are more parts
-            than rounds of episodes.
+        TrimtabError: if the task is unknown or ``episodes`` is less than 1.
     """
 
     def __init__(
@@ -135,7 +132,6 @@ class Evaluator:
         act_steps: int = 1,
         options: Mapping[str, Any] | None = None,
         observations: str = "flat",
-        part: tuple[int, int] = (1, 1),
         others: AbstractContextManager[None] | None = None,
     ) -> None:
         if episodes < 1:
@@ -143,13 +139,6 @@ class Evaluator:
         self.episodes, self.seed, self.observations = episodes, seed, observations
         side_by_side = max(n for n in range(1, MOST_ENVS + 1) if episodes % n == 0)
         self.rounds = episodes // side_by_side
-        number, of = part
-        if of > self.rounds:
-            raise TrimtabError(
-                f"evaluation: {episodes} episodes are {self.rounds} rounds of {side_by_side} side "
-                f"by side, which {of} parts cannot share; give fewer parts or more episodes"
-            )
-        self.chosen = range((number - 1) * self.rounds // of, number * self.rounds // of)
         self.last = ""
         self._others = others or contextlib.nullcontext()
         with self._others:
@@ -230,7 +219,7 @@ class Evaluator:
                 returns[i], costs[i], lengths[i] = 0.0, 0.0, 0
                 success[i], started[i] = False, now
                 done_rounds[i] += 1
-                if done_rounds[i] == len(self.chosen):
+                if done_rounds[i] == self.rounds:
                     self.envs.active[i] = False
                 else:
                     agent.reset([i], [self._seed_of(i, int(done_rounds[i]))])
@@ -240,9 +229,7 @@ class Evaluator:
 
     def _number(self, index: int, done: int) -> int:
         """Return which episode an environment plays after ``done`` others."""
-        # Its last episode is followed by one more reset, of which nothing is played.
-        place = self.chosen[done] if done < len(self.chosen) else self.rounds
-        return index * self.rounds + place
+        return index * self.rounds + done
 
     def _seed_of(self, index: int, episode: int) -> int:
         return int(self.seed + self._number(index, episode))

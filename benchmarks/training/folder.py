@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
-from trimtab.benchmarks.training.checkpoint import check_checkpoint, glance, places_of
+from trimtab.benchmarks.training.checkpoint import glance, places_of
 from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, read_episodes
-from trimtab.benchmarks.training.rundir import in_use, is_set_aside, remedy, set_aside
+from trimtab.benchmarks.training.rundir import in_use, remedy
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 from trimtab.policies.bundle.files import read_files
@@ -61,9 +61,7 @@ class RunState:
         state: one of :data:`STATES`.
         faults: what is wrong with each faulty part, by its name.
         result: content of ``result.json``; empty if it is missing or damaged.
-        counters: plain values of ``usable``; empty without one.
-        usable: the newest intact checkpoint.
-        unusable: damaged checkpoints newer than ``usable``.
+        counters: plain values of the newest checkpoint; empty without one.
     """
 
     folder: Path
@@ -71,8 +69,6 @@ class RunState:
     faults: Mapping[str, str]
     result: Mapping[str, Any] = field(default_factory=dict)
     counters: Mapping[str, Any] = field(default_factory=dict)
-    usable: Path | None = None
-    unusable: tuple[Path, ...] = ()
 
     @property
     def broken(self) -> str:
@@ -86,7 +82,7 @@ def is_run(folder: Path) -> bool:
         return True
     named = _SEED_FOLDER.fullmatch(folder.name) is not None
     there = any(os.path.lexists(folder / part) for part in _PARTS)
-    return named and (there or bool(set_aside(folder)))
+    return named and there
 
 
 def find_runs(place: Path) -> list[Path]:
@@ -97,7 +93,7 @@ def find_runs(place: Path) -> list[Path]:
 def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
     """Return the run folders below ``place``, and the folders that hold a suite's note.
 
-    Hidden folders, which are half written, and those that a repair set aside are skipped.
+    Hidden folders, which are half written, are skipped.
     """
     if is_run(place):
         return [place], []
@@ -105,7 +101,7 @@ def find_runs_and_suites(place: Path) -> tuple[list[Path], list[Path]]:
     for at, names, files in os.walk(place):
         if SUITE_NOTE in files:
             suites.append(Path(at))
-        names[:] = sorted(x for x in names if not x.startswith(".") and not is_set_aside(x))
+        names[:] = sorted(x for x in names if not x.startswith("."))
         for name in list(names):
             with contextlib.suppress(PermissionError):  # another user's folder
                 if is_run(Path(at, name)):
@@ -124,7 +120,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     """Return the content of ``result.json``.
 
     Raises:
-        TrimtabError: if it is missing or damaged; the message names the repair command.
+        TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
         return _parse_result(folder)
@@ -134,7 +130,7 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     """Return the content of ``provenance.json``.
 
     Raises:
-        TrimtabError: if it is missing or damaged; the message names the repair command.
+        TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
         return _parse_provenance(folder)
@@ -144,7 +140,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the settings in ``config.yaml``.
 
     Raises:
-        TrimtabError: if it is missing or damaged; the message names the repair command.
+        TrimtabError: if it is missing or damaged; the message says what to do.
     """
     with _with_remedy(folder):
         return _parse_config(folder)
@@ -154,7 +150,7 @@ def check_done(folder: Path) -> None:
     """Check that all parts of a finished run are there and intact.
 
     Raises:
-        TrimtabError: naming the faulty parts and the repair command.
+        TrimtabError: naming the faulty parts and what to do.
     """
     faults = _faults_of_done(folder)
     if faults:
@@ -162,35 +158,27 @@ def check_done(folder: Path) -> None:
         raise TrimtabError(f"{folder} has a result, but is broken: {wrong}; {remedy(folder)}")
 
 
-def inspect_run(folder: Path, *, check_hashes: bool = False, locked: bool = False) -> RunState:
+def inspect_run(folder: Path) -> RunState:
     """Return the state of a run and the faults of its parts.
 
     Args:
         folder: the run's folder.
-        check_hashes: whether to compare the hashes of its checkpoints, which reads them whole.
-        locked: whether the caller holds the folder's lock; the state is then never running.
     """
-    running = not locked and in_use(folder)
+    running = in_use(folder)
     faults: dict[str, str] = {}
     for part, read in ((PROVENANCE, _parse_provenance), (CONFIG, _parse_config)):
-        if os.path.lexists(folder / part):  # train writes a missing one
+        if os.path.lexists(folder / part):
             _note_fault(faults, folder, part, read)
     counters: dict[str, Any] = {}
-    usable, unusable = None, []
-    for place in reversed(_checkpoints(folder, faults)):
+    if places := _checkpoints(folder, faults):
         try:
-            counters = _read_counters(place, check_hashes=check_hashes)
-            usable = place
-            break
+            counters = _read_counters(places[-1])
         except TrimtabError as error:
-            unusable.append(place)
-            faults.setdefault(CHECKPOINT, _short_fault(error, folder))
+            faults[CHECKPOINT] = _short_fault(error, folder)
     result: dict[str, Any] = {}
     done = os.path.lexists(folder / RESULT)
     if done:
         faults |= _faults_of_done(folder)
-        if faults:  # train resumes it
-            _check_log(folder, counters, faults)
         with contextlib.suppress(TrimtabError):
             result = _parse_result(folder)
     else:
@@ -202,9 +190,9 @@ def inspect_run(folder: Path, *, check_hashes: bool = False, locked: bool = Fals
                 faults[part] = "is damaged (it is no folder)"
     state = "broken" if faults else "done" if done else "stopped"
     # A process is writing its files, or was when they were read.
-    if running or (not locked and in_use(folder)):
+    if running or in_use(folder):
         state, faults = "running", {}
-    return RunState(folder, state, faults, result, counters, usable, tuple(unusable))
+    return RunState(folder, state, faults, result, counters)
 
 
 def _faults_of_done(folder: Path) -> dict[str, str]:
@@ -241,7 +229,7 @@ def _checkpoints(folder: Path, faults: dict[str, str]) -> list[Path]:
     return places_of(place)
 
 
-def _read_counters(place: Path, *, check_hashes: bool) -> dict[str, Any]:
+def _read_counters(place: Path) -> dict[str, Any]:
     """Return the plain values of a checkpoint of a run.
 
     Raises:
@@ -255,8 +243,6 @@ def _read_counters(place: Path, *, check_hashes: bool) -> dict[str, Any]:
     for number in (found["env_steps"], found["updates"], found["seconds"], log.get("length")):
         if not isinstance(number, (int, float)):
             raise TrimtabError(f"{place} has {json.dumps(number)[:40]} for a number")
-    if check_hashes:  # reads all arrays
-        check_checkpoint(place)
     return found
 
 

@@ -8,15 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.benchmarks.training.evaluate import Evaluator, FloatArray, Scores, torch_act
+from trimtab.benchmarks.training.base import training
+from trimtab.benchmarks.training.evaluate import (
+    SUCCESS_RULE,
+    Evaluator,
+    FloatArray,
+    Scores,
+    torch_act,
+)
+from trimtab.benchmarks.training.identity import HASH_VERSION, PROTOCOL_REVISION
 from trimtab.benchmarks.training.matching import check_policy_fits
+from trimtab.benchmarks.training.rows import EpisodeRow
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.shapes import observation_mode, spec_of
 from trimtab.benchmarks.training.without_task import has_task
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
+from trimtab.files import sha256_json
 from trimtab.policies.agent import Decide, Reading
-from trimtab.policies.bundle.bundle import Bundle
+from trimtab.policies.bundle.bundle import Bundle, bundle_hash
 from trimtab.policies.runtime import load_policy
 
 __all__ = ["BACKENDS", "BundleJudge", "task_of"]
@@ -92,7 +102,6 @@ class BundleJudge:
         backend: str = "torch",
         deterministic: bool,
         watch: Callable[[int, FloatArray], None] | None = None,
-        part: tuple[int, int] = (1, 1),
     ) -> Scores:
         """Play all episodes and return their scores.
 
@@ -102,7 +111,6 @@ class BundleJudge:
             backend: what runs the policy, ``torch`` or ``onnx``.
             deterministic: zero noise instead of sampled noise.
             watch: called with an episode's number and each chunk [act_steps, A] that it plays.
-            part: which of how many parts of them to play; all by default.
 
         Raises:
             TrimtabError: if there is no such backend, or ``episodes`` is less than 1.
@@ -117,7 +125,6 @@ class BundleJudge:
             act_steps=self.act_steps,
             options=self.options,
             observations=self.observations,
-            part=part,
         )
         try:
             return evaluator.judge(
@@ -129,6 +136,58 @@ class BundleJudge:
             )
         finally:
             evaluator.close()
+
+    def rows(self, scores: Scores, *, deterministic: bool) -> list[EpisodeRow]:
+        """Return a row for each episode.
+
+        A policy with other inputs than its defaults is one of its own in a table: they stand behind
+        its name, and its rows are of no run.
+        """
+        trained = training(self.bundle)
+        known = trained.get("config_hash")
+        config = str(known or bundle_hash(self.bundle.folder)[:10])
+        name = trained.get("policy") or self.bundle.policy.label
+        if self.inputs:
+            known = None
+            config = sha256_json({"config": config, "inputs": self.inputs})[:10]
+            name = ", ".join([name, *(f"{key}={_short(x)}" for key, x in self.inputs.items())])
+        return [
+            EpisodeRow(
+                suite=None,
+                env=self.task,
+                algorithm=str(trained.get("algorithm") or "policy"),
+                policy=name,
+                dataset=trained.get("dataset"),
+                base=trained.get("base"),
+                seed=int(trained.get("seed") or 0),
+                env_steps=int(trained.get("env_steps") or 0),
+                updates=int(trained.get("updates") or 0),
+                eval_episode=score.eval_episode,
+                eval_seed=score.eval_seed,
+                return_=score.return_,
+                success=score.success,
+                length=score.length,
+                seconds=score.seconds,
+                config_hash=config,
+                metrics=score.metrics,
+                fingerprint=self.spec.fingerprint,
+                hash_version=HASH_VERSION if known else None,
+                protocol_revision=PROTOCOL_REVISION,
+                act_steps=self.act_steps,
+                deterministic=deterministic,
+                success_rule=SUCCESS_RULE if self.spec.success_key is not None else None,
+                horizon=self.spec.horizon,
+                control_hz=self.spec.control_rate,
+                delay_ms=0.0,
+                device="cpu",
+            )
+            for score in scores.episodes
+        ]
+
+
+def _short(value: Any) -> str:
+    """Return an input's value as a name has it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _unlike_defaults(reading: Reading, chosen: Mapping[str, Any]) -> dict[str, Any]:

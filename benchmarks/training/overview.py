@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 
 from trimtab.benchmarks.training.folder import EPISODES, METRICS, RunState, inspect_run
 from trimtab.benchmarks.training.rows import STOPPED_EARLY, read_episodes
-from trimtab.benchmarks.training.rundir import set_aside
 from trimtab.benchmarks.training.settings_of import command_of, differing, settings_of
 from trimtab.errors import TrimtabError
 from trimtab.files import reading
@@ -38,7 +37,7 @@ class Line:
         env_steps: environment steps that it has come to.
         updates: updates that it has come to.
         seconds: that it took to get there.
-        note: what is wrong with it, or what was set aside of it.
+        note: what is wrong with it, or where it was stopped early.
         command: the ``trimtab train`` command that it was made with, where that is known.
     """
 
@@ -127,11 +126,10 @@ def _score(found: RunState) -> tuple[float | None, float | None, int | None]:
 
 
 def _note(found: RunState) -> str:
-    """Return what is wrong with a run, where it was stopped early, or what was set aside of it."""
+    """Return what is wrong with a run, or where it was stopped early."""
     if found.faults:
         return found.broken
     early = found.result.get(STOPPED_EARLY)
     if isinstance(early, Mapping):
         return f"stopped early by a callback, at {early.get('at')} of {early.get('of')}"
-    aside = [path.name for path in set_aside(found.folder)]
-    return f"{', '.join(aside)}: set aside earlier" if aside else ""
+    return ""

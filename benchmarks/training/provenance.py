@@ -41,14 +41,12 @@ def machine() -> str:
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
 
 
-def write_provenance(folder: Path, plan: Plan, *, restored: bool = False) -> None:
+def write_provenance(folder: Path, plan: Plan) -> None:
     """Write what the run in ``folder`` is made of, and the words that ask for it.
 
     Args:
         folder: of the run.
         plan: what it is made of.
-        restored: whether the run began earlier and what it wrote then was lost: the machine and
-            the versions of packages are those of now.
 
     Raises:
         TrimtabError: if the disk refuses.
@@ -80,7 +78,6 @@ def write_provenance(folder: Path, plan: Plan, *, restored: bool = False) -> Non
             "recipe": dict(dataset.recipe),
         },
         "base": plan.start["base"],
-        **({"restored": True} if restored else {}),
     }
     atomic_write_text(folder / PROVENANCE, json.dumps(document, indent=2) + "\n")
 
@@ -109,9 +106,7 @@ def check_same_base(folder: Path, plan: Plan) -> None:
     _check_same(folder, {"base": read_provenance(folder).get("base")}, plan)
 
 
-def check_same_start(
-    folder: Path, plan: Plan, start: Mapping[str, str | None] | None = None
-) -> None:
+def check_same_start(folder: Path, plan: Plan) -> None:
     """Refuse to go on from another base, or with data of other bits, than a run was started with.
 
     The same recipe gives data that differs in last bits on another kind of processor. That is the
@@ -120,17 +115,14 @@ def check_same_start(
     Args:
         folder: of the run.
         plan: what it is to go on with.
-        start: what is known of what it was started with; by default what its provenance says.
 
     Raises:
         TrimtabError: naming what differs.
     """
-    if start is None:
-        found = read_provenance(folder)
-        data = found.get("dataset")
-        had = data.get("content_hash") if isinstance(data, dict) else None
-        start = {"base": found.get("base"), "dataset": had}
-    _check_same(folder, start, plan)
+    found = read_provenance(folder)
+    data = found.get("dataset")
+    had = data.get("content_hash") if isinstance(data, dict) else None
+    _check_same(folder, {"base": found.get("base"), "dataset": had}, plan)
 
 
 def _check_same(folder: Path, start: Mapping[str, str | None], plan: Plan) -> None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from trimtab.benchmarks.training.rundir import is_set_aside, remedy
+from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, read_bytes
@@ -258,11 +258,11 @@ def collect_episodes(folder_or_file: str | Path) -> pa.Table:
 
 
 def episode_files(place: Path) -> list[Path]:
-    """Return every ``episodes.parquet`` below a folder, without those that were set aside."""
+    """Return every ``episodes.parquet`` below a folder."""
     found = []
     for at, names, files in os.walk(place):  # passes over folders that vanish meanwhile
         # Hidden folders are half-written ones that wait for their last rename.
-        names[:] = (x for x in names if not x.startswith(".") and not is_set_aside(x))
+        names[:] = (x for x in names if not x.startswith("."))
         if FILE_NAME in files:
             found.append(Path(at, FILE_NAME))
     return sorted(found)

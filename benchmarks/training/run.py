@@ -376,7 +376,6 @@ class Run:
             "trial_episodes": self.trials.episodes,
             "judge": self.judge.state_dict(),
             **random_states(self.config["device"]),
-            "start": self.plan.start,
             "phases": list(self.done),
             "updates": self.updates,
             "env_steps": self.env_steps,

@@ -7,7 +7,6 @@ import errno
 import fcntl
 import functools
 import os
-import re
 import shlex
 import shutil
 import tempfile
@@ -26,7 +25,6 @@ LOCK_FILE = "run.lock.held"
 LOCKS = "TRIMTAB_LOCKS"
 """Environment variable: ``lease`` for a file system whose locks other machines do not see."""
 _LEASE = ("lease", "files")  # the second is the earlier word
-_SET_ASIDE = "broken-"
 RENEWED_EVERY = 5.0
 """Seconds between two renewals of a lease."""
 STALE_AFTER = 60.0
@@ -41,24 +39,8 @@ class InUseError(TrimtabError):
 
 
 def remedy(folder: Path) -> str:
-    """Return what a message about a damaged run says last: the one command that mends it."""
-    return f"mend it with: trimtab runs repair {shlex.quote(str(folder))}"
-
-
-def set_aside_folder(folder: Path) -> Path:
-    """Return the next free name in ``folder`` for what is set aside of it, such as ``broken-1``."""
-    taken = [int(path.name.removeprefix(_SET_ASIDE)) for path in set_aside(folder)]
-    return folder / f"{_SET_ASIDE}{max(taken, default=0) + 1}"
-
-
-def set_aside(folder: Path) -> list[Path]:
-    """Return the folders in ``folder`` that hold what was set aside of it."""
-    return sorted(path for path in folder.glob(_SET_ASIDE + "*") if is_set_aside(path.name))
-
-
-def is_set_aside(name: str) -> bool:
-    """Return whether a folder of this name holds what was set aside, which counts for nothing."""
-    return re.fullmatch(_SET_ASIDE + r"\d{1,9}", name) is not None
+    """Return what a message about a damaged run says last."""
+    return f"move {shlex.quote(str(folder))} away and run it again, or restore it from a copy"
 
 
 def in_use(folder: Path) -> bool:

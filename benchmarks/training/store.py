@@ -46,7 +46,6 @@ __all__ = [
     "SendCopies",
     "Store",
     "beside",
-    "check_at_address",
     "child_of",
     "copied",
     "is_address",
@@ -459,17 +458,6 @@ def visible(place: str, setting: str) -> Iterator[Path]:
             hint = store.not_a_copy("") or "there is no run"
             raise TrimtabError(f"{setting}={place}: {hint}")
         yield Path(scratch)
-
-
-def check_at_address(place: str, setting: str) -> None:
-    """Check that the files at an address, if any, were uploaded by a run.
-
-    Raises:
-        TrimtabError: if it is an ordinary folder.
-    """
-    store = open_store(place, setting)
-    if not store.copies() and (hint := store.not_a_copy("")):
-        raise TrimtabError(f"{setting}={place}: {hint}")
 
 
 def is_light(name: str) -> bool:

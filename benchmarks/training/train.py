@@ -15,30 +15,29 @@ import torch
 from trimtab.benchmarks.core.memory import within_memory
 from trimtab.benchmarks.core.own_code import TRACEBACK, fault_of_own_code, keep_traceback
 from trimtab.benchmarks.core.signals import sigterm_as_event
-from trimtab.benchmarks.training.base import load_base, training
 from trimtab.benchmarks.training.callbacks import Callback
+from trimtab.benchmarks.training.checkpoint import places_of
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
 from trimtab.benchmarks.training.fits import check_data, check_method, fitting_plan
 from trimtab.benchmarks.training.folder import (
+    CHECKPOINT,
     CONFIG,
     POLICY,
     PROVENANCE,
     RESULT,
     check_done,
-    inspect_run,
     read_result,
 )
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.provenance import (
     check_same_base,
     check_same_start,
-    write_config,
     write_provenance,
 )
 from trimtab.benchmarks.training.result import Progress, Result
 from trimtab.benchmarks.training.rows import STOPPED_EARLY
 from trimtab.benchmarks.training.run import Run
-from trimtab.benchmarks.training.rundir import locked, remove_leftovers
+from trimtab.benchmarks.training.rundir import locked, remedy, remove_leftovers
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.spending import planned
 from trimtab.benchmarks.training.store import (
@@ -84,7 +83,7 @@ def train(
     """
     try:
         local, store = localised(config)
-        with within_memory(config["device"]):
+        with within_memory():
             return _train(local, store, progress, wait=wait, callbacks=callbacks)
     except OSError as error:  # such as a full disk under a simulator's temporary files
         if fault_of_own_code(error) is not None:
@@ -107,7 +106,7 @@ def check(config: RunConfig) -> None:
         TrimtabError: the error with which :func:`train` would refuse the run.
     """
     local, _ = localised(config)
-    with within_memory(config["device"]):
+    with within_memory():
         plan = fitting_plan(local)
         check_method(plan)
         plan.load_dataset()
@@ -196,8 +195,6 @@ def _resume_or_start(
     resume_stopped: bool,
 ) -> Result:
     """Train what is left of a run; the caller holds the lock of its folder."""
-    if os.path.lexists(folder / RESULT):  # a repair may have removed what _finished reads
-        _write_missing_provenance(folder, plan)
     # Another process may have finished it while this one waited for the lock.
     done = _finished(folder, plan, resume_stopped=resume_stopped)
     if done is not None:
@@ -209,11 +206,14 @@ def _resume_or_start(
         shutil.rmtree(folder / POLICY, ignore_errors=True)
     remove_leftovers(folder)
     (folder / TRACEBACK).unlink(missing_ok=True)
+    if places_of(folder / CHECKPOINT):
+        _check_begun(folder)
     with sigterm_as_event() as stop:
         run = Run(plan, folder, progress, stop, callbacks, held)
         try:
             with run.others:  # writing the provenance steps the task, to confirm its physics
-                _write_missing_provenance(folder, plan)
+                if not (folder / PROVENANCE).is_file():
+                    write_provenance(folder, plan)
             for line in planned(run.phases, run.algorithm, run.trials):
                 logger.warning("%s: %s", plan.config.algorithm, line)
             return run.carry_out()
@@ -239,8 +239,7 @@ def _finished(folder: Path, plan: Plan, *, resume_stopped: bool) -> Result | Non
     if not os.path.lexists(folder / RESULT):
         return None
     check_done(folder)
-    if not all((folder / part).exists() for part in (PROVENANCE, CONFIG)):
-        return None  # moved away by a repair; _write_missing_provenance writes them again
+    _check_begun(folder)
     check_same_base(folder, plan)
     result = read_result(folder)
     if resume_stopped and STOPPED_EARLY in result:
@@ -248,23 +247,12 @@ def _finished(folder: Path, plan: Plan, *, resume_stopped: bool) -> Result | Non
     return Result(folder, result, already_done=True)
 
 
-def _write_missing_provenance(folder: Path, plan: Plan) -> None:
-    """Write provenance and settings where they are missing: at the start, or after a repair.
+def _check_begun(folder: Path) -> None:
+    """Check that a run that left something also says what it was started with.
 
     Raises:
-        TrimtabError: if the run was started from another base or dataset, or its folder cannot
-            be written.
+        TrimtabError: if it does not: it cannot be known whether this is the same run.
     """
-    if (folder / PROVENANCE).exists():
-        if not os.path.lexists(folder / CONFIG):
-            write_config(folder, plan.config)
-        return
-    found = inspect_run(folder, locked=True)
-    check_same_start(folder, plan, found.counters.get("start") or {})
-    if found.result:
-        # The checkpoint may be lost; the exported policy names its dataset too.
-        trained = training(load_base(str(folder)))
-        data = {"dataset": trained["dataset_hash"]} if "dataset_hash" in trained else {}
-        check_same_start(folder, plan, data)
-    restored = bool(found.result or found.counters)
-    write_provenance(folder, plan, restored=restored)
+    for part in (PROVENANCE, CONFIG):
+        if not os.path.lexists(folder / part):
+            raise TrimtabError(f"{folder} has lost its {part}; {remedy(folder)}")

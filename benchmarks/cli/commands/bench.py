@@ -16,7 +16,7 @@ from trimtab.benchmarks.board.arena import figure as arena_figure
 from trimtab.benchmarks.board.arena import writing as arena_writing
 from trimtab.benchmarks.board.arena.table import build as arena_table
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.report.page import FIGURE
+from trimtab.benchmarks.board.pictures import FIGURE
 from trimtab.benchmarks.board.sources import sources_of
 from trimtab.benchmarks.cli import background
 from trimtab.benchmarks.cli.records import RECORDS, methods_of, records_of
@@ -161,7 +161,7 @@ def _check_place(folder: Path, suite: Suite) -> None:
         known = f"suite={source}" if source else f"the suite '{title}'"
         raise TrimtabError(f"out={folder}: has the tables of {known}; name another folder")
     # A published folder has the tables of its suite, and not the note on where its runs were.
-    if not ((folder / SUITE_NOTE).is_file() or (folder / "index.html").is_file()):
+    if not ((folder / SUITE_NOTE).is_file() or (folder / "leaderboard.json").is_file()):
         further = [name for table in FURTHER.values() for name in table.FILES]
         for name in (FIGURE, RECORDS, *arena_writing.FILES, *further):
             check_own(folder / name, None, "out")
@@ -201,7 +201,7 @@ def _publish(
     )
     written = boards.write(board, folder)
     figure, bundle = folder / FIGURE, folder / "bundle"
-    paths = {"page": written["index.html"], "figure": figure}
+    paths = {"table": written["leaderboard.md"], "figure": figure}
     arena = None
     needed = suite.controls or suite.tables
     records = records_of(suite, outcome, folder, console) if needed else []

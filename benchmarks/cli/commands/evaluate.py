@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,12 @@ from trimtab.benchmarks.cli.options import policy_inputs, task_options
 from trimtab.benchmarks.cli.screen import print_json, print_line, progress_bar
 from trimtab.benchmarks.cli.table import FILMED
 from trimtab.benchmarks.core.numerals import number_text
-from trimtab.benchmarks.training import base, shards
+from trimtab.benchmarks.training import base
 from trimtab.benchmarks.training.evaluate import Scores
 from trimtab.benchmarks.training.judging import BundleJudge, task_of
+from trimtab.benchmarks.training.rows import FILE_NAME, write_episodes
 from trimtab.errors import TrimtabError
+from trimtab.files import atomic_directory
 
 __all__ = ["evaluate"]
 
@@ -52,9 +54,10 @@ def evaluate(*, offline: str, overrides: Sequence[str], **asked: Any) -> int:
 
 def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> int:
     """Evaluate a policy by episodes that it plays."""
-    out, shard, seed = asked["out"], asked["shard"], asked["seed"]
+    out, seed = asked["out"], asked["seed"]
     episodes, backend, filmed = asked["episodes"], asked["backend"], asked["video_episodes"]
-    part = _part(shard, out, asked["video"])
+    if out and os.path.lexists(out) and not (os.path.isdir(out) and not os.listdir(out)):
+        raise TrimtabError(f"evaluate: out={out}: is there already; name a new folder")
     bundle = base.load_base(policy)
     task, options = task_of(bundle, asked["env"] or None, options)
     film_at = films.film_path(asked["video"], policy, task)
@@ -72,51 +75,28 @@ def _by_playing(policy: str, options: Mapping[str, Any] | None, asked: Mapping[s
         "backend": backend,
         "deterministic": zero_noise,
     }
-    note = shards.note_of(judge, part, how) if out else {}
-    if out:
-        shards.check_place(Path(out), part, note)
     with contextlib.ExitStack() as opened:
         film = None
         if film_at is not None:
             film = films.Film(task, episodes=filmed, options=options)
             opened.callback(film.close)
-        scores = judge.judge(
-            **how,
-            watch=None if film is None else film.watch, part=(part.number, part.of),
-        )  # fmt: skip
+        scores = judge.judge(**how, watch=None if film is None else film.watch)
         facts = {
             "policy": str(policy), "env": task, "env_options": dict(options), "backend": backend,
             "fingerprint": judge.spec.fingerprint, "deterministic": zero_noise,
         } | ({"inputs": judge.inputs} if judge.inputs else {})  # fmt: skip
-        if shard:
-            facts |= {"shard": shard}
         if out:
-            rows = shards.rows_of(judge, scores, deterministic=zero_noise)
-            written = shards.write_rows(Path(out), rows, part, note)
+            with atomic_directory(out) as beside:
+                rows = judge.rows(scores, deterministic=zero_noise)
+                write_episodes(beside / FILE_NAME, rows)
         _print_scores(facts, scores, asked["format"])
         if out:
-            print_line(f"rows: {written}", error=True)
+            print_line(f"rows: {out}", error=True)
         if film is not None and film_at is not None:
             with progress_bar("video") as tell:
                 film.write(film_at, scores, tell)
             print_line(f"video: {film_at}", error=True)
     return 0
-
-
-def _part(shard: str, out: str, video: str) -> shards.Shard:
-    """Return which part of the episodes is to be played.
-
-    Raises:
-        TrimtabError: if it is none, or what it needs or cannot have is missing or there.
-    """
-    if not shard:
-        return shards.WHOLE
-    part = shards.shard_of(shard)
-    if not out:
-        raise TrimtabError(f"evaluate: shard={shard}: add out=… for the rows of the part")
-    if video:
-        raise TrimtabError(f"evaluate: shard={shard}: a part has no video; leave video= out")
-    return part
 
 
 def _print_scores(facts: Mapping[str, Any], scores: Scores, format: str) -> None:

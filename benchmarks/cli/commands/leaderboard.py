@@ -12,11 +12,9 @@ from rich.console import Console
 
 from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
-from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.latex import to_latex
 from trimtab.benchmarks.board.model import Leaderboard
-from trimtab.benchmarks.board.pictures import DRAWN
-from trimtab.benchmarks.board.report.page import FIGURE
+from trimtab.benchmarks.board.pictures import DRAWN, FIGURE
 from trimtab.benchmarks.board.sources import collect, named_places
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.training import provenance
@@ -36,9 +34,7 @@ _TEXTS: Mapping[str, Callable[[Leaderboard], str]] = {
 logger = logging.getLogger(__name__)
 
 
-def leaderboard(
-    runs: str, out: str, physics: str, baseline: str, metric: str, intervals: str, format: str
-) -> int:
+def leaderboard(runs: str, out: str, physics: str, baseline: str, metric: str, format: str) -> int:
     """Recompute a leaderboard from raw rows."""
     options: dict[str, Any] = {"metric": metric} if metric else {}
     method, *rest = baseline.split(" ", 1)  # a label may go on, as "dsrl_sac (flow)" does
@@ -51,7 +47,6 @@ def leaderboard(
     said = {
         "runs": runs,
         "baseline": baseline,
-        "intervals": "" if intervals == KINDS[0] else intervals,
         "physics": ",".join(wanted),
     }
     command = command_line("leaderboard", *(f"{key}={word}" for key, word in said.items() if word))
@@ -61,7 +56,6 @@ def leaderboard(
         board = boards.build(
             table,
             baselines=baseline or None,
-            intervals=intervals,
             command=command,
             versions=provenance.versions(),
             sources=sources,

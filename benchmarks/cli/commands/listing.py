@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
 from trimtab.benchmarks.cli.screen import print_json, print_rows
-from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.training.settings import groups
 from trimtab.benchmarks.training.settings.constructors import class_of
 from trimtab.benchmarks.training.settings.groups import outside_file
@@ -67,7 +67,7 @@ def _families(what: str, tag: str) -> list[dict[str, Any]]:
 
 
 def _methods(what: str, tag: str) -> list[dict[str, Any]]:
-    catalog = imported(_METHODS)
+    catalog = importlib.import_module(_METHODS)
     rows = []
     for name in groups.group_options(what):
         target = groups.constructed_section(what, name)["_target_"]
@@ -89,7 +89,7 @@ def _methods(what: str, tag: str) -> list[dict[str, Any]]:
 
 
 def _families_of_methods(what: str, tag: str) -> list[dict[str, Any]]:
-    families = imported(_METHODS).FAMILIES
+    families = importlib.import_module(_METHODS).FAMILIES
     return [{"family": name, "what its methods do": text} for name, text in families.items()]
 
 
@@ -104,7 +104,7 @@ def _files(*keys: str) -> Callable[[str, str], list[dict[str, Any]]]:
 
 
 def _launchers(what: str, tag: str) -> list[dict[str, Any]]:
-    launch = imported(_LAUNCHERS)
+    launch = importlib.import_module(_LAUNCHERS)
     rows: list[dict[str, Any]] = []
     for name, kind in launch.launcher_kinds().items():
         needs = f"pip install 'trimtab[{name}]'" if kind.package else None

@@ -1,9 +1,9 @@
-"""``trimtab runs``: list runs, compare two of them, mend a damaged one."""
+"""``trimtab runs``: list runs, or compare two of them."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,21 +12,20 @@ from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows
 from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.training.folder import find_runs
 from trimtab.benchmarks.training.overview import Line, lines_of
-from trimtab.benchmarks.training.repair import Mended, repair
 from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.settings_of import settings_of, text_of
-from trimtab.benchmarks.training.store import check_at_address, is_address, visible
+from trimtab.benchmarks.training.store import is_address, visible
 from trimtab.errors import TrimtabError
 
 __all__ = ["runs"]
 
 
 def runs(action: str, where: str, other: str, format: str) -> int:
-    """List the runs in a folder, print in which settings two runs differ, or mend a run.
+    """List the runs in a folder, or print in which settings two runs differ.
 
     Raises:
-        TrimtabError: if there is no such run, or it cannot be mended.
+        TrimtabError: if there is no such run.
     """
     return _ACTIONS[action](where, other, format)
 
@@ -103,37 +102,6 @@ def _shown(settings: Mapping[str, Any], name: str) -> str:
     return text_of(settings[name]) if name in settings else "–"
 
 
-def _repair(where: str, other: str, format: str) -> int:
-    if other:
-        raise TrimtabError(f"runs repair: {other}: one word too many; mend one run after another")
-    if is_address(where):
-        check_at_address(where, "runs repair: where")
-        raise TrimtabError(
-            f"runs repair: {where}: what lies at an address is whole or not there; go on with the "
-            "run, or remove its folder there"
-        )
-    mended = repair(_run_at(where))
-    if format == "json":
-        print_json(mended.to_json())
-        return 0
-    for line in _told(mended):
-        print_line(line)
-    return 0
-
-
-def _told(mended: Mended) -> Sequence[str]:
-    """Return what a repair did, and what is to be done next."""
-    lines = [f"{part} {what}" for part, what in mended.faults.items()]
-    if not lines:
-        lines.append(f"nothing is wrong with {mended.folder}")
-    if mended.aside is not None:
-        lines.append(f"set aside in {mended.aside}: {', '.join(mended.moved)}")
-    if not mended.goes_on:
-        return [*lines, f"the run is {mended.state}; there is nothing more to do"]
-    lines.append(f"the run is {mended.state} and goes on from {mended.goes_on}, with:")
-    return [*lines, mended.command or "the trimtab train command that it was made with"]
-
-
 def _runs_in(where: str) -> list[Path]:
     """Return the folders of the runs in a folder.
 
@@ -170,4 +138,4 @@ def _run_at(where: str) -> Path:
     return found[0]
 
 
-_ACTIONS = {"list": _list, "diff": _diff, "repair": _repair}
+_ACTIONS = {"list": _list, "diff": _diff}

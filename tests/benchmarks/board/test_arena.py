@@ -192,16 +192,6 @@ def test_files_have_every_row_and_evaluation(arena: Arena, tmp_path: Path) -> No
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
-def test_a_method_looks_the_same_in_every_panel(arena: Arena) -> None:
-    pair = replace(arena, contests=(arena.contests[0], replace(arena.contests[0], task="z")))
-    first, second = figure._colours(pair)
-    assert len(first) > 1 and first == second and len({*first.values()}) == len(first)
-    for contest, colours in zip(pair.contests, (first, second), strict=True):
-        learned = figure._learned(contest, arena)
-        assert [row.label for row in learned[:6]] == list(colours)
-        assert [row.area for row in learned] == sorted((r.area for r in learned), reverse=True)
-
-
 def test_a_run_without_rows_is_one_line() -> None:
     rows, runs = rows_and_runs()
     lost = {**runs[0], "config_hash": "gone", "name": "x-flow-gone"}

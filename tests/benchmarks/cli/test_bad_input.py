@@ -14,6 +14,7 @@ import pytest
 
 from trimtab.benchmarks.cli.main import run
 from trimtab.benchmarks.training.base import policy_folder
+from trimtab.benchmarks.training.rows import collect_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 from trimtab.datasets.formats.registry import get_format
@@ -258,9 +259,14 @@ def test_a_wrong_place_of_runs(
     assert "\n" not in str(error.value)
 
 
-def test_rows_of_an_evaluation_are_not_put_into_a_run(tiny: Any, tmp_path: Path) -> None:
+def test_rows_of_an_evaluation_are_put_into_a_new_folder(tiny: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    for out, said in ((tiny.base, "is a run, whose own rows"), (tmp_path / "file", "is no folder")):
-        with pytest.raises(TrimtabError, match=said):
+    for out in (tiny.base, tmp_path / "file"):
+        with pytest.raises(TrimtabError, match=f"out={out}: is there already"):
             run(["evaluate", f"policy={tiny.base}", "episodes=1", f"out={out}"])
-    assert not list(tiny.base.glob("shard*"))
+    call = ["evaluate", f"policy={tiny.base}", "episodes=1", "seed=7", f"out={tmp_path / 'new'}"]
+    assert run(call) == 0
+    (row,) = collect_episodes(tmp_path / "new").to_pylist()
+    assert (row["eval_seed"], row["eval_episode"]) == (7, 0)
+    with pytest.raises(TrimtabError, match="is there already"):
+        run(call)

@@ -167,7 +167,6 @@ def test_help_shows_the_chosen_methods_and_policys_own_settings(
         (["export", "run=nowhere", "out=x"], "does not exist"),
         (["export", "run=nowhere", "out="], "out= is empty; name the bundle's folder"),
         (["bench", "suite=./quickstart"], "must be a name, or a file that ends in .yaml"),
-        (["evaluate", "policy=nowhere", "shard=3/2"], "shard=3/2: must be like 2/4"),
         (["dataset", "make", "two_routes", "dataset.episodes=1e12"], "write it in digits"),
         (["train", "env=gym/Hopper-v5", "algorithm=sac", "seed=[0,1]"], "seed=[0, 1]: must be"),
         (["train", "env=gym/Hopper-v5", "algorithm=sac", "seed=0,0", "-m"], "is there twice; name"),
@@ -255,7 +254,7 @@ def test_a_sweep_steers_one_bundle_with_several_seeds(bundle: Path, place: Path)
     board = trimtab_here("leaderboard", "runs=runs", "out=board", "format=json", cwd=place)
     assert board.returncode == 0, board.stderr
     assert json.loads(board.stdout)
-    assert (place / "board" / "index.html").is_file()
+    assert (place / "board" / "leaderboard.md").is_file()
 
 
 def test_a_baseline_may_be_called_by_its_former_name(

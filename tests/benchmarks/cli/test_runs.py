@@ -108,15 +108,14 @@ def test_two_runs_are_compared(swept: tuple[Path, list[Path]], tmp_path: Path) -
 def test_wrong_words_are_one_line(swept: tuple[Path, list[Path]], tmp_path: Path) -> None:
     out, (one, _) = swept
     assert "nowhere does not exist; name a folder of runs" in refused("runs", "nowhere")
-    assert "did you mean repair?" in refused("runs", "repiar")
-    assert "did you mean repair?" in refused("runs", "repiar", str(one))
+    assert "did you mean diff?" in refused("runs", "dif")
+    assert "did you mean diff?" in refused("runs", "dif", str(one))
     assert f"there is no run in {tmp_path}" in refused("runs", str(tmp_path))
     assert "give the folders of two runs" in refused("runs", "diff", str(one))
     assert f"holds 2 runs; name one of them, such as {one.parents[1]}" in refused(
-        "runs", "repair", str(out)
+        "runs", "diff", str(out), str(one)
     )
     assert "one word too many" in refused("runs", "diff", "a", "b", "c")
-    assert "one word too many" in refused("runs", "repair", str(one), "b")
     assert "is no folder" in refused("runs", str(one / "config.yaml"))
     assert "b: one word too many" in refused("runs", "diff", "a", "b", "where=c")
     assert not list(tmp_path.iterdir())
@@ -158,10 +157,10 @@ def test_a_folder_is_asked_for_in_place_of_a_pattern_and_a_run_in_place_of_a_fol
     assert f"{out} holds runs; give the folder of one: " in told and str(one) in told
     told = refused("leaderboard", f"runs={out}", f"out={one / 'policy'}")
     assert "is a policy's bundle; name a folder for the leaderboard" in told
-    (tmp_path / "index.html").write_text("mine")
+    (tmp_path / "leaderboard.md").write_text("mine")
     told = refused("leaderboard", f"runs={out}", f"out={tmp_path}")
     assert "something is there that this command has not made" in told
-    assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["leaderboard.md"]
 
 
 def test_a_leaderboard_of_a_sweep_names_the_setting(swept: tuple[Path, list[Path]]) -> None:
@@ -186,15 +185,4 @@ def test_an_unfinished_run_is_named_beside_the_tables(
     assert f"{one} {told} has no evaluation yet and no row." in board["notes"]
     (two / "episodes.parquet").unlink()
     assert f"{one} {told}" in refused("leaderboard", f"runs={tmp_path}")
-    assert f"trimtab runs repair {two}" in refused("leaderboard", f"runs={two}")
-
-
-def test_what_was_set_aside_counts_for_nothing(
-    swept: tuple[Path, list[Path]], tmp_path: Path
-) -> None:
-    shutil.copytree(swept[0], tmp_path / "runs")
-    one, two = sorted(path.parent for path in tmp_path.rglob("config.yaml"))
-    shutil.copytree(two, one / "broken-1")
-    shutil.rmtree(two)
-    (table,) = json.loads(said("leaderboard", f"runs={tmp_path}", "format=json"))["tables"]
-    assert len(table["entries"]) == 1 and list(listed(tmp_path)) == [str(one)]
+    assert f"move {two} away" in refused("leaderboard", f"runs={two}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import signal
@@ -16,7 +15,6 @@ from trimtab.benchmarks.cli import main as command_line
 from trimtab.benchmarks.cli.main import main
 from trimtab.benchmarks.cli.surroundings import LOG, log_level
 from trimtab.benchmarks.cli.words import wants_only_text
-from trimtab.benchmarks.core.imports import imported
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.errors import TrimtabError
 
@@ -94,7 +92,7 @@ def test_the_working_folder_and_results_may_have_any_bytes_in_their_names(tmp_pa
     )
     done = subprocess.run([sys.executable, "-c", code, folder], cwd=folder, capture_output=True)
     assert done.returncode == 0, done.stderr
-    assert b"gr\\udcf6sse" in (folder / "board" / "index.html").read_bytes()
+    assert b"gr\\udcf6sse" in (folder / "board" / "leaderboard.md").read_bytes()
 
 
 def test_a_terminal_without_letters_for_all_is_written_to(tmp_path: Path) -> None:
@@ -191,30 +189,6 @@ def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
         command_line.main(["list", "env"])
     assert ended.value.code == 2 and "initialization failed" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_an_interrupt_in_the_middle_of_an_import_waits_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = "import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n"
-    (tmp_path / "interrupted_module.py").write_text(text)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(KeyboardInterrupt):
-        imported("interrupted_module")
-    assert sys.modules.pop("interrupted_module").whole
-    (tmp_path / "interrupted_module.py").write_text(f"{text}raise ImportError('and broken')\n")
-    importlib.invalidate_caches()
-    with pytest.raises(KeyboardInterrupt):
-        imported("interrupted_module")
-    twice = "import signal; signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)"
-    (tmp_path / "interrupted_twice.py").write_text(f"{twice}; print('here')")
-    code = "from trimtab.benchmarks.core.imports import imported; imported('interrupted_twice')"
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 130 and done.stdout == b""
 
 
 @pytest.mark.parametrize(

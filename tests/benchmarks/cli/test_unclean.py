@@ -61,4 +61,4 @@ def test_a_pipe_in_the_place_of_a_runs_rows_names_what_mends_it(
     (run / "episodes.parquet").unlink()
     os.mkfifo(run / "episodes.parquet")
     line = line_of(["leaderboard", f"runs={tmp_path}"], capfd)
-    assert "is no regular file" in line and f"trimtab runs repair {run}" in line
+    assert "is no regular file" in line and f"move {run} away" in line

@@ -198,7 +198,6 @@ def _of_a_run_folder(draw: random.Random, place: Path, material: Material) -> li
             ["leaderboard", "runs=runs", "out=o"],
             ["leaderboard", f"runs={run / 'episodes.parquet'}"],
             ["runs", "runs"],
-            ["runs", "repair", str(run)],
             ["runs", "diff", str(run), str(material.run)],
             ["train", *RUN[:1], "algorithm=frozen", f"base={run}", "eval_episodes=1", "out=o"],
         )

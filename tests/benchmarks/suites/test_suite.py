@@ -92,7 +92,7 @@ def test_bench_writes_everything_and_then_has_nothing_to_do(place: Path) -> None
     done = bench_apart(place)
     assert done.returncode == 0, done.stderr
     out = place / "runs" / "suites" / "tiny"
-    names = {"leaderboard.md", "leaderboard.csv", "leaderboard.json", "index.html",
+    names = {"leaderboard.md", "leaderboard.csv", "leaderboard.json",
              "episodes.parquet", "figure.png", "bundle", "suite.json"}  # fmt: skip
     assert names <= {path.name for path in out.iterdir()}
     assert (out / "bundle" / "policy.onnx").is_file()
@@ -250,7 +250,7 @@ def test_a_suite_of_ones_own_is_called_by_its_file(tmp_path: Path) -> None:
     assert "suite_name=mine" in suite.jobs[0].overrides
 
 
-@pytest.mark.parametrize("file", ["index.html", "figure.png", "suite.json", "runs.json"])
+@pytest.mark.parametrize("file", ["leaderboard.md", "figure.png", "suite.json", "runs.json"])
 def test_a_suite_replaces_nothing_of_a_strangers(file: str, tmp_path: Path) -> None:
     (tmp_path / file).write_text("mine")
     with pytest.raises(TrimtabError, match=f"{file}: something is there that this command has"):
