@@ -20,6 +20,7 @@ import pyarrow as pa
 from trimtab.benchmarks.artefacts.export import export_policy
 from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
+from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.model import Leaderboard, Metric
 from trimtab.benchmarks.board.pictures import DRAWN, FIGURE
 from trimtab.benchmarks.board.sources import collect, named_places
@@ -237,6 +238,7 @@ def leaderboard(
     out: str | os.PathLike[str] | None = None,
     baseline: str | None = None,
     metric: Metric | None = None,
+    intervals: str = KINDS[0],
     physics: Sequence[str] = (),
 ) -> Leaderboard:
     """Compute tables and their intervals from the raw rows of runs.
@@ -247,6 +249,7 @@ def leaderboard(
         out: folder to write the tables and the figure to; None writes nothing.
         baseline: method that the others are compared with.
         metric: ``success`` or ``return``; None for success where a task has it.
+        intervals: ``student_t`` or ``bootstrap``.
         physics: fingerprints; of an environment with several, only rows of one of these count.
 
     Raises:
@@ -261,6 +264,7 @@ def leaderboard(
             table,
             metric=metric,
             baselines=baseline,
+            intervals=intervals,
             command=command_line("leaderboard", f"runs={folder}"),
             versions=versions(),
             sources=sources,

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from trimtab.benchmarks.board.baselines import last_scores
 from trimtab.benchmarks.board.groups import Group, grouped, metric_of, newest_revisions
-from trimtab.benchmarks.board.intervals.improvement import improvement_interval
-from trimtab.benchmarks.board.intervals.means import difference_interval, mean_interval
+from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import Metric, decimals
 from trimtab.benchmarks.board.stats import Array, Interval
 from trimtab.benchmarks.board.wording import METRIC_NAMES
@@ -136,7 +135,7 @@ def side_of(
     return Side(word, here[0], rows, metrics[envs[0]])
 
 
-def compare(a: Side, b: Side) -> Comparison:
+def compare(a: Side, b: Side, *, intervals: str = KINDS[0]) -> Comparison:
     """Return whether ``a`` beats ``b``.
 
     Raises:
@@ -144,9 +143,9 @@ def compare(a: Side, b: Side) -> Comparison:
             protocol.
     """
     _check_comparable(a, b)
-    rate = a.metric == "success"
+    kind, rate = kind_of(intervals), a.metric == "success"
     ours, theirs = last_scores(a.group, b.group)
-    scores = [mean_interval([*side.values()], rate=rate) for side in (ours, theirs)]
+    scores = [kind.mean([*side.values()], rate) for side in (ours, theirs)]
     seeds = tuple(sorted(ours.keys() & theirs.keys()))
     paired_by, better = "seeds" if len(seeds) > 1 else None, None
     if len(ours) == len(theirs) == len(seeds) == 1:  # of two seeds the bases may differ
@@ -157,8 +156,8 @@ def compare(a: Side, b: Side) -> Comparison:
             ours, theirs = ({key: one[key] for key in both} for one in episodes)
     elif min(len(ours), len(theirs)) > 1:
         means = [np.array([x.mean() for x in side.values()]) for side in (ours, theirs)]
-        better = improvement_interval([means[0]], [means[1]])
-    difference = difference_interval(ours, theirs, rate=rate)
+        better = kind.improvement([means[0]], [means[1]])
+    difference = kind.difference(ours, theirs, rate)
     verdict = "cannot be told from"
     if difference.low > 0.0 or difference.high < 0.0:
         verdict = "beats" if difference.low > 0.0 else "is beaten by"

@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from trimtab.benchmarks.board import stats
 from trimtab.benchmarks.board.baselines import Baselines, baseline_of, check_names, known_among
 from trimtab.benchmarks.board.groups import (
     grouped,
@@ -19,6 +20,7 @@ from trimtab.benchmarks.board.groups import (
     one_physics,
     with_physics,
 )
+from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.model import EnvTable, Leaderboard, Metric
 from trimtab.benchmarks.board.numbers import Numbers, aggregates_of
 from trimtab.benchmarks.board.recorded import check_recorded
@@ -32,7 +34,6 @@ from trimtab.policies.bundle.files import CONFIG, MODEL
 
 __all__ = ["build", "check_place", "print_table", "write"]
 
-_INTERVALS = "Student-t, Wilson and Newcombe over seeds (docs/statistics.md), 95 percent"
 _MARKS = {
     "leaderboard.md": "## Provenance",
     "leaderboard.csv": "env,metric,fingerprint,",
@@ -49,6 +50,9 @@ def build(
     command: str = "",
     versions: Mapping[str, str] | None = None,
     title: str | None = None,
+    intervals: str = KINDS[0],
+    repetitions: int = stats.REPETITIONS,
+    seed: int = 0,
     sources: Sources | None = None,
     physics: Sequence[str] = (),
 ) -> Leaderboard:
@@ -63,14 +67,19 @@ def build(
         command: the command that recomputes this leaderboard.
         versions: package versions to print.
         title: heading; by default made from the suites in the rows.
+        intervals: ``student_t``, which holds its level with few seeds, or ``bootstrap``, the
+            field's percentile intervals.
+        repetitions: resamples of each bootstrap, where those are wanted.
+        seed: seed of the bootstraps.
         sources: what is known of the rows beside them, for names and notes.
         physics: fingerprints; of an environment with several, only rows of one of these count.
 
     Raises:
         TrimtabError: if there is no row, rows of one environment have different physics, a score is
-            missing, not finite or another than a run's result recorded, or a baseline is
-            unknown.
+            missing, not finite or another than a run's result recorded, or a baseline or kind of
+            interval is unknown.
     """
+    kind = kind_of(intervals, repetitions, seed)
     if table.num_rows == 0:
         raise TrimtabError("leaderboard: no episode rows; evaluate a run first")
     notes: list[str] = []
@@ -85,7 +94,7 @@ def build(
     tables = []
     for env, fingerprint in fingerprints.items():
         here = [group for group in groups if group.env == env]
-        numbers = Numbers(rate=metrics[env] == "success")
+        numbers = Numbers(kind, rate=metrics[env] == "success")
         entries = [
             numbers.entry(group, baseline_of(group, here, baselines, notes)) for group in here
         ]
@@ -98,9 +107,9 @@ def build(
         command=command,
         versions=dict(versions or {}),
         tables=tuple(tables),
-        aggregates=tuple(aggregates_of(tables)),
+        aggregates=tuple(aggregates_of(tables, kind)),
         notes=tuple(notes),
-        intervals=_INTERVALS,
+        intervals=kind.description,
         rows=table,
     )
 

@@ -12,10 +12,7 @@ import numpy as np
 from trimtab.benchmarks.board.across import Aggregate
 from trimtab.benchmarks.board.baselines import last_scores
 from trimtab.benchmarks.board.groups import Evaluations, Group
-from trimtab.benchmarks.board.intervals.aggregates import aggregate_intervals
-from trimtab.benchmarks.board.intervals.improvement import improvement_interval
-from trimtab.benchmarks.board.intervals.interquartile import iqm_interval
-from trimtab.benchmarks.board.intervals.means import difference_interval, mean_interval
+from trimtab.benchmarks.board.intervals.kinds import IntervalKind
 from trimtab.benchmarks.board.model import Entry, EnvTable, Point, Run
 from trimtab.benchmarks.board.stats import Array
 
@@ -26,6 +23,7 @@ __all__ = ["Numbers", "aggregates_of"]
 class Numbers:
     """The numbers of one environment's rows; ``rate`` where they are success rates."""
 
+    kind: IntervalKind
     rate: bool
 
     def entry(self, group: Group, baseline: Group | None) -> Entry:
@@ -51,8 +49,8 @@ class Numbers:
             dataset=group.dataset,
             config_hash=group.config_hash,
             runs=runs,
-            iqm=iqm_interval(ours, rate=self.rate),
-            mean=mean_interval(ours, rate=self.rate),
+            iqm=self.kind.iqm(ours, self.rate),
+            mean=self.kind.mean(ours, self.rate),
             best=float(np.mean([run.best for run in runs])),
             curve=self._curve(evaluations),
             **(self._comparison(group, baseline) if baseline else {}),
@@ -65,11 +63,11 @@ class Numbers:
         level = float(np.mean(list(base_means.values())))  # for a seed that has no partner
         return {
             "baseline": baseline.label,
-            "difference": difference_interval(ours, theirs, rate=self.rate),
+            "difference": self.kind.difference(ours, theirs, self.rate),
             "lowest_difference": min(
                 mean - base_means.get(seed, level) for seed, mean in ours_means.items()
             ),
-            "improvement": improvement_interval(
+            "improvement": self.kind.improvement(
                 [np.array([*ours_means.values()])], [np.array([*base_means.values()])]
             ),
         }
@@ -88,13 +86,13 @@ class Numbers:
                     env_steps=int(np.median([steps for (steps, _), _ in present])),
                     updates=int(np.median([updates for (_, updates), _ in present])),
                     seeds=len(present),
-                    score=mean_interval([scores for _, scores in present], rate=self.rate),
+                    score=self.kind.mean([scores for _, scores in present], self.rate),
                 )
             )
         return tuple(points)
 
 
-def aggregates_of(tables: Sequence[EnvTable]) -> list[Aggregate]:
+def aggregates_of(tables: Sequence[EnvTable], kind: IntervalKind) -> list[Aggregate]:
     """Return the methods over all environments that have a success rate, if several do.
 
     Returns have no common scale, so they are in no aggregate.
@@ -115,7 +113,7 @@ def aggregates_of(tables: Sequence[EnvTable]) -> list[Aggregate]:
             for env, entry in entries.items()
             if entry.baseline is not None
         ]
-        found = aggregate_intervals(scores, episodes)
+        found = kind.aggregates(scores, episodes)
         result.append(
             Aggregate(
                 label=label,
@@ -125,7 +123,7 @@ def aggregates_of(tables: Sequence[EnvTable]) -> list[Aggregate]:
                 median=found.median,
                 mean=found.mean,
                 optimality_gap=found.optimality_gap,
-                improvement=improvement_interval(*zip(*pairs, strict=True)) if pairs else None,
+                improvement=kind.improvement(*zip(*pairs, strict=True)) if pairs else None,
             )
         )
     return sorted(result, key=lambda row: (-len(row.envs), -row.iqm.value, row.label))

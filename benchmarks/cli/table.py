@@ -201,6 +201,11 @@ COMMANDS: dict[str, Command] = {
             ),
             "baseline": Setting("", "method that the others are compared with"),
             "metric": METRIC,
+            "intervals": Setting(
+                "student_t",
+                "student_t: made for few seeds; bootstrap: common, but too narrow with few seeds",
+                ("student_t", "bootstrap"),
+            ),
             "format": Setting(
                 "table",
                 "table, or only JSON, CSV or LaTeX's booktabs tables on standard output",
@@ -223,6 +228,9 @@ COMMANDS: dict[str, Command] = {
             "b": Setting(..., "what it is compared with, named in the same way"),
             "runs": Setting("runs", "folder of the runs among which methods are looked for"),
             "metric": METRIC,
+            "intervals": Setting(
+                "student_t", "as of trimtab leaderboard", ("student_t", "bootstrap")
+            ),
             "format": FORMAT,
         },
         bare=("a", "b"),
@@ -286,6 +294,11 @@ COMMANDS: dict[str, Command] = {
             ),
             "keys": Setting(
                 "", "observation keys to take, in this order, separated by commas", of=_FILES
+            ),
+            "frames": Setting(
+                "",
+                "LeRobot: cameras whose frames are decoded, separated by commas; or all",
+                of=_FILES,
             ),
             "figure": Setting(
                 "", "file.png to draw to; it replaces no file but an earlier figure", of=("info",)

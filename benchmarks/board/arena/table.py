@@ -26,8 +26,9 @@ from trimtab.benchmarks.board.groups import (
     newest_revisions,
     one_physics,
 )
-from trimtab.benchmarks.board.intervals.means import difference_interval, mean_interval
+from trimtab.benchmarks.board.intervals.kinds import KINDS, IntervalKind, kind_of
 from trimtab.benchmarks.board.model import Metric
+from trimtab.benchmarks.board.stats import REPETITIONS
 from trimtab.errors import TrimtabError
 
 __all__ = ["area_under", "build", "worst_drop"]
@@ -50,6 +51,8 @@ def build(
     table: pa.Table,
     runs: Sequence[Record],
     controls: Sequence[str],
+    *,
+    intervals: str = KINDS[0],
 ) -> Arena:
     """Return the arena's tables.
 
@@ -57,6 +60,7 @@ def build(
         table: episode rows.
         runs: one record a run, as ``runs.json`` has them.
         controls: methods of which the best is the control of a contest.
+        intervals: which kind.
 
     Raises:
         TrimtabError: if a run has no rows, or rows cannot share a table.
@@ -77,6 +81,7 @@ def build(
         for digest, records in by_hash.items()
         if records[0]["place"].get("method")
     ]
+    kind = kind_of(intervals, REPETITIONS, 0)
     contests = []
     for task in dict.fromkeys(one.place["task"] for one in found):
         of_task = [one for one in found if one.place["task"] == task]
@@ -84,7 +89,7 @@ def build(
         for base in bases:
             here = [one for one in of_task if one.place["base"] in (base, None)]
             metric = metrics[here[0].group.env]
-            contests.append(_contest(str(task), str(base), here, metric, controls))
+            contests.append(_contest(str(task), str(base), here, metric, controls, kind))
     return Arena(tuple(contests), tuple(_overall(contests, controls)), tuple(controls))
 
 
@@ -94,6 +99,7 @@ def _contest(
     found: Sequence[_Found],
     metric: Metric,
     controls: Sequence[str],
+    kind: IntervalKind,
 ) -> Contest:
     rate = metric == "success"
     frozen = next((x.group for x in found if x.place["method"] == FROZEN), None)
@@ -109,20 +115,20 @@ def _contest(
     for one in found:
         own = one.place["base"] is not None
         start = frozen if own else None
-        row = _row(one, start, budget, rate)
+        row = _row(one, start, budget, kind, rate)
         if control is not None and one.place["method"] not in controls:
             row = replace(
                 row,
                 control=control.place["method"],
-                control_gain=difference_interval(*last_scores(one.group, control.group), rate=rate),
+                control_gain=kind.difference(*last_scores(one.group, control.group), rate),
             )
         if start is not None and one.group is not start:
-            row = replace(row, gain=difference_interval(*last_scores(one.group, start), rate=rate))
+            row = replace(row, gain=kind.difference(*last_scores(one.group, start), rate))
         rows.append(row)
     best = max(row.area for row in rows)
     rows = [replace(row, regret=best - row.area) for row in rows]
     rows.sort(key=lambda row: (-row.score.value, -row.area, row.label))
-    level = None if frozen is None else mean_interval([*frozen.last().values()], rate=rate)
+    level = None if frozen is None else kind.mean([*frozen.last().values()], rate)
     return Contest(task, found[0].group.env, base, metric, level, tuple(rows))
 
 
@@ -130,7 +136,7 @@ def _level(group: Group) -> float:
     return float(np.mean([scores.mean() for scores in group.last().values()]))
 
 
-def _row(one: _Found, start: Group | None, budget: int, rate: bool) -> ArenaRow:
+def _row(one: _Found, start: Group | None, budget: int, kind: IntervalKind, rate: bool) -> ArenaRow:
     """Return a row without what the other rows of its contest decide."""
     evaluations, base = one.group.evaluations(), start.last() if start else {}
     levels = {seed: float(scores.mean()) for seed, scores in base.items()}
@@ -152,7 +158,7 @@ def _row(one: _Found, start: Group | None, budget: int, rate: bool) -> ArenaRow:
         algorithm=one.group.algorithm,
         config_hash=one.group.config_hash,
         seeds=tuple(sorted(last)),
-        score=mean_interval([last[seed] for seed in sorted(last)], rate=rate),
+        score=kind.mean([last[seed] for seed in sorted(last)], rate),
         return_=_level(one.returns),
         area=float(np.mean(areas)),
         areas=areas,
@@ -169,7 +175,7 @@ def _row(one: _Found, start: Group | None, budget: int, rate: bool) -> ArenaRow:
         onnx_ms=milliseconds.get("onnx"),
         demonstrations=bool(first["offline_share"]),
         finals=tuple(float(last[seed].mean()) for seed in sorted(last)),
-        curve=_curve(one, evaluations, rate),
+        curve=_curve(one, evaluations, kind, rate),
     )
 
 
@@ -197,7 +203,9 @@ def worst_drop(curve: Sequence[tuple[int, float]], level: float) -> float:
     return min(0.0, min(score for _, score in curve) - level)
 
 
-def _curve(one: _Found, evaluations: Evaluations, rate: bool) -> tuple[CurvePoint, ...]:
+def _curve(
+    one: _Found, evaluations: Evaluations, kind: IntervalKind, rate: bool
+) -> tuple[CurvePoint, ...]:
     """Return the k-th evaluations of all seeds as one point, for each k."""
     spent = {run["seed"]: run["evaluations"] for run in one.records}
     totals = one.returns.evaluations()
@@ -211,7 +219,7 @@ def _curve(one: _Found, evaluations: Evaluations, rate: bool) -> tuple[CurvePoin
                 env_steps=float(np.median([evaluations[seed][k][0][0] for seed in seeds])),
                 episodes=float(np.median([place["episodes"] for place in at])),
                 seconds=float(np.median([place["seconds"] for place in at])),
-                score=mean_interval(scores, rate=rate),
+                score=kind.mean(scores, rate),
                 return_=float(np.mean([totals[seed][k][1].mean() for seed in seeds])),
             )
         )

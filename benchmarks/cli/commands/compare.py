@@ -20,7 +20,7 @@ _LABEL = re.compile(r"((?:[^/(]|\([^)]*\))+)(?:/(.+))?")
 """What a leaderboard calls a method, which may have a path in brackets, and its task."""
 
 
-def compare_two(a: str, b: str, runs: str, metric: str, format: str) -> int:
+def compare_two(a: str, b: str, runs: str, metric: str, intervals: str, format: str) -> int:
     """Print whether ``a`` beats ``b``: each is a place of rows, or a method of ``runs``."""
     options: dict[str, Any] = {"metric": metric} if metric else {}
     words = [("", "", place) if os.path.exists(place) else _label(place, runs) for place in (a, b)]
@@ -39,7 +39,7 @@ def compare_two(a: str, b: str, runs: str, metric: str, format: str) -> int:
         check_recorded(table, sources)
         task = own or env
         sides.append(side_of(table, word, sources.settings, method=method, env=task, **options))
-    found = compare(*sides)
+    found = compare(*sides, intervals=intervals)
     if format == "json":
         values = vars(found).items()
         print_json({k: v._asdict() if isinstance(v, Interval) else v for k, v in values})

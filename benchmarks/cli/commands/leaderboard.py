@@ -12,6 +12,7 @@ from rich.console import Console
 
 from trimtab.benchmarks.board import curves
 from trimtab.benchmarks.board import leaderboard as boards
+from trimtab.benchmarks.board.intervals.kinds import KINDS
 from trimtab.benchmarks.board.latex import to_latex
 from trimtab.benchmarks.board.model import Leaderboard
 from trimtab.benchmarks.board.pictures import DRAWN, FIGURE
@@ -34,7 +35,9 @@ _TEXTS: Mapping[str, Callable[[Leaderboard], str]] = {
 logger = logging.getLogger(__name__)
 
 
-def leaderboard(runs: str, out: str, physics: str, baseline: str, metric: str, format: str) -> int:
+def leaderboard(
+    runs: str, out: str, physics: str, baseline: str, metric: str, intervals: str, format: str
+) -> int:
     """Recompute a leaderboard from raw rows."""
     options: dict[str, Any] = {"metric": metric} if metric else {}
     method, *rest = baseline.split(" ", 1)  # a label may go on, as "dsrl_sac (flow)" does
@@ -47,6 +50,7 @@ def leaderboard(runs: str, out: str, physics: str, baseline: str, metric: str, f
     said = {
         "runs": runs,
         "baseline": baseline,
+        "intervals": "" if intervals == KINDS[0] else intervals,
         "physics": ",".join(wanted),
     }
     command = command_line("leaderboard", *(f"{key}={word}" for key, word in said.items() if word))
@@ -56,6 +60,7 @@ def leaderboard(runs: str, out: str, physics: str, baseline: str, metric: str, f
         board = boards.build(
             table,
             baselines=baseline or None,
+            intervals=intervals,
             command=command,
             versions=provenance.versions(),
             sources=sources,

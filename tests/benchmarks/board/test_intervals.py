@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
+from trimtab.benchmarks.board import stats
 from trimtab.benchmarks.board.intervals.aggregates import aggregate_intervals
 from trimtab.benchmarks.board.intervals.improvement import improvement_interval
 from trimtab.benchmarks.board.intervals.interquartile import iqm_interval
+from trimtab.benchmarks.board.intervals.kinds import KINDS, kind_of
 from trimtab.benchmarks.board.intervals.means import difference_interval, mean_interval
 from trimtab.benchmarks.board.intervals.rates import wilson_interval
 from trimtab.benchmarks.board.stats import Interval
@@ -252,3 +254,12 @@ def test_bad_scores_are_refused() -> None:
         aggregate_intervals([np.ones(3)], [[50, 50]])
     with pytest.raises(TrimtabError, match="1 tasks of the method and 2"):
         improvement_interval([np.ones(3)], [np.ones(1)] * 2)
+
+
+def test_kinds_of_interval() -> None:
+    runs = runs_of([1.0, 4.0, 2.0])
+    assert kind_of(KINDS[0]).mean(runs, False) == mean_interval(runs)
+    field = kind_of("bootstrap", repetitions=100, seed=1)
+    assert field.mean(runs, False) == stats.two_level_bootstrap(runs, repetitions=100, seed=1)
+    with pytest.raises(TrimtabError, match="intervals=exact is unknown; there are student_t"):
+        kind_of("exact")

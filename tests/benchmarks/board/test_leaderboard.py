@@ -41,6 +41,7 @@ def board(quickstart_table: pa.Table) -> Leaderboard:
         },
         command=COMMAND,
         versions={"mujoco": "3.3.0"},
+        repetitions=500,
     )  # fmt: skip
 
 
@@ -110,11 +111,11 @@ def test_named_baselines(board: Leaderboard, quickstart_table: pa.Table) -> None
     assert entry(board, BLOCKED, "sac").baseline == "frozen (flow)"
     assert entry(board, MAZE, "bc (flow)").baseline == "bc (gaussian)"
     assert entry(board, MAZE, "bc (gaussian)").baseline is None
-    one = build(quickstart_table, baselines="sac")
+    one = build(quickstart_table, baselines="sac", repetitions=50)
     assert entry(one, BLOCKED, "dsrl_sac (flow)").baseline == "sac"
     assert entry(one, BLOCKED, "sac").baseline is None
     assert entry(one, PUSH, "dsrl_sac (flow)").baseline is None  # not run there
-    none = build(quickstart_table, baselines={"dsrl_sac": None})
+    none = build(quickstart_table, baselines={"dsrl_sac": None}, repetitions=50)
     assert entry(none, BLOCKED, "dsrl_sac (flow)").baseline is None
     assert entry(none, BLOCKED, "dsrl_na (flow)").baseline == "frozen (flow)"
 
@@ -127,7 +128,7 @@ def test_a_misspelt_baseline_is_refused_with_the_nearest_name(quickstart_table: 
 
 
 def test_a_baseline_that_may_mean_two_things_is_a_note(quickstart_table: pa.Table) -> None:
-    board = build(quickstart_table, baselines={"sac": "frozen"})
+    board = build(quickstart_table, baselines={"sac": "frozen"}, repetitions=50)
     assert entry(board, BLOCKED, "sac").baseline is None
     assert any("frozen (diffusion) or frozen (flow)" in note for note in board.notes)
 
@@ -247,7 +248,7 @@ def test_the_order_of_rows_changes_nothing(quickstart_table: pa.Table) -> None:
     table = quickstart_table.filter(pc.equal(quickstart_table["env"], MAZE))
     order = np.random.default_rng(0).permutation(table.num_rows)
     shuffled = table.take(pa.array(order))
-    assert build(shuffled).to_json() == build(table).to_json()
+    assert build(shuffled, repetitions=50).to_json() == build(table, repetitions=50).to_json()
 
 
 def test_json_has_the_command_and_every_number(board: Leaderboard) -> None:
@@ -294,8 +295,8 @@ def test_writing_makes_all_files_and_can_be_recomputed_from_them(
     names = {"leaderboard.md", "leaderboard.csv", "leaderboard.json"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names | {"episodes.parquet"}
     assert read_episodes(paths["episodes.parquet"]).equals(quickstart_table)
-    again = build(collect_episodes(tmp_path / "out"))
-    assert again.to_csv() == build(quickstart_table).to_csv()
+    again = build(collect_episodes(tmp_path / "out"), repetitions=50)
+    assert again.to_csv() == build(quickstart_table, repetitions=50).to_csv()
 
 
 @pytest.mark.parametrize(
