@@ -110,6 +110,38 @@ def test_a_contradicted_control_rate(
         assert f"control_rate={word}: must be a number greater than 0" in said
 
 
+def test_camera_frames_by_the_command_line(
+    recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    filmed = [
+        dataclasses.replace(e, infos={**e.infos, "top": np.zeros((len(e), 32, 48, 3), np.uint8)})
+        for e in recorded.episodes
+    ]
+    save_minari(dataclasses.replace(recorded, episodes=tuple(filmed)), tmp_path / "a")
+    folder = tmp_path / "b"
+    done = answer(capfd, "convert", f"from={tmp_path / 'a'}", f"to={folder}", "as=lerobot")
+    assert done["lost"] == [
+        "info 'top' becomes a video of H.264, which changes its pixels a little"
+    ]
+    assert done["content_hash"] == recorded.content_hash != done["content_hash_before"]
+    assert "top" in answer(capfd, "info", f"path={folder}", "frames=all")["infos"]
+    assert "top" in answer(capfd, "info", f"path={folder}", "frames=top")["infos"]
+    assert "top" not in answer(capfd, "info", f"path={folder}")["infos"]
+    assert answer(capfd, "check", f"path={folder}", "frames=all")["findings"] == []
+    blind = answer(capfd, "convert", f"from={folder}", f"to={tmp_path / 'd'}", "as=lerobot")
+    assert blind["left_out"] == ["observation.images.top"]
+    to = f"to={tmp_path / 'c'}"
+    back = answer(capfd, "convert", f"from={folder}", to, "as=minari", "frames=true")
+    assert back["content_hash"] == back["content_hash_before"] != recorded.content_hash
+    assert load_minari(tmp_path / "c").episodes[0].infos["top"].shape[1:] == (32, 48, 3)
+    assert "there are observation.images.top" in answer(
+        capfd, "info", f"path={folder}", "frames=side", code=2
+    )
+    assert "frames= does not apply to minari data" in answer(
+        capfd, "info", f"path={tmp_path / 'a'}", "frames=all", code=2
+    )
+
+
 def test_tables_say_what_was_written_and_lost(
     recorded: Dataset, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
