@@ -22,6 +22,7 @@ class Hints(TypedDict, total=False):
         control_rate: actions a second, where the file contradicts itself or does not say it.
         keys: names of observation keys after commas; these alone are concatenated, in this order.
         task: id of the task that a run wants it for, where a file serves several.
+        frames: cameras after commas, or ``all``, whose frames are decoded; otherwise none are.
     """
 
     env: str
@@ -31,6 +32,7 @@ class Hints(TypedDict, total=False):
     control_rate: float
     keys: str
     task: str
+    frames: str
 
 
 class Load(Protocol):

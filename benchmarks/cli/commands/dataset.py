@@ -39,7 +39,7 @@ from trimtab.envs.registry import is_task
 from trimtab.errors import TrimtabError
 from trimtab.files import resolved
 
-_HINTS = ("env", "id", "mask", "horizon", "control_rate", "keys")
+_HINTS = ("env", "id", "mask", "horizon", "control_rate", "keys", "frames")
 _MADE_BELOW = "runs"  # the default of out=
 _STREAM_ABOVE = 1 << 28  # bytes of a file; a run, which reads it again and again, takes more
 
@@ -222,7 +222,8 @@ def _load(format: Format, path: Path, hints: Hints) -> Dataset:
 
 
 def _read(format: Format, path: Path, hints: Hints) -> Dataset:
-    if format.open is None or not is_large(path, _stream_above()):
+    # Frames are decoded into memory; they are not in the columns of a dataset on disk.
+    if format.open is None or "frames" in hints or not is_large(path, _stream_above()):
         return format.load(path, **hints)
     try:
         with progress_bar(path.name) as tell:

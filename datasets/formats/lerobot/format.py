@@ -16,11 +16,12 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.datasets.episodes import Episode
+from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.formats.base import Format
-from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of, loads
+from trimtab.datasets.formats.contents import Contents, LazyEpisodes, contents_of
 from trimtab.datasets.formats.findings import Finding
 from trimtab.datasets.formats.hints import Hints
+from trimtab.datasets.formats.lerobot.cameras import advice, chosen_cameras
 from trimtab.datasets.formats.lerobot.consistency import (
     check_columns,
     check_ends,
@@ -37,6 +38,7 @@ from trimtab.datasets.formats.lerobot.metadata import (
     widths_of,
 )
 from trimtab.datasets.formats.lerobot.names import feature_names
+from trimtab.datasets.formats.lerobot.video import Frames
 from trimtab.datasets.formats.lerobot.writer import (
     ACTION,
     DONE,
@@ -72,8 +74,8 @@ _FIRST = (STATE, "observation.environment_state")
 _ADVICE = "make the dataset again or fetch a fresh copy"
 
 
-def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
-    """Read a folder of LeRobot's layout; camera frames are left out.
+def _load(path: str | Path, **hints: Unpack[Hints]) -> Dataset:
+    """Read a folder of LeRobot's layout; camera frames are left out unless ``frames`` names them.
 
     In a stranger's folder the observation is ``observation.state``, then
     ``observation.environment_state``, then other vectors below ``observation.`` in the order of
@@ -89,12 +91,28 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
         TrimtabError: if anything is missing, damaged, of a wrong shape or of another version, or
             the folder contradicts itself.
     """
-    path = Path(path)
+    contents, frames = _read(Path(path), hints)
+    return frames.assemble(contents, hints)
+
+
+def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
+    """Read as ``_load`` does, without frames, which are not streamed."""
+    contents, frames = _read(Path(path), hints)
+    if frames.cameras:
+        raise TrimtabError(f"dataset {path}: frames= is for data in memory; raise stream_above")
+    return contents
+
+
+def _read(path: Path, hints: Hints) -> tuple[Contents, Frames]:
+    """Return what the tables hold, and what decodes the frames of the cameras that are wanted."""
     where = f"dataset {path}"
     info = read_info(path, hints.get("control_rate"))
     widths, left_out = widths_of(info, where)
+    cameras = chosen_cameras(info, hints.get("frames", ""), where)
+    left_out = sorted({*left_out} - {camera.name for camera in cameras})
     if left_out:
-        logger.warning("%s: left out, as not vectors: %s", where, ", ".join(left_out))
+        names = ", ".join(left_out)
+        logger.warning("%s: left out, as not vectors: %s%s", where, names, advice(info, left_out))
     files = data_files(path, info["major"], where)
     table = read_table(files, widths, path)
     arrays = table.columns
@@ -124,10 +142,11 @@ def _open(path: str | Path, **hints: Unpack[Hints]) -> Contents:
     recipe.update({"robot_type": robot} if isinstance(robot, str) else {})
     recipe[NAMES] = feature_names(info["features"], _observed(widths), widths)
     rate = float(info["fps"])
-    return contents_of(
+    contents = contents_of(
         path, episodes, own, left_out=left_out, recipe=recipe, control_rate=rate, hints=hints,
         findings=findings,
     )  # fmt: skip
+    return contents, Frames(path, info, cameras, numbers, own)
 
 
 def _observed(features: Iterable[str]) -> list[str]:
@@ -223,12 +242,12 @@ def _recognises(path: Path) -> bool:
 
 FORMAT = Format(
     name="lerobot",
-    description="LeRobotDataset v3.0 (v2.1 is read), without camera frames",
+    description="LeRobotDataset v3.0 (v2.1 is read), with videos",
     suffixes=("",),
-    load=loads(_open),
+    load=_load,
     open=_open,
     recognises=_recognises,
     save=save,
     loses=loses,
-    hints=frozenset({"env", "id", "mask", "control_rate"}),
+    hints=frozenset({"env", "id", "mask", "frames", "control_rate"}),
 )

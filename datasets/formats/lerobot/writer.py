@@ -1,4 +1,4 @@
-"""Writing LeRobot's layout, version 3.0: tables of frames, episodes and tasks, and JSON."""
+"""Writing LeRobot's layout, version 3.0: tables of frames, episodes and tasks, JSON, and videos."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trimtab.datasets.episodes import Dataset, validate
+from trimtab.datasets.formats.lerobot.video_writer import (
+    VIDEO_PATH,
+    Videos,
+    camera_infos,
+    without,
+    write_videos,
+)
 from trimtab.datasets.formats.own import (
     check_replaceable,
     common_infos,
@@ -38,7 +45,7 @@ DONE, TERMINATED, TRUNCATED = "next.done", "next.terminated", "next.truncated"
 SUCCESS = "next.success"
 INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-_CHUNK_FILES, _FILE_MEGABYTES = 1000, 100
+_CHUNK_FILES, _FILE_MEGABYTES, _VIDEO_MEGABYTES = 1000, 100, 200
 _EPISODES_AT_ONCE, _GROUP_BYTES = 100, 1 << 20
 _QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _STATISTICS = ("min", "max", "mean", "std", *_QUANTILES)
@@ -47,23 +54,27 @@ _COUNT = "count"
 
 def loses(dataset: Dataset) -> list[str]:
     """Return what LeRobot's layout cannot hold of ``dataset``, one line each."""
-    return uneven_infos(dataset) + [
-        f"info '{name}' is of type {np.dtype(kind)} and shape {tail}, which is not written as a "
-        "column: it is left out"
-        for name, (kind, tail) in common_infos(dataset)[0].items()
-        if not _fits(kind, tail)
-    ]
+    return (
+        uneven_infos(dataset)
+        + [
+            f"info '{name}' is of type {np.dtype(kind)}, which Parquet has not: it is left out"
+            for name, (kind, _) in common_infos(dataset)[0].items()
+            if not _fits(kind)
+        ]
+        + [
+            f"info '{name}' becomes a video of H.264, which changes its pixels a little"
+            for name in camera_infos(dataset)
+        ]
+    )
 
 
-def _fits(dtype: str, tail: tuple[int, ...]) -> bool:
-    """Return whether an info is written: a long double has no counterpart, and no picture is."""
-    kind = np.dtype(dtype)
-    return kind.itemsize <= 8 and not (kind == np.uint8 and len(tail) == 3)
+def _fits(dtype: str) -> bool:
+    return np.dtype(dtype).itemsize <= 8  # a long double has no counterpart
 
 
 def _held(dataset: Dataset) -> Dataset:
     dataset = with_common_infos(dataset)
-    kept = [name for name, kind in common_infos(dataset)[0].items() if _fits(*kind)]
+    kept = [name for name, (kind, _) in common_infos(dataset)[0].items() if _fits(kind)]
     episodes = [
         dataclasses.replace(e, infos={name: e.infos[name] for name in kept})
         for e in dataset.episodes
@@ -75,16 +86,21 @@ def save(dataset: Dataset, path: Path) -> None:
     """Write ``dataset`` as the folder ``path``, whole or not at all.
 
     The frame rate is a whole number there, and T+1 observations are T; both are kept exactly in
-    ``meta/trimtab.json``.
+    ``meta/trimtab.json``. Camera frames become videos, which are not exact: the content hash there
+    is that of the dataset without them.
 
     Raises:
         TrimtabError: if the dataset is not valid, something else is in its place, or the disk
             refuses.
     """
     validate(dataset, f"dataset {dataset.id}")
-    ours = (path / OWN_FILE).is_file() and {p.name for p in path.iterdir()} <= {"data", "meta"}
+    ours = (path / OWN_FILE).is_file() and {p.name for p in path.iterdir()} <= {
+        "data", "meta", "videos",
+    }  # fmt: skip
     check_replaceable(path, ours)
-    held = _held(dataset)
+    whole = _held(dataset)
+    cameras = camera_infos(whole)
+    held = without(whole, cameras)
     features = _info_features(held)
     final = np.stack([episode.observations[-1] for episode in held.episodes]).astype("<f4")
     text = text_of(
@@ -92,19 +108,24 @@ def save(dataset: Dataset, path: Path) -> None:
         features=features,
         kinds=common_infos(held)[0],
         final_observations=base64.b64encode(final.tobytes()).decode(),
+        **({"videos": cameras} if cameras else {}),
     )
     fps = max(1, round(held.control_rate or 1))
     readers = _readers(held, fps, features)
     first = _frames(held, 0, readers)
     with atomic_directory(path) as beside:
         places, statistics = _write_frames(beside, held, readers)
+        videos = write_videos(
+            beside, whole, cameras, fps, _QUANTILES,
+            most_bytes=_VIDEO_MEGABYTES << 20, chunk_files=_CHUNK_FILES,
+        )  # fmt: skip
         _write_table(beside / "meta/tasks.parquet", _tasks(held.env))
         _write_table(
             beside / "meta/episodes/chunk-000/file-000.parquet",
-            _episode_table(held, _statistics_columns(held, first, statistics), places),
+            _episode_table(held, _statistics_columns(held, first, statistics), places, videos),
         )
-        _write_text(beside / "meta/info.json", _json(_info(held, first, fps)))
-        stats = {name: _of_all(held, read) for name, read in readers.items()}
+        _write_text(beside / "meta/info.json", _json(_info(held, first, fps, videos)))
+        stats = {name: _of_all(held, read) for name, read in readers.items()} | videos.statistics
         _write_text(beside / "meta/stats.json", _json(stats))
         _write_text(beside / OWN_FILE, text)
 
@@ -257,7 +278,7 @@ def _tasks(task: str) -> Any:
 
 
 def _episode_table(
-    dataset: Dataset, statistics: Mapping[str, Any], places: list[tuple[int, int]]
+    dataset: Dataset, statistics: Mapping[str, Any], places: list[tuple[int, int]], videos: Videos
 ) -> Any:
     starts = _starts(dataset)
     lengths = [len(episode) for episode in dataset.episodes]
@@ -273,7 +294,9 @@ def _episode_table(
         "meta/episodes/file_index": [0] * len(dataset),
     }
     return pa.table(
-        {name: pa.array(list(values)) for name, values in columns.items()} | dict(statistics)
+        {name: pa.array(list(values)) for name, values in columns.items()}
+        | dict(statistics)
+        | {name: pa.array(list(values)) for name, values in videos.columns.items()}
     )
 
 
@@ -331,7 +354,7 @@ def _statistics(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return np.stack([*basic, *np.quantile(values, list(_QUANTILES.values()), axis=0)])
 
 
-def _info(dataset: Dataset, arrays: Arrays, fps: int) -> dict[str, Any]:
+def _info(dataset: Dataset, arrays: Arrays, fps: int, videos: Videos) -> dict[str, Any]:
     return {
         "codebase_version": VERSION,
         "robot_type": None,
@@ -340,15 +363,16 @@ def _info(dataset: Dataset, arrays: Arrays, fps: int) -> dict[str, Any]:
         "total_tasks": 1,
         "chunks_size": _CHUNK_FILES,
         "data_files_size_in_mb": _FILE_MEGABYTES,
-        "video_files_size_in_mb": 200,
+        "video_files_size_in_mb": _VIDEO_MEGABYTES,
         "fps": fps,
         "splits": {"train": f"0:{len(dataset)}"},
         "data_path": _DATA_PATH,
-        "video_path": None,
+        "video_path": VIDEO_PATH if videos.features else None,
         "features": {
             name: {"dtype": str(a.dtype), "shape": list(a.shape[1:]) or [1], "names": None}
             for name, a in arrays.items()
-        },
+        }
+        | videos.features,
     }
 
 
