@@ -54,7 +54,6 @@ SHORT: Mapping[str, str] = MappingProxyType(
 
 _MOST_CALLS = 1000
 _STEPS_OF_TRIAL = 4  # with fewer, some schedulers have no place to draw noise in
-_TIMING = ("sigmas", "timesteps", "mu")  # settings of set_timesteps, beside the number of steps
 
 Output = Callable[[Any, int, Tensor, Tensor], Tensor]
 """(scheduler, number of the call, state, estimate) to what ``step`` takes for the estimate."""
@@ -70,7 +69,7 @@ class Walk:
     Args:
         where: what errors call the scheduler.
         kind: its class.
-        settings: of its constructor or of ``set_timesteps``.
+        settings: of its constructor.
         steps: what ``set_timesteps`` is given.
         output: what ``step`` takes for an estimate.
     """
@@ -80,21 +79,13 @@ class Walk:
     ) -> None:
         self.where, self.kind, self.output, self.steps = where, kind, output, steps
         takes = inspect.signature(kind).parameters
-        timed = inspect.signature(kind.set_timesteps).parameters
         for key in settings:
-            if key not in takes and not (key in _TIMING and key in timed):
-                known = sorted({*takes} | ({*_TIMING} & {*timed}))
+            if key not in takes:
                 raise TrimtabError(
-                    f"{where}: has no setting {key!r}; scheduler_settings takes {', '.join(known)}"
+                    f"{where}: has no setting {key!r}; scheduler_settings takes "
+                    f"{', '.join(sorted(takes))}"
                 )
-        for key in {"sigmas", "timesteps"} & {*settings} - {*takes}:
-            if len(np.atleast_1d(settings[key])) != steps:
-                raise TrimtabError(
-                    f"{where}: {key}={settings[key]}: policy.sampling_steps={steps} is another "
-                    "number of steps; give both the same"
-                )
-        self.settings = {key: value for key, value in settings.items() if key in takes}
-        self.timing = {key: value for key, value in settings.items() if key not in takes}
+        self.settings = settings
         self.scheduler = self._fresh(steps)
         calls = len(self.scheduler.timesteps)
         if not 1 <= calls <= _MOST_CALLS:
@@ -110,18 +101,10 @@ class Walk:
         Raises:
             TrimtabError: with what diffusers says.
         """
-        timing = {
-            # EDM's schedulers take a tensor, the others a list.
-            key: torch.tensor(value) if hasattr(self.kind, "precondition_outputs") else value
-            for key, value in self.timing.items()
-        }
         try:
             with _quiet():
                 scheduler = self.kind(**self.settings)
-                if {"sigmas", "timesteps"} & set(timing):
-                    scheduler.set_timesteps(**timing)
-                else:
-                    scheduler.set_timesteps(steps, **timing)
+                scheduler.set_timesteps(steps)
                 len(scheduler.timesteps)
         except Exception as error:  # diffusers raises many types, of anybody's settings
             raise TrimtabError(
@@ -183,7 +166,7 @@ class Walk:
     def _check_chance(self) -> None:
         """Refuse a scheduler that draws noise; it may not do so in its last steps."""
         steps = self.steps
-        if not self.timing and steps < _STEPS_OF_TRIAL:
+        if steps < _STEPS_OF_TRIAL:
             with contextlib.suppress(TrimtabError):  # there may be fewer levels than that
                 self._fresh(_STEPS_OF_TRIAL)
                 steps = _STEPS_OF_TRIAL

@@ -266,12 +266,6 @@ def test_every_scheduler_has_a_table_or_one_line() -> None:
         (DiffusionPolicy, {"scheduler": "no.json"}, "no.json does not exist"),
         (FlowPolicy, {"scheduler": "ddim"}, "policy=diffusion"),
         (FlowPolicy, {"scheduler": "lcm"}, "no such scheduler"),
-        (
-            FlowPolicy,
-            {"scheduler": "FlowMatchEulerDiscreteScheduler", "sampling_steps": 2,
-             "scheduler_settings": {"sigmas": [1.0, 0.5, 0.2]}},
-            "policy.sampling_steps=2",
-        ),
     ],
 )  # fmt: skip
 def test_wrong_schedulers_are_said_in_one_line(
