@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from trimtab.algorithms.common.imagination import model_rollout
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
 from trimtab.settings import Size
 
@@ -81,7 +80,7 @@ class Gate(nn.Module):
         obs = obs.repeat(self.best.numel(), 1) if self.best.ndim else obs
         own = (*self.best.shape, -1)  # each candidate's rows
         total, weight = torch.zeros_like(self.best), torch.zeros_like(self.best)
-        for seen, action, alive in model_rollout(self.dynamics, obs, act, self.decisions):
+        for seen, action, alive in self.dynamics.rollout(obs, act, self.decisions):
             total += (alive * value(seen, action).amin(0)).reshape(own).sum(-1)
             weight += alive.reshape(own).sum(-1)
         return total / weight

@@ -29,7 +29,6 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.imagination import model_rollout
 from trimtab.algorithms.common.targets import polyak
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
@@ -171,7 +170,7 @@ class ModelValue:
         members = self.dynamics.members
         rows = starts.repeat_interleave(members, 0)  # row i is of model i modulo E
         total, weight = torch.zeros_like(rows[:, 0]), 1.0
-        for seen, action, alive in model_rollout(self.dynamics, rows, act, decisions):
+        for seen, action, alive in self.dynamics.rollout(rows, act, decisions):
             total += weight * alive * self.reward(seen, action).mean(0) * self.unit
             weight *= discount
         return total.reshape(-1, members).mean(1)

@@ -36,11 +36,11 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.edm import NoiseLevels, denoised, denoising_loss, heun_sample
-from trimtab.algorithms.common.guiding_density import check_served, log_density
 from trimtab.algorithms.common.schedules import cosine
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.generator import Generator
 from trimtab.errors import TrimtabError
+from trimtab.policies.base import Policy
 from trimtab.policies.networks.trajectory_unet import TrajectoryUNet
 from trimtab.settings import Bounds, Count, NonNegative, Share, Size
 from trimtab.types import Batch, BatchSpec, Metrics, Source
@@ -103,7 +103,7 @@ class PolicyGuidedDiffusion(Generator):
         sampling_steps: Size = 32,
         churn: NonNegative = 0.0,
     ) -> None:
-        check_served(learner)
+        _check_served(learner)
         if not setup.discount**length > _FAINTEST:
             raise TrimtabError(
                 f"discount={setup.discount}: too small to tell the end of an episode within "
@@ -256,7 +256,7 @@ class PolicyGuidedDiffusion(Generator):
             moved = normal[..., place].detach().requires_grad_()
             action = moved * self.std[place] + self.mean[place]
             chunks = action.reshape(-1, self.spec.horizon, self.spec.action_dim)
-            density = log_density(self.learner.policy, obs, chunks).sum()
+            density = _log_density(self.learner.policy, obs, chunks).sum()
             (gradient,) = torch.autograd.grad(density, moved)
         if self.normalized:
             gradient = gradient / gradient.flatten(1).norm(dim=1).clamp_min(1e-8)[:, None, None]
@@ -283,3 +283,50 @@ class PolicyGuidedDiffusion(Generator):
         self.mean, self.std = state["mean"].to(device), state["std"].to(device)
         self.made = {name: one.to(device) for name, one in state["made"].items()}
         self.updates, self.drawn = int(state["updates"]), int(state["drawn"])
+
+
+def _log_density(policy: Policy, obs: Tensor, action: Tensor) -> Tensor:
+    """Return the log-density ``[B, H]`` of raw action chunks ``[B, H, A]``, but for a constant.
+
+    A policy without noise is taken for a normal distribution around its actions, of standard
+    deviation 1 where these are scaled to [-1, 1].
+    """
+    if math.prod(policy.noise_shape):
+        return policy.log_density(obs, action)
+    normalize = policy.normalizer.normalize_action
+    with torch.no_grad():
+        mean = normalize(policy(obs, policy.sample_noise(len(obs))))
+    return -0.5 * (normalize(action) - mean).square().sum(-1)
+
+
+def _check_served(learner: Algorithm) -> None:
+    """Check that a method can learn from single transitions, and has a policy to guide by.
+
+    Raises:
+        TrimtabError: naming what it wants.
+    """
+    method, wants, spec = type(learner).__name__, learner.wants, learner.policy.spec
+    lacking = [
+        name
+        for name, wanted in (
+            ("n-step returns", wants.n_step > 1),
+            ("returns of whole episodes", wants.mc_return),
+            ("sequences", wants.sequence > 0),
+            ("goals", wants.goal is not None),
+            ("costs", wants.cost),
+            ("a history", max(wants.history, spec.history) > 1),
+            ("observations in parts", bool(learner.policy.reading.observed)),
+        )
+        if wanted
+    ]
+    if lacking:
+        raise TrimtabError(
+            f"source: {method} learns from {', '.join(lacking)}, and what a diffusion model makes "
+            "are single transitions; leave source= out, or choose another algorithm="
+        )
+    known = type(learner.policy).log_density is not Policy.log_density
+    if math.prod(learner.policy.noise_shape) and not known:
+        raise TrimtabError(
+            f"source: the {learner.policy.kind} policy of {method} has no density of its actions "
+            "that could guide; choose a method with a Gaussian or a deterministic policy"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -90,3 +90,23 @@ class DynamicsEnsemble(nn.Module):
         moved = change.transpose(0, 1).reshape(obs.shape)
         reached = (obs + moved).clamp(-self.limit, self.limit)
         return reached, torch.sigmoid(end).transpose(0, 1).flatten()
+
+    def rollout(
+        self, obs: Tensor, act: Callable[[Tensor], Tensor], decisions: int
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield, decision by decision, what is seen, what is executed, and which rows go on.
+
+        The last is the chance that a row's episode still goes on. The caller decides whether
+        gradients are kept.
+
+        Args:
+            obs: normalised observations to start from, ``[B, O]``, B a multiple of E.
+            act: what the policy executes, from ``[B, O]`` to ``[B, H, A]``.
+            decisions: how many.
+        """
+        alive = torch.ones_like(obs[:, 0])
+        for _ in range(decisions):
+            action = act(obs)
+            yield obs, action, alive
+            obs, end = self(obs, action)
+            alive = alive * (1.0 - end)

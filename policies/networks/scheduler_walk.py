@@ -53,9 +53,7 @@ SHORT: Mapping[str, str] = MappingProxyType(
 """Short names of schedulers; the name of any other class of diffusers can be given as it is."""
 
 _MOST_CALLS = 1000
-_MORE_STEPS = 10  # that are tried where a scheduler refuses a number of them
 _STEPS_OF_TRIAL = 4  # with fewer, some schedulers have no place to draw noise in
-_TIMING = ("sigmas", "timesteps", "mu")  # settings of set_timesteps, beside the number of steps
 
 Output = Callable[[Any, int, Tensor, Tensor], Tensor]
 """(scheduler, number of the call, state, estimate) to what ``step`` takes for the estimate."""
@@ -71,7 +69,7 @@ class Walk:
     Args:
         where: what errors call the scheduler.
         kind: its class.
-        settings: of its constructor or of ``set_timesteps``.
+        settings: of its constructor.
         steps: what ``set_timesteps`` is given.
         output: what ``step`` takes for an estimate.
     """
@@ -81,21 +79,13 @@ class Walk:
     ) -> None:
         self.where, self.kind, self.output, self.steps = where, kind, output, steps
         takes = inspect.signature(kind).parameters
-        timed = inspect.signature(kind.set_timesteps).parameters
         for key in settings:
-            if key not in takes and not (key in _TIMING and key in timed):
-                known = sorted({*takes} | ({*_TIMING} & {*timed}))
+            if key not in takes:
                 raise TrimtabError(
-                    f"{where}: has no setting {key!r}; scheduler_settings takes {', '.join(known)}"
+                    f"{where}: has no setting {key!r}; scheduler_settings takes "
+                    f"{', '.join(sorted(takes))}"
                 )
-        for key in {"sigmas", "timesteps"} & {*settings} - {*takes}:
-            if len(np.atleast_1d(settings[key])) != steps:
-                raise TrimtabError(
-                    f"{where}: {key}={settings[key]}: policy.sampling_steps={steps} is another "
-                    "number of steps; give both the same"
-                )
-        self.settings = {key: value for key, value in settings.items() if key in takes}
-        self.timing = {key: value for key, value in settings.items() if key not in takes}
+        self.settings = settings
         self.scheduler = self._fresh(steps)
         calls = len(self.scheduler.timesteps)
         if not 1 <= calls <= _MOST_CALLS:
@@ -109,38 +99,19 @@ class Walk:
         """Return a new scheduler with its timesteps set.
 
         Raises:
-            TrimtabError: with what diffusers says, and how many steps are enough, if more are.
+            TrimtabError: with what diffusers says.
         """
         try:
-            scheduler = self._made(steps)
+            with _quiet():
+                scheduler = self.kind(**self.settings)
+                scheduler.set_timesteps(steps)
+                len(scheduler.timesteps)
         except Exception as error:  # diffusers raises many types, of anybody's settings
-            more = "" if self.timing else self._enough(steps)
-            raise TrimtabError(f"{self.where}: diffusers says {in_a_line(error)}{more}") from error
+            raise TrimtabError(
+                f"{self.where}: diffusers says {in_a_line(error)}; with sampling_steps={steps}"
+            ) from error
         if hasattr(scheduler, "set_begin_index"):
             scheduler.set_begin_index(0)  # a timestep may be there twice
-        return scheduler
-
-    def _enough(self, steps: int) -> str:
-        """Return a hint with the next larger number of steps that a scheduler takes."""
-        for more in range(steps + 1, steps + _MORE_STEPS):
-            with contextlib.suppress(Exception):  # as above
-                self._made(more)
-                return f"; it refuses sampling_steps={steps}, and takes sampling_steps={more}"
-        return ""
-
-    def _made(self, steps: int) -> Any:
-        timing = {
-            # EDM's schedulers take a tensor, the others a list.
-            key: torch.tensor(value) if hasattr(self.kind, "precondition_outputs") else value
-            for key, value in self.timing.items()
-        }
-        with _quiet():
-            scheduler = self.kind(**self.settings)
-            if {"sigmas", "timesteps"} & set(timing):
-                scheduler.set_timesteps(**timing)
-            else:
-                scheduler.set_timesteps(steps, **timing)
-            len(scheduler.timesteps)
         return scheduler
 
     def _go(
@@ -195,7 +166,7 @@ class Walk:
     def _check_chance(self) -> None:
         """Refuse a scheduler that draws noise; it may not do so in its last steps."""
         steps = self.steps
-        if not self.timing and steps < _STEPS_OF_TRIAL:
+        if steps < _STEPS_OF_TRIAL:
             with contextlib.suppress(TrimtabError):  # there may be fewer levels than that
                 self._fresh(_STEPS_OF_TRIAL)
                 steps = _STEPS_OF_TRIAL
@@ -203,18 +174,8 @@ class Walk:
         if not torch.equal(first.nan_to_num(), second.nan_to_num()):
             raise TrimtabError(
                 f"{self.where}: draws noise in its steps, and a policy acts by one latent; take "
-                f"{self._without_chance()}"
+                f"one of {', '.join(SHORT)}, and no algorithm_type=sde-…"
             )
-
-    def _without_chance(self) -> str:
-        """Return what is near a scheduler that draws noise, and draws none."""
-        solver = str(self.settings.get("algorithm_type"))
-        if solver.startswith("sde-"):
-            return f"algorithm_type={solver.removeprefix('sde-')}"
-        plain = self.kind.__name__.replace("Ancestral", "")
-        if plain in SHORT.values() and plain != self.kind.__name__:
-            return next(short for short, name in SHORT.items() if name == plain)
-        return "euler or heun" if hasattr(self.kind, "scale_noise") else "ddim or dpmsolver++"
 
     def _check_linear(self) -> None:
         drawn, inputs = self._numbers(self.steps, 0)

@@ -208,7 +208,7 @@ def diffusion_table(
 
     Args:
         name: a short name, or a class of diffusers.
-        settings: of the class, or of its ``set_timesteps``.
+        settings: of the class.
         steps: what ``set_timesteps`` is given.
         cosine: as for :func:`diffusion_sampler`.
 
@@ -278,7 +278,7 @@ def flow_table(name: str, settings: Mapping[str, Any], *, steps: int) -> Table:
     Args:
         name: a short name, or a class of diffusers: one for flow matching, or one that takes
             ``use_flow_sigmas``. ``euler`` and ``heun`` are those for flow matching.
-        settings: of the class, or of its ``set_timesteps``.
+        settings: of the class.
         steps: what ``set_timesteps`` is given.
 
     Raises:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 
 import pytest
 import torch
+from loading import load_module
 from torch import Tensor, nn
 from torch.distributions import Bernoulli, Normal
 
 from trimtab.algorithms.common.gate import Gate
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
+
+Known = load_module(Path(__file__).with_name("small.py")).Known
 
 
 def test_model_loss_is_the_likelihood() -> None:
@@ -63,18 +67,9 @@ def test_models_learn_a_linear_system_and_its_end() -> None:
     assert float(((chance > 0.5) == ended).float().mean()) > 0.93
 
 
-class Known(nn.Module):
-    """A model that adds the action, and ends a fifth of the episodes."""
-
-    members = 2
-
-    def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        return obs + action[:, 0], torch.full_like(obs[:, 0], 0.2)
-
-
 def test_score_by_a_loop() -> None:
     gate = Gate(2, 2, decisions=3)
-    gate.dynamics = Known()  # type: ignore[assignment]
+    gate.dynamics = Known()
     obs = torch.randn(5, 2)  # of which the members share four
     found = gate.score(
         obs, lambda s: 0.5 * s[:, None], lambda s, a: torch.stack([s.sum(1), a[:, 0].sum(1) + 1.0])

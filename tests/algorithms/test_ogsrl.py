@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Setup
-from trimtab.algorithms.common.guardian import Guardian
-from trimtab.algorithms.offline.ogsrl import OGSRL
+from trimtab.algorithms.offline.ogsrl import OGSRL, Guardian
 from trimtab.algorithms.phases import Budget, Feed
 from trimtab.types import Batch
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from loading import load_module
 from tests.algorithms.chain import GAMMA, PUSH, STATES, STEPS, plan_values, play, seen
-from torch import Tensor, nn
 
 from trimtab.algorithms.common.policy_evaluation import (
     FittedQ,
@@ -25,6 +26,8 @@ from trimtab.policies.kinds.gaussian import GaussianPolicy
 from trimtab.policies.kinds.regression_gaussian import RegressionGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.types import PolicySpec
+
+Known = load_module(Path(__file__).with_name("small.py")).Known
 
 
 def held(sign: int) -> object:
@@ -74,18 +77,9 @@ def test_fitted_q_target_by_hand() -> None:
         FittedQ(2, 1, rewards=(0.0, 1.0), discount=1.0)
 
 
-class Known(nn.Module):
-    """A model that adds the action, and ends a fifth of the episodes."""
-
-    members = 2
-
-    def forward(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        return obs + action[:, 0], torch.full_like(obs[:, 0], 0.2)
-
-
 def test_model_rollouts_by_a_loop() -> None:
     model = ModelValue(1, 1, hidden=(4,), members=2, unit=3.0)
-    model.dynamics = Known()  # type: ignore[assignment]
+    model.dynamics = Known()
     model.reward = lambda s, a: torch.stack([s[:, 0], 3.0 * a[:, 0, 0]])  # type: ignore[assignment]
     starts = torch.tensor([[1.0], [-2.0], [0.5]])
     found = model.value(starts, lambda s: 0.5 * s[:, None], decisions=3, discount=0.9)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from trimtab.policies.base import Policy
 from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.kinds.one_step import OneStepPolicy
+from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
 from trimtab.policies.normalizer import ClippedNormalizer
 from trimtab.policies.registry import build_policy
-from trimtab.types import Batch, Statistics, TrimtabError
+from trimtab.types import Batch, PolicySpec, Statistics, TrimtabError
 
 small = load_module(Path(__file__).with_name("small.py"))
-PLAN, RUN, SIZE = small.PLAN, small.RUN, small.SIZE
+PLAN, RUN, SIZE, bandit = small.PLAN, small.RUN, small.SIZE, small.bandit
 SMALL: dict[str, Any] = small.SMALL
 follows = small.follows
 
@@ -356,3 +358,49 @@ def test_diffusion_ql_takes_the_policy_of_the_paper() -> None:
 
 
 # What is refused.
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (FQL, {"alpha": 0.3, "normalize_q": True}),
+        (DiffusionQL, {"eta": 2.0, "ema_start": 0, "ema_every": 1, "ema_decay": 0.9, "tau": 0.05}),
+    ],
+)
+def test_learns_the_rewarded_end_of_what_it_clones(
+    kind: Callable[..., Any], settings: dict[str, Any]
+) -> None:
+    """The data goes anywhere; what is far along the observation's sign is worth most."""
+    torch.manual_seed(0)
+    spec = PolicySpec(1, 1, 1, (-2.0,), (2.0,))
+    base = FlowPolicy(spec, hidden=(32, 32), sampling_steps=2)
+    algorithm = kind(
+        Setup(spec, base=base), **{"hidden": (32, 32), "learning_rate": 3e-3, **settings}
+    )
+
+    def rewarded(obs: Tensor, action: Tensor) -> Tensor:
+        return action[:, 0, 0] * obs[:, 0].sign() / 2
+
+    obs = (torch.randint(2, (1000, 1)) * 2.0 - 1.0) * (0.5 + torch.rand(1000, 1))
+    action = 4 * torch.rand(1000, 1, 1) - 2
+    reward = rewarded(obs, action)
+    assert abs(float(reward.mean())) < 0.1
+    for _ in range(400):
+        rows = torch.randint(1000, (128,))
+        algorithm.update(bandit(obs[rows], action[rows], reward[rows]))
+    assert float(rewarded(obs, algorithm.policy.act(obs)).mean()) > 0.5
+    # It is the critic that does it: the cloned flow of the same run goes anywhere still.
+    if kind is FQL:
+        assert abs(float(rewarded(obs, algorithm.flow.act(obs)).mean())) < 0.2
+
+
+@pytest.mark.parametrize("kind", [FQL, DiffusionQL])
+def test_a_start_that_cannot_be_cloned_is_refused(kind: Callable[..., Any]) -> None:
+    with pytest.raises(TrimtabError, match="no behaviour-cloning loss"):
+        kind(Setup(RUN, base=TanhGaussianPolicy(RUN, hidden=(8,))))
+
+
+def test_a_flow_whose_noise_is_a_path_cannot_be_distilled() -> None:
+    base = DiffusionPolicy(RUN, hidden=(8,), sampler="ddpm")
+    with pytest.raises(TrimtabError, match=r"distillation: .* not that of one latent chunk"):
+        FQL(Setup(RUN, base=base))

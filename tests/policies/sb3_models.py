@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 import stable_baselines3
+from safetensors.torch import save_file
 from stable_baselines3.common.logger import Logger
 from torch import nn
 
@@ -64,6 +65,13 @@ def trained(kind: Any, env: Any = None, *, policy: str = "MlpPolicy", **keywords
     return model.learn(40)
 
 
+def save(model: Any, path: Path) -> Path:
+    """Save a model with its weights beside it; return the zip."""
+    model.save(path)
+    save_file(model.policy.state_dict(), f"{path}.safetensors")
+    return path.with_suffix(".zip")
+
+
 Saved = Callable[[str], tuple[Any, Path]]
 
 
@@ -73,11 +81,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     root = tmp_path_factory.mktemp("models")
     models: dict[str, Any] = {}
 
-    def save(example: str) -> tuple[Any, Path]:
+    def made(example: str) -> tuple[Any, Path]:
         if example not in models:
             kind, keywords = CASES[example]
             models[example] = trained(kind, **keywords)
-            models[example].save(root / example)
+            save(models[example], root / example)
         return models[example], root / f"{example}.zip"
 
-    return save
+    return made

@@ -140,18 +140,6 @@ def test_integers_and_doubles_are_numbers(bundle_of: BundleOf) -> None:
     assert all(np.array_equal(action, actions[0]) for action in actions)
 
 
-def test_predict_checks_rows(bundle_of: BundleOf) -> None:
-    runner = load_policy(bundle_of("flow"))
-    obs, noise = np.zeros((3, 6)), np.zeros((3, 4, 2))
-    assert runner.predict(obs.tolist(), noise.tolist()).shape == (3, 4, 2)
-    for bad_obs, bad_noise in (
-        (obs[0], noise), (obs[:0], noise[:0]), (obs, noise[:2]), (obs, noise[:, :3]),
-        (obs, noise + np.nan),
-    ):  # fmt: skip
-        with pytest.raises(TrimtabError):
-            runner.predict(bad_obs, bad_noise)
-
-
 def _graph(operator: str) -> tuple[Contract, bytes]:
     """Return a model whose action is ``operator`` of observation and noise, and its contract."""
     ports = [
