@@ -2,10 +2,9 @@
 
 Raffin et al., "Stable-Baselines3: Reliable Reinforcement Learning Implementations" (Journal of
 Machine Learning Research 22(268), 2021). ``model.save("model.zip")`` writes JSON, some entries of
-which are pickles in base64 that are never decoded here, and ``policy.pth``, a pickle of weights. So
-the weights are read from ``model.safetensors`` beside it, which is written where Stable-Baselines3
-is installed (docs/stable-baselines3.md). What kind of actor it is follows from the tensors' names
-and shapes.
+which are pickles in base64 that are never decoded here, and ``policy.pth``, whose tensors
+:mod:`trimtab.policies.imports.torch_archive` reads without unpickling. What kind of actor it is
+follows from the tensors' names and shapes.
 
 Not in such a file, and so not taken over: the statistics of ``VecNormalize``, which
 Stable-Baselines3 keeps in a pickle of their own.
@@ -18,12 +17,10 @@ import json
 import logging
 import math
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -31,6 +28,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes
 from trimtab.policies.base import Policy
 from trimtab.policies.defaults import OwnDraws, torch_defaults
+from trimtab.policies.imports.torch_archive import TensorArchive, member, readable
 from trimtab.policies.kinds.deterministic import DeterministicPolicy
 from trimtab.policies.kinds.diagonal_gaussian import DiagonalGaussianPolicy
 from trimtab.policies.kinds.tanh_gaussian import TanhGaussianPolicy
@@ -38,9 +36,6 @@ from trimtab.policies.networks.mlp import ACTIVATIONS, Activation
 from trimtab.types import PolicySpec
 
 logger = logging.getLogger(__name__)
-
-_MOST_BYTES = 2**30
-"""Members of a zip that say that they are larger are not read: a file must not fill the memory."""
 
 Layer = tuple[Tensor, Tensor]
 """Weight ``[outputs, inputs]`` and bias ``[outputs]`` of a linear layer."""
@@ -54,11 +49,11 @@ def policy_from_sb3(path: str | Path, spec: PolicySpec) -> Policy:
     and DDPG a ``deterministic`` policy; perceptrons with Box spaces only.
 
     Args:
-        path: the ``.zip``, which has its weights beside it as ``.safetensors``.
+        path: the ``.zip``.
         spec: shapes and limits of the task that it was trained on; its horizon is 1.
 
     Raises:
-        TrimtabError: if it is damaged, its weights are missing or another model's, it is of another
+        TrimtabError: if it is damaged, holds anything that would have to be executed, is of another
             kind, or has other lengths than ``spec``.
     """
     model = _Model(Path(path))
@@ -80,37 +75,19 @@ class _Model:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with _readable(str(path)):
+        with readable(str(path)):
             try:
                 with zipfile.ZipFile(io.BytesIO(read_bytes(path))) as archive:
-                    self.data = json.loads(_member(archive, "data"))
-                    pickled = _member(archive, "policy.pth")
+                    self.data = json.loads(member(archive, "data"))
+                    tensors = member(archive, "policy.pth")
             except KeyError as error:
                 raise self.refusal(f"is no model of Stable-Baselines3 ({error.args[0]})") from error
             except OSError as error:
                 raise self.refusal(error.strerror or str(error)) from error
             if not isinstance(self.data, dict):
                 raise self.refusal("its entry 'data' is no dictionary")
-        self.tensors = self._weights(path.with_suffix(".safetensors"), pickled)
+        self.tensors = TensorArchive(tensors, f"{path}/policy.pth")
         self.used: set[str] = set()
-
-    def _weights(self, path: Path, pickled: bytes) -> dict[str, Tensor]:
-        """Return the tensors beside the model by name, if their numbers are those in the model."""
-        if not path.is_file():
-            raise self.refusal(
-                f"its weights are a pickle, which is not read; write them to {path} where "
-                "Stable-Baselines3 is installed, by safetensors.torch.save_file("
-                f"model.policy.state_dict(), {path.name!r})"
-            )
-        with _readable(str(path)):
-            tensors = safetensors.torch.load(read_bytes(path))
-            numbers = {tensor.numpy().tobytes() for tensor in tensors.values()}
-        pickle = f"{self.path}/policy.pth"
-        with _readable(pickle), zipfile.ZipFile(io.BytesIO(pickled)) as archive:
-            stored = {_member(archive, n) for n in archive.namelist() if "/data/" in n}
-        if numbers != stored:
-            raise self.refusal(f"{path.name} has other weights than it; write that file again")
-        return tensors
 
     def refusal(self, why: str) -> TrimtabError:
         """Return the error that this file cannot be taken over."""
@@ -183,7 +160,7 @@ class _Model:
         """
         if name not in self.tensors:
             raise self.refusal(f"lacks {name}")
-        value = self.tensors[name].float()
+        value = torch.from_numpy(self.tensors[name]).float()
         if value.ndim != dimensions:
             raise self.refusal(f"{name} has shape {tuple(value.shape)}")
         self.used.add(name)
@@ -290,31 +267,6 @@ _READERS: Mapping[str, Callable[[_Model, PolicySpec], Policy]] = {
     "actor.mu.0.weight": _deterministic,
 }
 """A tensor that only one kind of actor has, and what reads that kind."""
-
-
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    """Return a file of a zip.
-
-    Raises:
-        KeyError: if there is none.
-        ValueError: if it says that it is larger than a gigabyte.
-    """
-    info = archive.getinfo(name)
-    if info.file_size > _MOST_BYTES:
-        raise ValueError(f"{name} has {info.file_size} bytes")
-    return archive.read(info)
-
-
-@contextmanager
-def _readable(where: str) -> Iterator[None]:
-    """Turn whatever a damaged file makes its readers raise into one line."""
-    try:
-        yield
-    except TrimtabError:
-        raise
-    except Exception as error:  # zip, JSON and safetensors each have their own kinds
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise TrimtabError(f"{where}: is damaged, or not what it should be ({reason})") from error
 
 
 def _numbers(text: str) -> tuple[float, ...]:

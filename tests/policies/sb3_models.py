@@ -10,7 +10,6 @@ import gymnasium
 import numpy as np
 import pytest
 import stable_baselines3
-from safetensors.torch import save_file
 from stable_baselines3.common.logger import Logger
 from torch import nn
 
@@ -65,13 +64,6 @@ def trained(kind: Any, env: Any = None, *, policy: str = "MlpPolicy", **keywords
     return model.learn(40)
 
 
-def save(model: Any, path: Path) -> Path:
-    """Save a model with its weights beside it; return the zip."""
-    model.save(path)
-    save_file(model.policy.state_dict(), f"{path}.safetensors")
-    return path.with_suffix(".zip")
-
-
 Saved = Callable[[str], tuple[Any, Path]]
 
 
@@ -81,11 +73,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     root = tmp_path_factory.mktemp("models")
     models: dict[str, Any] = {}
 
-    def made(example: str) -> tuple[Any, Path]:
+    def save(example: str) -> tuple[Any, Path]:
         if example not in models:
             kind, keywords = CASES[example]
             models[example] = trained(kind, **keywords)
-            save(models[example], root / example)
+            models[example].save(root / example)
         return models[example], root / f"{example}.zip"
 
-    return made
+    return save

@@ -23,7 +23,7 @@ from trimtab.types import PolicySpec, TrimtabError
 
 models = load_module(Path(__file__).with_name("sb3_models.py"))
 CASES, KINDS, SPEC, Walk = models.CASES, models.KINDS, models.SPEC, models.Walk
-OFF_POLICY, save, small, trained = models.OFF_POLICY, models.save, models.small, models.trained
+OFF_POLICY, small, trained = models.OFF_POLICY, models.small, models.trained
 Saved = models.Saved
 saved = models.saved  # a fixture
 
@@ -143,7 +143,7 @@ def test_another_task_is_refused(saved: Saved, example: str, spec: PolicySpec, w
 def test_other_kinds_are_refused_in_one_line(
     make: Callable[[], Any], words: str, tmp_path: Path
 ) -> None:
-    save(make(), tmp_path / "model")
+    make().save(tmp_path / "model")
     with pytest.raises(TrimtabError, match=words) as error:
         policy_from_sb3(tmp_path / "model.zip", SPEC)
     assert "\n" not in str(error.value)
@@ -153,7 +153,7 @@ def test_normalised_observations_are_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, saved: Saved
 ) -> None:
     env = VecNormalize(DummyVecEnv([Walk]))
-    save(trained(stable_baselines3.PPO, env, n_steps=16, batch_size=8), tmp_path / "model")
+    trained(stable_baselines3.PPO, env, n_steps=16, batch_size=8).save(tmp_path / "model")
     with caplog.at_level(logging.WARNING):
         for example in CASES:
             policy_from_sb3(saved(example)[1], SPEC)

@@ -9,7 +9,6 @@ import gymnasium
 import numpy as np
 import pytest
 import stable_baselines3
-from safetensors.torch import save_file
 
 from trimtab.benchmarks.cli.main import main
 from trimtab.policies.bundle.bundle import load_bundle
@@ -26,9 +25,7 @@ class Hopper(gymnasium.Env[Any, Any]):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model") / "model.zip"
-    made = stable_baselines3.PPO("MlpPolicy", Hopper(), seed=0, device="cpu")
-    made.save(path)
-    save_file(made.policy.state_dict(), path.with_suffix(".safetensors"))
+    stable_baselines3.PPO("MlpPolicy", Hopper(), seed=0, device="cpu").save(path)
     return path
 
 
