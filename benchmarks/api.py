@@ -36,7 +36,7 @@ from trimtab.benchmarks.training.rows import FILE_NAME, STOPPED_EARLY, read_epis
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.groups import GROUPS
 from trimtab.benchmarks.training.settings.words import quoted
-from trimtab.benchmarks.training.store import visible
+from trimtab.benchmarks.training.store import local_view
 from trimtab.benchmarks.training.torch_state import usual_torch
 from trimtab.errors import TrimtabError, one_line_on_wrong_arguments
 from trimtab.files import check_own
@@ -258,7 +258,7 @@ def leaderboard(
     folder = _path("leaderboard", "runs", runs)
     target = None if out is None else _path("leaderboard", "out", out)
     with ExitStack() as stack:
-        places = [stack.enter_context(visible(place, "runs")) for place in named_places(folder)]
+        places = [stack.enter_context(local_view(place, "runs")) for place in named_places(folder)]
         table, sources = collect(*places)
         board = boards.build(
             table,

@@ -20,7 +20,7 @@ from trimtab.envs.core.faults import OLD_RESET, faults_of_reset, faults_of_step,
 from trimtab.envs.core.global_draws import GlobalDraws
 from trimtab.envs.core.spaces import check_limit, faults_of_spaces, with_flat_spaces
 from trimtab.envs.core.spec import FloatArray, RawEnv
-from trimtab.envs.registry import bare, declared, get_spec
+from trimtab.envs.registry import declared, get_spec, make_raw
 from trimtab.errors import TrimtabError
 from trimtab.limits import inward
 
@@ -160,7 +160,7 @@ def faults_of(
     lines: list[str] = []
     episode = None
     with contextlib.ExitStack() as closing, _told(id, lines):
-        raw = closing.enter_context(contextlib.closing(bare(id, options)))
+        raw = closing.enter_context(contextlib.closing(make_raw(id, options)))
         with _told(id, lines):
             check_limit(id, raw, horizon)
         lines += faults_of_spaces(raw) if isinstance(raw, gymnasium.Env) else ()
@@ -170,7 +170,7 @@ def faults_of(
         elif playable:
             touched = GlobalDraws()  # all is imported by now
             with touched.by("its constructor"):
-                other = closing.enter_context(contextlib.closing(bare(id, options)))
+                other = closing.enter_context(contextlib.closing(make_raw(id, options)))
             lines += touched.faults
             envs = with_flat_spaces(id, raw), with_flat_spaces(id, other)
             episode = _look_at(id, *envs, success_key, lines)
@@ -252,7 +252,7 @@ def episode_in_process(id: str, options: Mapping[str, Any]) -> tuple[dict[str, A
     """
     try:
         _, success_key = declared(id, options)
-        with contextlib.closing(bare(id, options)) as raw:
+        with contextlib.closing(make_raw(id, options)) as raw:
             env = with_flat_spaces(id, raw)
             played = play(id, env, success_key, seed=_SEED, steps=REPEATED)
             told = {"obs": played.obs.tolist(), "rewards": played.rewards.tolist()}

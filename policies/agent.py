@@ -1,7 +1,8 @@
-"""What acts in an environment: history, memory, noise, inputs and the chunk that is being played.
+"""The agent: runs a policy in N environments with its history, memories, noise and inputs.
 
-One object for the evaluator, the collector and the robot, so that a policy sees the same of its
-past wherever it acts. It needs numpy alone.
+The evaluator, the collector and the robot use the same class, so that a policy gets the same inputs
+wherever it runs. A caller calls ``act`` at each decision, ``rewarded`` after it if rewards are
+known, and ``reset`` when episodes end. It needs numpy alone.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ ArrayObs = NDArray[Any] | Mapping[str, NDArray[Any]]
 """Observations of N rows: ``[N, O]``, or named parts ``[N, ...]``."""
 
 Decide = Callable[[ArrayObs, Array], Array]
-"""``(observation, noise [N, *noise_shape]) -> action [N, H, A]``, all raw, on any backend.
+"""``(observation, noise [N, *noise_shape]) -> action [N, H, A]``, all in raw units.
 
-The observation has its history, and all inputs.
+The observation includes the history and all inputs.
 """
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a policy reads at each decision.
+    """The inputs of a policy at each decision.
 
     Attributes:
-        noise_shape: shape of one row's noise.
-        parts: parts of its observation by name; empty where it is flat.
-        history: observations that it reads, those of the last decisions.
+        noise_shape: shape of the noise of one row.
+        parts: named parts of the observation; empty if it is one flat vector.
+        history: number of observations that the policy reads, the current one included.
     """
 
     noise_shape: tuple[int, ...] = (0,)
@@ -47,32 +48,32 @@ class Reading:
 
     @property
     def observed(self) -> tuple[str, ...]:
-        """Names of the parts that the environment has to give; none where it gives one vector."""
+        """Names of the parts that the environment must provide; empty if it is one flat vector."""
         names = tuple(name for name, part in self.parts.items() if part.given is None)
         return () if names == (FLAT,) else names
 
     def inputs(self, chosen: Mapping[str, Any]) -> dict[str, Array]:
-        """Return each input of one row: what is chosen, or its default.
+        """Return the value of each input for one row: the user's, or else its default.
 
-        Of what is remembered it is what stands there as an episode begins.
+        For an input that a memory fills, it is the value at the start of an episode.
 
         Raises:
-            TrimtabError: if an input is unknown, or has another shape or no finite numbers.
+            TrimtabError: if a name is unknown, or a value has another shape or is not finite.
         """
         given = {name: part for name, part in self.parts.items() if part.given is not None}
-        free = [
+        choosable = [
             name
             for name, part in given.items()
             if not part.remembered or MEMORIES[part.remembered].chosen
         ]
         for name in chosen:
-            if name not in free:
-                known = f"it has {', '.join(free)}" if free else "it has none"
+            if name not in choosable:
+                known = f"it has {', '.join(choosable)}" if choosable else "it has none"
                 raise TrimtabError(f"the policy has no input {name!r}; {known}")
         return {name: _input(name, part, chosen) for name, part in given.items()}
 
     def memories(self, rows: int) -> dict[str, Memory]:
-        """Return what N rows remember, by the names of the parts that ask for it."""
+        """Return a new memory for N rows for each part that asks for one, by name."""
         return {
             name: MEMORIES[part.remembered](rows, part)
             for name, part in self.parts.items()
@@ -83,36 +84,36 @@ class Reading:
 def _input(name: str, part: Part, chosen: Mapping[str, Any]) -> Array:
     try:
         given = np.asarray(chosen.get(name, part.given))
-        if given.dtype.kind not in "biuf":  # a text is no number, though numpy would read it
+        if given.dtype.kind not in "biuf":  # numpy would parse text as a number
             raise TypeError(given.dtype)
-        with np.errstate(over="ignore"):  # it is infinite then
+        with np.errstate(over="ignore"):  # too large values become infinite, which is refused below
             value: Array = np.array(np.broadcast_to(given.astype(np.float32), part.shape))
     except (OverflowError, TypeError, ValueError) as error:
         raise TrimtabError(
             f"input {name}: give a number, or numbers of shape {part.shape}"
         ) from error
     if not np.isfinite(value).all():
-        raise TrimtabError(f"input {name}: is not finite; give another value")
+        raise TrimtabError(f"input {name}: must be finite; give another value")
     return value
 
 
 class Agent:
-    """Acts in N environments side by side.
+    """Runs a policy in N environments side by side.
 
-    The history of a row is the observations of its last decisions, the newest last; at an episode's
-    start its first observation stands for those before it. What a policy wants remembered besides
-    (``memory.py``) begins anew with every episode, too.
+    The history of a row holds the observations of its last decisions, the newest last; it starts
+    filled with the first observation of an episode. Memories (``memory.py``) also start afresh with
+    every episode.
 
     Args:
         decide: the policy.
         rows: number N of environments.
-        reading: what the policy reads.
-        act_steps: actions played of each chunk.
-        deterministic: zero noise instead of sampled noise.
+        reading: the inputs of the policy.
+        act_steps: number of actions that are executed of each chunk.
+        deterministic: whether the noise is zero instead of sampled.
         inputs: values of inputs that differ from their defaults.
 
     Raises:
-        TrimtabError: if an input is unknown or does not fit.
+        TrimtabError: if an input is unknown or has a wrong value.
     """
 
     def __init__(
@@ -129,28 +130,29 @@ class Agent:
         self.act_steps, self.deterministic = act_steps, deterministic
         self._chosen: dict[str, Any] = {}
         self._memories = reading.memories(rows)
-        self.choose(inputs or {})
-        self._remember_anew(slice(None))
+        self.set_inputs(inputs or {})
+        self._begin_memories(slice(None))
         self._noise: Array = np.zeros((rows, *reading.noise_shape), np.float32)
         self._streams: list[np.random.Generator | None] = [None] * rows
-        self._fresh = np.ones(rows, np.bool_)  # rows whose episode has had no decision
-        self._past: Any = None  # [N, K, ...] of each part
-        self._chunks: list[list[Array]] = [[] for _ in range(rows)]  # what is left to play
+        self._at_start = np.ones(rows, np.bool_)  # rows that have not decided in this episode
+        self._history: Any = None  # [N, K, ...] of each part
+        # Actions of the current chunk that are still to be executed.
+        self._pending: list[list[Array]] = [[] for _ in range(rows)]
 
-    def choose(self, inputs: Mapping[str, Any]) -> None:
-        """Set inputs from now on; those that are not named keep their values.
+    def set_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Change the values of some inputs; the others keep theirs.
 
-        What is remembered along an episode has its new start from the next one on.
+        The new start value of a memory applies from the next episode on.
 
         Raises:
-            TrimtabError: if an input is unknown or does not fit.
+            TrimtabError: if an input is unknown or has a wrong value.
         """
         chosen = {**self._chosen, **inputs}
         self._inputs = self.reading.inputs(chosen)
         self._chosen = chosen
 
-    def draw(self, count: int, row: int = 0) -> Array:
-        """Return the next noise of a row, ``[count, *noise_shape]``: normal, or zeros.
+    def draw_noise(self, count: int, row: int = 0) -> Array:
+        """Return the next noise of a row, ``[count, *noise_shape]``; zeros if deterministic.
 
         Raises:
             TrimtabError: if the row has no seed yet.
@@ -164,42 +166,42 @@ class Agent:
         return stream.standard_normal(shape, dtype=np.float32)
 
     def reset(self, rows: Iterable[int] | None = None, seeds: Sequence[int] | None = None) -> None:
-        """Begin an episode: forget history, memory and chunk.
+        """Begin a new episode: clear history, memories and pending actions.
 
         Args:
-            rows: in which environments; None: in all.
-            seeds: one for each of them, from which its noise starts; None: the noise goes on.
+            rows: indices of the environments; None: all.
+            seeds: a seed of the noise for each of them; None: the noise streams continue.
         """
         chosen = list(range(self.rows) if rows is None else rows)
-        self._fresh[chosen] = True
-        self._remember_anew(chosen)
+        self._at_start[chosen] = True
+        self._begin_memories(chosen)
         for place, row in enumerate(chosen):
-            self._chunks[row] = []
+            self._pending[row] = []
             if seeds is not None:
                 self._streams[row] = np.random.Generator(np.random.Philox(seeds[place]))
 
     def act(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> Array:
-        """Decide in every environment: return the chunks ``[N, act_steps, A]`` to play.
+        """Return the action chunks ``[N, act_steps, A]`` to execute.
 
         Args:
-            obs: the observations now, ``[N, O]`` or parts.
-            where: ``[N]`` which rows are really acting; what the others get means nothing, and they
-                draw no noise.
+            obs: current observations, ``[N, O]`` or named parts.
+            where: ``[N]`` mask of the rows that decide; None: all. The others draw no noise, and
+                their chunks mean nothing.
         """
         deciding = range(self.rows) if where is None else np.flatnonzero(where).tolist()
         if not self.deterministic:
             for row in deciding:
-                self._noise[row] = self.draw(1, row)[0]
-        seen = self.seen(obs, where)
+                self._noise[row] = self.draw_noise(1, row)[0]
+        read = self.with_history(obs, where)
         if self._inputs:
-            rows = {
+            inputs = {
                 name: np.repeat(value[None], self.rows, axis=0)
                 for name, value in self._inputs.items()
                 if name not in self._memories
             }
-            kept = {name: memory.read() for name, memory in self._memories.items()}
-            seen = joined(seen, **rows, **kept)
-        chunk = self.decide(seen, self._noise)[:, : self.act_steps]
+            memories = {name: memory.read() for name, memory in self._memories.items()}
+            read = joined(read, **inputs, **memories)
+        chunk = self.decide(read, self._noise)[:, : self.act_steps]
         if self._memories:
             decided = np.ones(self.rows, np.bool_) if where is None else where
             for memory in self._memories.values():
@@ -207,39 +209,41 @@ class Agent:
         return chunk
 
     def rewarded(self, reward: NDArray[Any]) -> None:
-        """Tell what came of the last actions, before an episode that ended there is forgotten.
+        """Pass the rewards of the last actions to the memories; call it before ``reset``.
 
         Args:
-            reward: ``[N]``; of rows that are not acting it means nothing.
+            reward: ``[N]``; the values of rows that do not act mean nothing.
         """
         for memory in self._memories.values():
             memory.rewarded(reward)
 
-    def _remember_anew(self, rows: Any) -> None:
+    def _begin_memories(self, rows: Any) -> None:
         for name, memory in self._memories.items():
             memory.begin(rows, self._inputs[name])
 
     def _vector(self, obs: ArrayObs) -> Array:
-        """Return what is observed as one vector a row, parts in the policy's order."""
+        """Return the observation flattened to ``[N, O]``, its parts in the policy's order."""
         parts = [obs[n] for n in self.reading.observed] if isinstance(obs, Mapping) else [obs]
         flat = [part.reshape(self.rows, -1) for part in parts]
         vector: Array = np.concatenate(flat, axis=1).astype(np.float32)
         return vector
 
-    def seen(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> ArrayObs:
-        """Return observations with their history, ``[N, K, ...]``, and remember them.
+    def with_history(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> ArrayObs:
+        """Append observations to the history, and return it, ``[N, K, ...]``.
+
+        Without a history the observations are returned as they are.
 
         Args:
-            obs: the observations now.
-            where: ``[N]`` whose decisions they are for; None: all.
+            obs: current observations.
+            where: ``[N]`` mask of the rows that decide; None: all.
         """
         length = self.reading.history
         if length == 1:
             return obs
-        if self._past is None:
-            self._past = tree_map(lambda now: np.repeat(now[:, None], length, axis=1), obs)
+        if self._history is None:
+            self._history = tree_map(lambda now: np.repeat(now[:, None], length, axis=1), obs)
         deciding = np.ones(self.rows, np.bool_) if where is None else where
-        first, later = deciding & self._fresh, deciding & ~self._fresh
+        first, later = deciding & self._at_start, deciding & ~self._at_start
 
         def remember(past: NDArray[Any], now: NDArray[Any]) -> NDArray[Any]:
             past[later, :-1] = past[later, 1:]
@@ -247,33 +251,36 @@ class Agent:
             past[first] = now[first][:, None]
             return past.copy()
 
-        self._fresh[deciding] = False
-        found: ArrayObs = tree_map(remember, self._past, obs)
+        self._at_start[deciding] = False
+        found: ArrayObs = tree_map(remember, self._history, obs)
         return found
 
     def step(self, obs: ArrayObs) -> Array:
-        """Return the action ``[N, A]`` of this control tick, for robots.
+        """Return the action ``[N, A]`` for one control tick of a robot.
 
-        A chunk is decided where none is left to play; its first ``act_steps`` actions are played
-        one a tick, whatever is observed meanwhile.
+        A row without pending actions decides on a new chunk. Its ``act_steps`` actions are executed
+        open loop, one a tick.
         """
         if count(obs) != self.rows:
-            raise TrimtabError(f"the agent acts in {self.rows} rows, got {count(obs)}")
-        due = np.array([not left for left in self._chunks])
+            raise TrimtabError(f"the agent has {self.rows} rows, got observations of {count(obs)}")
+        due = np.array([not left for left in self._pending])
         if due.any():
             chunks = self.act(obs, due)
             for row in np.flatnonzero(due):
-                self._chunks[row] = list(chunks[row])
-        return np.stack([left.pop(0) for left in self._chunks])
+                self._pending[row] = list(chunks[row])
+        return np.stack([left.pop(0) for left in self._pending])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the history; noise is not part of it: gathering draws the learner's own.
+        """Return the history, for checkpoints of a collector.
 
-        Nor are further memories: what gathers tries actions of the learner, which reads none.
+        A collector needs no more: the learner draws its own noise and reads no memories, and the
+        collector executes whole chunks.
         """
-        return {"past": self._past, "fresh": self._fresh.copy()}
+        past = None if self._history is None else tree_map(np.copy, self._history)
+        return {"past": past, "fresh": self._at_start.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the history that ``state_dict`` returned."""
-        self._past = state["past"]
-        self._fresh = np.asarray(state["fresh"], np.bool_).copy()
+        """Restore the history that ``state_dict`` returned."""
+        past = state["past"]
+        self._history = None if past is None else tree_map(np.copy, past)
+        self._at_start = np.asarray(state["fresh"], np.bool_).copy()

@@ -86,12 +86,12 @@ class Gate(nn.Module):
         return total / weight
 
     @torch.no_grad()
-    def begin(self, score: Tensor) -> None:
+    def set_baseline(self, score: Tensor) -> None:
         """Take the score of the accepted policy as the one to beat."""
         self.best.copy_(score)
 
     @torch.no_grad()
-    def judge(self, score: Tensor, accepted: nn.Module, candidate: nn.Module) -> None:
+    def accept_if_better(self, score: Tensor, accepted: nn.Module, candidate: nn.Module) -> None:
         """Copy ``candidate`` to ``accepted`` if its score is above the one to beat.
 
         Of several candidates, each is a row of the weights.
@@ -108,5 +108,5 @@ class Gate(nn.Module):
         return self.updates
 
     def set_extra_state(self, state: int) -> None:
-        """Go on with a number of updates."""
+        """Restore the number of updates."""
         self.updates = int(state)

@@ -119,7 +119,8 @@ class UniO4(RolloutActorCritic):
         **common: Any,
     ) -> None:
         assert setup.statistics is not None
-        self.shares, self.disagreement = (clone_share, value_share), disagreement
+        self.clone_share, self.value_share = clone_share, value_share
+        self.disagreement = disagreement
         self.expectile, self.tau, self.offline_clip = expectile, tau, offline_clip
         self.gate_every, self.entropy_weight = gate_every, entropy_weight
         self.minibatch_size, self.decay_steps = minibatch_size, decay_steps
@@ -207,8 +208,10 @@ class UniO4(RolloutActorCritic):
         self.candidates_optimizer.step(loss.sum())
         self.gate.updates += 1
         if self.gate.updates % self.gate_every == 0:
-            self.gate.begin(self.score(self.accepted, obs))
-            self.gate.judge(self.score(self.candidates, obs), self.accepted, self.candidates)
+            self.gate.set_baseline(self.score(self.accepted, obs))
+            self.gate.accept_if_better(
+                self.score(self.candidates, obs), self.accepted, self.candidates
+            )
             self.publish()
         return {
             "policy_loss": loss.detach().mean(),
@@ -266,8 +269,8 @@ class UniO4(RolloutActorCritic):
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         """Clone, learn values, improve behind the gate, then interact."""
-        cloned = int(self.shares[0] * budget.offline_steps)
-        valued = int(self.shares[1] * (budget.offline_steps - cloned))
+        cloned = int(self.clone_share * budget.offline_steps)
+        valued = int(self.value_share * (budget.offline_steps - cloned))
         self.improvements = max(budget.offline_steps - cloned - valued, 1)
         known = (
             Phase("clone", cloned, "updates", Feed.DATASET, self.clone),

@@ -15,7 +15,7 @@ from trimtab.benchmarks.contracts.made_up import learns_from_trials
 from trimtab.benchmarks.core.own_code import in_a_line
 from trimtab.benchmarks.core.pools import call_elsewhere
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.plan import method_of
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
@@ -77,7 +77,7 @@ def small_run(words: Sequence[str], out: str) -> list[str]:
         chosen += [f"base={base}"] if "base" in method.needs.parts else [f"oracles=[{base}]"]
     steps = {"offline_steps": _OFFLINE if config["offline_steps"] else 0}
     if config["online_steps"]:
-        made = fitting_plan(compose_run([*words, *chosen])).algorithm
+        made = checked_plan(compose_run([*words, *chosen])).algorithm
         steps["online_steps"] = _online(config, made)
     chosen = [word for word in chosen if word.partition("=")[0] not in steps]
     chosen += [f"{name}={value}" for name, value in steps.items() if name not in given]

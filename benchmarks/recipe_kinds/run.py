@@ -9,7 +9,7 @@ from typing import Any
 
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
 from trimtab.benchmarks.training.data.recipes import RecipeKind
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.words import quoted
 from trimtab.benchmarks.training.train import train
@@ -58,7 +58,7 @@ def identity_of(recipe: Mapping[str, Any], runs: Path) -> str:
     Raises:
         TrimtabError: as :func:`run_of`, and if the run does not fit together.
     """
-    return fitting_plan(run_of(recipe, runs)).config_hash
+    return checked_plan(run_of(recipe, runs)).config_hash
 
 
 def record_replay(
@@ -75,7 +75,7 @@ def record_replay(
         TrimtabError: if the run fails or keeps no replay buffer of single steps.
     """
     config = run_of(recipe, runs)
-    plan = fitting_plan(config)
+    plan = checked_plan(config)
     if not config["online_steps"] or plan.algorithm.pace.rollout_steps or plan.act_steps != 1:
         raise TrimtabError(
             f"recipe {recipe['id']}: a run of {config.algorithm} with these settings keeps no "

@@ -17,7 +17,7 @@ from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.benchmarks.training.folder import inspect_run
 from trimtab.benchmarks.training.rows import SUITE_NOTE
 from trimtab.benchmarks.training.settings.words import quoted
-from trimtab.benchmarks.training.store import beside, copied, is_address
+from trimtab.benchmarks.training.store import download, is_address, sibling
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json, read_json
 
@@ -143,7 +143,7 @@ def _schedule(
             try:
                 place = future.result().folder
                 outcome.places[job.name, job.seed] = place
-                there = copied(place, "runs") if is_address(place) else Path(place)
+                there = download(place, "runs") if is_address(place) else Path(place)
                 outcome.folders[job.name, job.seed] = there
             except Stopped:
                 raise
@@ -157,5 +157,5 @@ def _work(job: Job, base: str | None) -> Work:
 
     Its base is named by its configuration: every seed starts from the base of its own seed.
     """
-    words = [] if base is None else [f"base={quoted(beside(base, 'seed${seed}'))}"]
+    words = [] if base is None else [f"base={quoted(sibling(base, 'seed${seed}'))}"]
     return Work(job.label, (*job.overrides, *words))

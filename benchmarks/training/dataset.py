@@ -65,7 +65,7 @@ def _loaded(config: RunConfig, env: EnvSpec | None, progress: Callable[[float], 
                 f"dataset={path}: is a run, whose data belongs to its task; add env=…"
             )
         return dataset_of_runs([section["path"]], env)
-    hints = file_hints(path, section)
+    hints = file_hints(section)
     if env is not None:
         hints["task"] = env.id
     return open_dataset(path, out, above, progress, **hints)

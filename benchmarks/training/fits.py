@@ -38,13 +38,13 @@ __all__ = [
     "check_method",
     "check_parts",
     "check_uses",
-    "fitting_plan",
+    "checked_plan",
 ]
 
 logger = logging.getLogger(__name__)
 
 
-def fitting_plan(config: RunConfig, progress: Callable[[float], None] = lambda share: None) -> Plan:
+def checked_plan(config: RunConfig, progress: Callable[[float], None] = lambda share: None) -> Plan:
     """Return a run's plan after the checks ``PARTS``; a recipe has not recorded data yet.
 
     Args:

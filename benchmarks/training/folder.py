@@ -284,7 +284,7 @@ def _ends_with_a_line(text: bytes) -> bool:
 
 @contextlib.contextmanager
 def _with_remedy(folder: Path) -> Iterator[None]:
-    """Add the repair command to an error."""
+    """Add to an error what mends a damaged run."""
     try:
         yield
     except TrimtabError as error:

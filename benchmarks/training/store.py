@@ -42,17 +42,17 @@ from trimtab.files import sha256_file
 __all__ = [
     "MANIFEST",
     "SCRATCH",
-    "Copy",
-    "SendCopies",
-    "Store",
-    "beside",
-    "child_of",
-    "copied",
+    "RemoteRun",
+    "UploadAtCheckpoints",
+    "BlobStore",
+    "sibling",
+    "join_address",
+    "download",
     "is_address",
     "is_light",
-    "localised",
+    "localise",
     "open_store",
-    "visible",
+    "local_view",
 ]
 
 logger = logging.getLogger(__name__)
@@ -74,13 +74,13 @@ def is_address(text: object) -> bool:
     return isinstance(text, str) and _ADDRESS.match(text) is not None
 
 
-def child_of(address: str, *parts: str) -> str:
+def join_address(address: str, *parts: str) -> str:
     """Return an address with more parts of a path; options after ``?`` stay last."""
     place, mark, options = address.partition("?")
     return "/".join([place.rstrip("/"), *parts]) + mark + options
 
 
-def beside(place: str, name: str) -> str:
+def sibling(place: str, name: str) -> str:
     """Return the address or path of ``name`` in the parent of ``place``."""
     if not is_address(place):
         return str(Path(place).parent / name)
@@ -100,7 +100,7 @@ Files = Mapping[str, Entry]
 """Entries by the file's path in the folder, with ``/`` as separator."""
 
 
-class Store:
+class BlobStore:
     """A store of files below an address.
 
     Args:
@@ -199,7 +199,7 @@ class Store:
             ) from error
 
 
-def open_store(address: str, setting: str) -> Store:
+def open_store(address: str, setting: str) -> BlobStore:
     """Return the store at an address.
 
     Args:
@@ -222,11 +222,11 @@ def open_store(address: str, setting: str) -> Store:
         raise TrimtabError(f"{label}: {line}; {more}") from error
     if not root.strip("/"):
         raise TrimtabError(f"{label}: name a folder there; {_ADVICE}")
-    return Store(files, root, label)
+    return BlobStore(files, root, label)
 
 
-class Copy:
-    """A folder's copy in a store.
+class RemoteRun:
+    """A run's folder in a store, as a copy of a local folder.
 
     Args:
         store: the store.
@@ -234,7 +234,7 @@ class Copy:
         folder: the local folder.
     """
 
-    def __init__(self, store: Store, name: str, folder: Path) -> None:
+    def __init__(self, store: BlobStore, name: str, folder: Path) -> None:
         self._store, self._name, self._folder = store, name, folder
         # By a file's name: its inode, time and size, and the entry that was computed of them.
         self._hashed: dict[str, tuple[tuple[int, int, int], Entry]] = {}
@@ -341,10 +341,10 @@ class Copy:
         return self._hashed[name][1]
 
 
-class SendCopies(Callback):
+class UploadAtCheckpoints(Callback):
     """Uploads a run's folder at every checkpoint."""
 
-    def __init__(self, copy: Copy) -> None:
+    def __init__(self, copy: RemoteRun) -> None:
         self._copy = copy
 
     def on_checkpoint(self, now: RunProgress) -> None:
@@ -355,7 +355,7 @@ class SendCopies(Callback):
             logger.warning("%s; the next checkpoint uploads it again", error)
 
 
-def localised(config: RunConfig) -> tuple[RunConfig, Store | None]:
+def localise(config: RunConfig) -> tuple[RunConfig, BlobStore | None]:
     """Return the settings with local paths in place of addresses, and the store of ``out``.
 
     The store is None if ``out`` is a path. A base and oracles at addresses are downloaded.
@@ -369,10 +369,10 @@ def localised(config: RunConfig) -> tuple[RunConfig, Store | None]:
         store = open_store(config["out"], "out")
         changes["out"] = str(scratch_of(config["out"]))
     if is_address(config["base"]):
-        changes["base"] = str(copied(config["base"], "base"))
+        changes["base"] = str(download(config["base"], "base"))
     if any(map(is_address, oracles := config.settings.get("oracles") or ())):
         changes["oracles"] = [
-            str(copied(oracle, "oracles")) if is_address(oracle) else oracle for oracle in oracles
+            str(download(oracle, "oracles")) if is_address(oracle) else oracle for oracle in oracles
         ]
     # Settings may be localised twice: what was asked for first stays.
     asked = {key: config[key] for key in changes}
@@ -403,7 +403,7 @@ def scratch_of(address: str) -> Path:
     return root / hashlib.sha256(address.encode()).hexdigest()[:16]
 
 
-def copied(address: str, setting: str) -> Path:
+def download(address: str, setting: str) -> Path:
     """Download a finished run or a bundle, without its checkpoints; return its folder.
 
     Args:
@@ -418,7 +418,7 @@ def copied(address: str, setting: str) -> Path:
     store = open_store(above + mark + options, setting)
     folder = scratch_of(address) / name
     folder.mkdir(parents=True, exist_ok=True)
-    if not Copy(store, name, folder).download(is_light):
+    if not RemoteRun(store, name, folder).download(is_light):
         shutil.rmtree(folder, ignore_errors=True)
         hint = store.not_a_copy(name) or f"there is no run; see trimtab runs {above}"
         raise TrimtabError(f"{setting}={address}: {hint}")
@@ -426,7 +426,7 @@ def copied(address: str, setting: str) -> Path:
 
 
 @contextmanager
-def visible(place: str, setting: str) -> Iterator[Path]:
+def local_view(place: str, setting: str) -> Iterator[Path]:
     """Yield a local folder with the runs of a place: the place itself, or a download.
 
     A download has no checkpoints and no saved policies of evaluations, and is deleted afterwards.
@@ -444,7 +444,7 @@ def visible(place: str, setting: str) -> Iterator[Path]:
             folder = Path(scratch) / name
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                Copy(store, name, folder).download(
+                RemoteRun(store, name, folder).download(
                     lambda file: is_light(file) and not file.startswith(f"{POLICIES}/")
                 )
             except TrimtabError as error:

@@ -18,7 +18,7 @@ from trimtab.benchmarks.core.signals import sigterm_as_event
 from trimtab.benchmarks.training.callbacks import Callback
 from trimtab.benchmarks.training.checkpoint import places_of
 from trimtab.benchmarks.training.data.recipes import is_recipe_section
-from trimtab.benchmarks.training.fits import check_data, check_method, fitting_plan
+from trimtab.benchmarks.training.fits import check_data, check_method, checked_plan
 from trimtab.benchmarks.training.folder import (
     CHECKPOINT,
     CONFIG,
@@ -41,12 +41,12 @@ from trimtab.benchmarks.training.rundir import locked, remedy, remove_leftovers
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.spending import planned
 from trimtab.benchmarks.training.store import (
-    Copy,
-    SendCopies,
-    Store,
-    child_of,
+    BlobStore,
+    RemoteRun,
+    UploadAtCheckpoints,
     is_light,
-    localised,
+    join_address,
+    localise,
 )
 from trimtab.benchmarks.training.without_task import NO_TASK
 from trimtab.errors import TrimtabError
@@ -82,7 +82,7 @@ def train(
             which update it was raised.
     """
     try:
-        local, store = localised(config)
+        local, store = localise(config)
         with within_memory():
             return _train(local, store, progress, wait=wait, callbacks=callbacks)
     except OSError as error:  # such as a full disk under a simulator's temporary files
@@ -105,9 +105,9 @@ def check(config: RunConfig) -> None:
     Raises:
         TrimtabError: the error with which :func:`train` would refuse the run.
     """
-    local, _ = localised(config)
+    local, _ = localise(config)
     with within_memory():
-        plan = fitting_plan(local)
+        plan = checked_plan(local)
         check_method(plan)
         plan.load_dataset()
         check_data(plan)
@@ -119,13 +119,13 @@ def is_done(config: RunConfig) -> bool:
     False also where that is unknown: at an address, or if the dataset is a file.
     """
     with contextlib.suppress(TrimtabError, OSError, ValueError):  # train raises them
-        local, store = localised(config)
+        local, store = localise(config)
         if store is not None or not any(
             _method_folder(local).glob(f"*/seed{local['seed']}/{RESULT}")
         ):
             return False
         if local["dataset"] is None or is_recipe_section(local["dataset"]):
-            plan = fitting_plan(local)
+            plan = checked_plan(local)
             return (
                 _finished(Path(local["out"], _run_path(plan)), plan, resume_stopped=True)
                 is not None
@@ -147,7 +147,7 @@ def _run_path(plan: Plan) -> str:
 
 def _train(
     config: RunConfig,
-    store: Store | None,
+    store: BlobStore | None,
     progress: Progress,
     *,
     wait: bool,
@@ -155,7 +155,7 @@ def _train(
 ) -> Result:
     """Train a run whose addresses are resolved; see :func:`train`."""
     resume_stopped = not callbacks  # a callback may have stopped the run on purpose
-    plan = fitting_plan(config, lambda share: progress(share, "the dataset"))
+    plan = checked_plan(config, lambda share: progress(share, "the dataset"))
     path = _run_path(plan)
     folder = Path(config["out"], path)
     if store is None:
@@ -171,18 +171,18 @@ def _train(
             return _resume_or_start(
                 plan, folder, progress, callbacks, held, resume_stopped=resume_stopped
             )
-        copy = Copy(store, path, folder)
-        copy.download(is_light)
+        remote = RemoteRun(store, path, folder)
+        remote.download(is_light)
         if _finished(folder, plan, resume_stopped=resume_stopped) is None:
-            copy.download()
-        uploading = (*callbacks, SendCopies(copy))
+            remote.download()
+        uploading = (*callbacks, UploadAtCheckpoints(remote))
         result = _resume_or_start(
             plan, folder, progress, uploading, held, resume_stopped=resume_stopped
         )
         if not result.already_done:
-            copy.upload(tries=3)
+            remote.upload(tries=3)
     # The address that was given, not the scratch folder that stands for it.
-    return dataclasses.replace(result, address=child_of(config.asked["out"], path))
+    return dataclasses.replace(result, address=join_address(config.asked["out"], path))
 
 
 def _resume_or_start(

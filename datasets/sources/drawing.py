@@ -39,11 +39,11 @@ class Starting:
     @cached_property
     def rows(self) -> npt.NDArray[np.int64]:
         """Stored rows ``[B]`` of the episode from the row itself on."""
-        return self.view.later(self.first, self.age) + 1
+        return self.view.rows_after(self.first, self.age) + 1
 
     def reached(self, later: npt.NDArray[np.int64]) -> Any:
         """Return the next observations ``[B, ...]`` of the rows that lie so many ``[B]`` later."""
-        index = self.view.moved(self.first, later)
+        index = self.view.shift(self.first, later)
         return self.view.form.read(self.view.storage, NEXT, index)
 
 

@@ -1,8 +1,8 @@
-"""Bundles: a policy as a folder that any machine can open and that proves itself.
+"""Bundles: a policy as a folder that every machine can load and verify.
 
 A bundle holds ``config.json`` (the contract), ``model.safetensors`` (weights), ``policy.onnx``
-(observation and noise in, action out), ``golden.safetensors`` (rows that every loader replays) and
-``README.md`` (a model card). Nothing in it is code. Robots open it with
+(observation and noise to action), ``golden.safetensors`` (inputs with their actions, which every
+loader recomputes) and ``README.md`` (a model card). Nothing in it is code. Robots load it with
 :func:`trimtab.policies.runtime.load_policy`, which needs no torch.
 
 A bundle without weights is a black box (:mod:`trimtab.policies.bundle.withheld`).
@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -55,9 +55,9 @@ from trimtab.policies.defaults import OwnDraws, torch_defaults
 from trimtab.policies.registry import build_policy
 from trimtab.version import __version__
 
-_REQUIRED = ("env", "control_rate", "act_steps")
-_KNOWN = (
-    *_REQUIRED, "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units",
+_REQUIRED_ENTRIES = ("env", "control_rate", "act_steps")
+_ENTRIES = (
+    *_REQUIRED_ENTRIES, "env_options", "env_horizon", "fingerprint", "obs_names", "obs_units",
     "action_names", "action_units", "training", "changed",
 )  # fmt: skip
 
@@ -89,31 +89,30 @@ def save_bundle(
     """Write a bundle, read it back, replay its golden rows, and only then put it in place.
 
     Args:
-        policy: the policy; it is left as it is, and no global random state is used.
-        folder: where the bundle goes; an older bundle there is replaced.
-        contract: what the policy itself does not know. Needed: ``env`` (id), ``control_rate`` (Hz
-            or None), ``act_steps`` (actions played from each chunk). Optional: ``env_options``,
+        policy: the policy, which is not changed. Global random generators are not used.
+        folder: path of the bundle; an older bundle there is replaced.
+        contract: facts that the policy does not contain. Required: ``env`` (id), ``control_rate``
+            (Hz or None), ``act_steps`` (executed actions of each chunk). Optional: ``env_options``,
             ``env_horizon`` (steps), ``fingerprint``, ``obs_names``, ``obs_units``, ``action_names``
-            and ``action_units`` (a text for each dimension, in order; those of observations count
-            for a flat one), ``training`` (provenance: algorithm, dataset, base, seed, steps,
-            config_hash, packages), ``changed`` (settings of acting that are others than in
+            and ``action_units`` (one text for each dimension; those of observations are used only
+            if the observation is flat), ``training`` (provenance: algorithm, dataset, base, seed,
+            steps, config_hash, packages), ``changed`` (sampling settings that were changed after
             training, by name).
-        results: rows of the model card's table of results, by name.
-        onnx: whether to write ``policy.onnx``; without it the bundle opens with torch only.
+        results: rows of the results table in the model card, by name.
+        onnx: whether to write ``policy.onnx``; without it only torch can load the bundle.
 
     Returns:
         The folder.
 
     Raises:
         TrimtabError: if the contract does not fit the policy, the policy cannot be exported, its
-            golden rows do not replay on torch or onnxruntime within 1e-4, or the contract's
-            ``tolerance``, or the folder cannot be written or holds something that is not a bundle.
-            Nothing is left behind then.
+            golden rows do not replay within the tolerance on torch or onnxruntime, or the folder
+            cannot be written or holds other files. Nothing is written then.
     """
     folder = resolved(folder)
     _check_target(folder)
     golden = golden_rows(policy)
-    config = _config(policy, contract) | replay_tolerance(policy, golden)
+    config = _make_config(policy, contract) | replay_tolerance(policy, golden)
     files = {MODEL: safetensors.torch.save(_state(policy)), GOLDEN: safetensors.torch.save(golden)}
     if onnx:
         files[ONNX] = export_onnx(policy, {"trimtab": json.dumps(config, sort_keys=True)})
@@ -126,15 +125,16 @@ def save_bundle(
         try:
             check_bundle(draft)
         except TrimtabError as error:
-            # The draft's name means nothing to a user: the bundle was to be `folder`.
+            # Name the user's folder, not the draft's.
             raise TrimtabError(str(error).replace(str(draft), str(folder))) from error
     return folder
 
 
 def load_bundle(folder: str | Path) -> Bundle:
-    """Open a bundle with torch, checking every file, key, shape and value, and the golden rows.
+    """Load a bundle with torch; verify every file, key, shape and value, and the golden rows.
 
-    Its policy refuses what that on a robot refuses. Given arrays of numpy, it returns one.
+    The policy checks its inputs as the robot's runtime does. It takes tensors or NumPy arrays, and
+    returns the same type.
 
     Raises:
         TrimtabError: if anything is missing, was changed, does not fit or does not replay.
@@ -146,20 +146,21 @@ def load_bundle(folder: str | Path) -> Bundle:
 
 @torch_defaults()
 def open_bundle(folder: str | Path) -> Bundle:
-    """Open a bundle as :func:`load_bundle` does, for code that gives its policy what is right."""
+    """Load a bundle as :func:`load_bundle` does, for callers whose inputs need no check."""
     bundle, _, _ = _open(Path(folder))
     return bundle
 
 
 @torch_defaults()
 def check_bundle(folder: str | Path) -> dict[str, float]:
-    """Replay a bundle's golden rows and return the largest difference for each backend.
+    """Replay a bundle's golden rows, and return the largest error of each backend.
 
     Returns:
         ``{"torch": ..., "onnx": ...}`` in raw action units; ``onnx`` only where the bundle has it.
 
     Raises:
-        TrimtabError: as :func:`load_bundle`, and if onnxruntime does not replay within 1e-4.
+        TrimtabError: as :func:`load_bundle`, and if onnxruntime does not replay within the
+            contract's tolerance.
     """
     folder = Path(folder)
     bundle, files, golden = _open(folder)
@@ -173,8 +174,8 @@ def check_bundle(folder: str | Path) -> dict[str, float]:
 def bundle_hash(folder: str | Path) -> str:
     """Return the identity of a bundle's policy: a SHA-256 over its weights and its settings.
 
-    It does not change with the model card, the golden rows or the ONNX file; that of a black box,
-    which has no weights, is over its ONNX file.
+    The model card, the golden rows and the ONNX file do not affect it. For a black box, which has
+    no weights, it covers the ONNX file instead.
 
     Raises:
         TrimtabError: if a file is missing or was changed.
@@ -185,6 +186,7 @@ def bundle_hash(folder: str | Path) -> str:
 
 
 def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, NDArray[Any]]]:
+    """Read, verify and build a bundle; return it with its files and golden rows."""
     config, files = read_files(folder)
     contract = Contract.parse(config, str(folder / CONFIG))
     golden = read_golden(files[GOLDEN], contract, str(folder / GOLDEN))
@@ -201,13 +203,15 @@ def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, NDArray[Any
 
 def _build(config: Any, where: str) -> Policy:
     if not isinstance(config, dict):
-        raise TrimtabError(f"{where}: has no entry 'policy'; export the bundle again")
+        raise TrimtabError(
+            f"{where}: its entry 'policy' is missing or malformed; export the bundle again"
+        )
     try:
-        with OwnDraws():  # of weights that are replaced
+        with OwnDraws():  # these weights are replaced: leave torch's generator alone
             return build_policy(config).cpu().eval()
     except TrimtabError as error:
         raise TrimtabError(f"{where}: {error}") from error
-    except Exception as error:  # a constructor may fail in any way on settings it never expected
+    except Exception as error:  # unexpected settings may raise anything
         raise TrimtabError(f"{where}: the policy's settings cannot be used: {error}") from error
 
 
@@ -241,7 +245,7 @@ def _load_state(policy: Policy, data: bytes, where: str) -> None:
         ) from error
     expected = policy.state_dict()
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
-    for names, what in ((missing, "lacks"), (extra, "has, and the policy does not know,")):
+    for names, what in ((missing, "lacks"), (extra, "has unknown tensors")):
         if names:
             raise TrimtabError(f"{where}: {what} {', '.join(names)}; export the bundle again")
     for name, value in state.items():
@@ -251,14 +255,15 @@ def _load_state(policy: Policy, data: bytes, where: str) -> None:
                 f"{expected[name].dtype} {tuple(expected[name].shape)}; export the bundle again"
             )
         if not bool(torch.isfinite(value).all()):
-            raise TrimtabError(f"{where}: {name} has values that are not finite; train it again")
+            raise TrimtabError(f"{where}: {name} has NaN or infinite values; train it again")
     policy.load_state_dict(state)
 
 
 def _replay(
     policy: Policy, golden: Mapping[str, NDArray[Any]], contract: Contract, where: str
 ) -> float:
-    # torch refuses to promise anything about read-only arrays, so it gets copies.
+    """Return the largest difference of the policy's actions from the golden ones."""
+    # torch.tensor copies; torch.from_numpy does not support read-only arrays.
     given, drawn = inputs_of(golden, contract)
     obs, noise = tree_map(torch.tensor, given), torch.tensor(drawn)
     try:
@@ -268,40 +273,40 @@ def _replay(
         if isinstance(error, TrimtabError):
             raise
         raise TrimtabError(
-            f"bundle {where}: the policy cannot act with its settings "
+            f"bundle {where}: the policy fails on its golden rows "
             f"({str(error)[:200]}); export the bundle again"
         ) from error
     return replay_error(action, golden["action"], f"bundle {where}", "torch", contract.tolerance)
 
 
 def _state(policy: Policy) -> dict[str, Tensor]:
-    """Return a copy of the policy's state on the CPU; safetensors takes no shared memory."""
+    """Return copies of the policy's tensors on the CPU; safetensors refuses shared memory."""
     return {
         name: value.detach().cpu().clone().contiguous()
         for name, value in policy.state_dict().items()
     }
 
 
-def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the whole contract but for the hashes.
+def _make_config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of ``config.json``, without the hashes.
 
     Raises:
         TrimtabError: on an unknown, missing or impossible entry of ``given``.
     """
     for key in given:
-        if key not in _KNOWN:
-            hint = nearest(str(key), _KNOWN)
+        if key not in _ENTRIES:
+            hint = nearest(str(key), _ENTRIES)
             raise TrimtabError(f"bundle contract: unknown entry {key!r}; {hint}")
-    for key in _REQUIRED:
+    for key in _REQUIRED_ENTRIES:
         if key not in given:
-            raise TrimtabError(f"bundle contract: has no entry {key!r}; give it")
+            raise TrimtabError(f"bundle contract: entry {key!r} is missing; add it")
     spec, units = policy.spec, f"raw units of {given['env']}"
     config = {
         "format": FORMAT,
         "version": VERSION,
         "policy": policy.config(),
         "inputs": {
-            **_observed(policy, units, given),
+            **_describe_observation(policy, units, given),
             "noise": {
                 "dtype": "float32",
                 "shape": ["batch", *policy.noise_shape],
@@ -334,7 +339,7 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
         **({"changed": dict(given["changed"])} if given.get("changed") else {}),
     }
     try:
-        # What is checked and written is what JSON keeps of it: tuples are lists from here on.
+        # A round trip through JSON, so that the checked and the written values are the same.
         plain: dict[str, Any] = json.loads(json.dumps(config, allow_nan=False))
     except (TypeError, ValueError) as error:
         raise TrimtabError(f"bundle contract: cannot be written as JSON ({error})") from error
@@ -342,21 +347,22 @@ def _config(policy: Policy, given: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def _observed(policy: Policy, units: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the contract says of each part of an observation; a flat one is one part."""
-    spec, found = policy.spec, {}
+def _describe_observation(policy: Policy, units: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the contract's entry for each part of the observation, by name."""
+    spec, entries = policy.spec, {}
     for name, part in spec.layout.items():
         past = [spec.history] if spec.history > 1 and part.given is None else []
-        flat = not spec.parts
-        found[name] = {
+        own_units = None if spec.parts else _listed(given, "obs_units", part.size)
+        names = None if spec.parts else _listed(given, "obs_names", part.size)
+        entries[name] = {
             "dtype": part.dtype,
             "shape": ["batch", *past, *part.shape],
-            "units": flat and _listed(given, "obs_units", part.size) or _units(part, units),
-            "order": flat and _listed(given, "obs_names", part.size) or "index",
+            "units": own_units or _units(part, units),
+            "order": names or "index",
             **({} if part.given is None else {"given": part.given}),
             **({"remembered": part.remembered} if part.remembered else {}),
         }
-    return found
+    return entries
 
 
 def _units(part: Part, units: str) -> str:
@@ -366,12 +372,12 @@ def _units(part: Part, units: str) -> str:
 
 
 def _listed(given: Mapping[str, Any], key: str, count: int) -> list[str] | None:
-    """Return the texts of an entry of the contract, one a dimension; None where it is not there."""
+    """Return a contract entry that has one text for each dimension; None if it is not given."""
     texts = given.get(key)
     if texts is None:
         return None
-    if len(texts) != count:
-        raise TrimtabError(f"bundle contract: {key} has {len(texts)} texts for {count} dimensions")
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or len(texts) != count:
+        raise TrimtabError(f"bundle contract: {key} must be {count} texts, got {texts!r:.80}")
     return [str(text) for text in texts]
 
 
@@ -382,7 +388,7 @@ def _packages() -> dict[str, str]:
 
 
 def _check_target(folder: Path) -> None:
-    """Refuse to replace a folder that holds anything but a bundle's files."""
+    """Check that a folder holds nothing but a bundle's files, so that it may be replaced."""
     if folder.exists() and not folder.is_dir():
         raise TrimtabError(f"bundle {folder}: is a file; choose another folder")
     try:

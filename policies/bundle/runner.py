@@ -84,7 +84,7 @@ class PolicyRunner:
             TrimtabError: if an input is unknown or does not fit.
         """
         if inputs:
-            self._agent.choose(inputs)
+            self._agent.set_inputs(inputs)
         self._agent.reset(seeds=None if seed is None else [seed])
 
     def step(
@@ -123,7 +123,7 @@ class PolicyRunner:
 
     def sample_noise(self, rows: int) -> Array:
         """Return the next noise ``[rows, *noise_shape]``: standard normal, or zeros."""
-        return self._agent.draw(rows)
+        return self._agent.draw_noise(rows)
 
     def _observed(self, obs: ArrayLike | Mapping[str, ArrayLike]) -> ArrayObs:
         """Return what the environment has to give of one observation, checked."""

@@ -108,7 +108,7 @@ def count(obs: Any) -> int:
     return int(first_leaf(obs).shape[0])
 
 
-def joined(obs: Any, **inputs: Any) -> dict[str, Any]:
-    """Return an observation with further parts beside it; a flat one is called ``obs`` then."""
+def joined(obs: Any, /, **inputs: Any) -> dict[str, Any]:
+    """Return an observation with inputs as further parts; a flat one becomes the part ``obs``."""
     parts = dict(obs) if isinstance(obs, Mapping) else {FLAT: obs}
     return {**parts, **inputs}

@@ -238,7 +238,7 @@ def test_the_robot_sees_what_the_judge_sees(tmp_path: Path) -> None:
     agent = Agent(torch_act(policy), 1, policy.reading, deterministic=True)
     for asked in (None, 9.0):  # two episodes, the second for another return
         if asked is not None:
-            agent.choose({"return_to_go": asked})
+            agent.set_inputs({"return_to_go": asked})
         runner.reset(**({} if asked is None else {"return_to_go": asked}))
         agent.reset()
         reward, actions = None, []
@@ -257,7 +257,7 @@ def test_the_robot_sees_what_the_judge_sees(tmp_path: Path) -> None:
     with pytest.raises(TrimtabError, match="reward"):
         runner.step(np.zeros(3), math.nan)
     # Without rewards it goes on being asked for all of it, and so acts otherwise.
-    agent.choose({"return_to_go": 5.0})
+    agent.set_inputs({"return_to_go": 5.0})
     played = []
     for told in (False, True):
         runner.reset(return_to_go=5.0)
@@ -325,7 +325,7 @@ def test_what_is_asked_for_decides() -> None:
     agent = Agent(torch_act(method.policy), 3, method.policy.reading, deterministic=True)
     collected = {}
     for asked in (2.0, -2.0):
-        agent.choose({"return_to_go": asked})
+        agent.set_inputs({"return_to_go": asked})
         agent.reset()
         total = np.zeros(3)
         for t in range(2):

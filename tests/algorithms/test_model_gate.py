@@ -92,13 +92,13 @@ def test_a_small_batch_is_shared_by_all_members() -> None:
 
 def test_only_a_better_candidate_is_accepted() -> None:
     gate = Gate(2, 2, decisions=1)
-    gate.begin(torch.tensor(1.0))
+    gate.set_baseline(torch.tensor(1.0))
     accepted, good, bad = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
     before = copy.deepcopy(accepted.state_dict())
     for score in (0.5, 1.0):  # strictly better
-        gate.judge(torch.tensor(score), accepted, bad)
+        gate.accept_if_better(torch.tensor(score), accepted, bad)
         assert all(torch.equal(v, before[k]) for k, v in accepted.state_dict().items())
-    gate.judge(torch.tensor(1.5), accepted, good)
+    gate.accept_if_better(torch.tensor(1.5), accepted, good)
     assert torch.equal(accepted.weight, good.weight)
     assert (float(gate.best), float(gate.accepted)) == (1.5, 1.0)
     again = Gate(2, 2, decisions=1)

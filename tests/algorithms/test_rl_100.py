@@ -101,7 +101,7 @@ def test_densities_are_those_of_the_executed_part(plan: int) -> None:
     algorithm, obs = made(setup(base=base)), torch.randn(7, 2)
     network = algorithm.actor.network
     with torch.no_grad():
-        chain, density = algorithm.denoising.chains(network, obs)
+        chain, density = algorithm.denoising.sample_chains(network, obs)
         expected = by_hand(algorithm, network, obs, chain)
         assert chain.shape == (7, 5, plan, 1)
         torch.testing.assert_close(density, expected, atol=1e-3, rtol=1e-4)
@@ -131,14 +131,14 @@ def test_values_by_hand() -> None:
             here, there, action = (
                 part[row : row + 1] for part in (obs, next_obs, data.action / 2.0)
             )
-            error = float(old.target(here, action).min() - old.critic(here))
+            error = float(old.target_q(here, action).min() - old.critic(here))
             value_loss += 2 * (0.8 if error > 0 else 0.2) * error**2 / 10
             # Q follows V as it is after its own step of this update.
             backup = float(data.reward[row] + data.discount[row] * algorithm.critic(there))
-            q_loss += float((old.values(here, action) - backup).square().sum()) / 10
+            q_loss += float((old.q_networks(here, action) - backup).square().sum()) / 10
     assert float(metrics["value_loss"]) == pytest.approx(value_loss, rel=1e-4)
     assert float(metrics["critic_loss"]) == pytest.approx(q_loss, rel=1e-4)
-    follows(algorithm.target, old.target, algorithm.values, algorithm.tau)
+    follows(algorithm.target_q, old.target_q, algorithm.q_networks, algorithm.tau)
 
 
 def test_candidate_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,10 +149,10 @@ def test_candidate_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     algorithm.gate.updates = 5  # half of the way
     obs = flat(data.obs)
     with torch.no_grad():
-        chain, old = algorithm.denoising.chains(algorithm.actor.network, obs)
-        monkeypatch.setattr(algorithm.denoising, "chains", lambda *_: (chain, old))
+        chain, old = algorithm.denoising.sample_chains(algorithm.actor.network, obs)
+        monkeypatch.setattr(algorithm.denoising, "sample_chains", lambda *_: (chain, old))
         executed = algorithm.actor.normalizer.raw_action(chain[:, -1]) / 2.0
-        advantage = algorithm.values(obs, executed).amin(0) - algorithm.critic(obs)[:, 0]
+        advantage = algorithm.q_networks(obs, executed).amin(0) - algorithm.critic(obs)[:, 0]
         advantage = (advantage - advantage.mean()) / advantage.std()
         new = by_hand(algorithm, algorithm.candidate, obs, chain)
         clip, total, cut = 0.3 * (1 - 0.9 * 0.5), 0.0, 0
@@ -282,7 +282,7 @@ def test_what_is_judged(one_step: bool) -> None:
 
 def test_student_follows_the_accepted_policy() -> None:
     algorithm = made(critic_learning_rate=3e-3, student_hidden=(32, 32))
-    losses = [float(algorithm.teach(torch.randn(64, 2))["distillation_loss"]) for _ in range(300)]
+    losses = [float(algorithm.distill(torch.randn(64, 2))["distillation_loss"]) for _ in range(300)]
     assert sum(losses[-10:]) < 0.25 * sum(losses[:10])
 
 

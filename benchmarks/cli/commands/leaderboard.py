@@ -21,7 +21,7 @@ from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.training import provenance
 from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.benchmarks.training.settings.words import listed
-from trimtab.benchmarks.training.store import visible
+from trimtab.benchmarks.training.store import local_view
 from trimtab.files import check_own
 from trimtab.plugins import command_line
 
@@ -55,7 +55,7 @@ def leaderboard(
     }
     command = command_line("leaderboard", *(f"{key}={word}" for key, word in said.items() if word))
     with ExitStack() as stack:
-        places = [stack.enter_context(visible(place, "runs")) for place in named_places(runs)]
+        places = [stack.enter_context(local_view(place, "runs")) for place in named_places(runs)]
         table, sources = collect(*places)
         board = boards.build(
             table,

@@ -15,7 +15,7 @@ from trimtab.benchmarks.training.overview import Line, lines_of
 from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.settings_of import settings_of, text_of
-from trimtab.benchmarks.training.store import is_address, visible
+from trimtab.benchmarks.training.store import is_address, local_view
 from trimtab.errors import TrimtabError
 
 __all__ = ["runs"]
@@ -33,7 +33,7 @@ def runs(action: str, where: str, other: str, format: str) -> int:
 def _list(where: str, other: str, format: str) -> int:
     if other:
         raise TrimtabError(f"runs: {where} {other}: {nearest(where, list(_ACTIONS))}")
-    with visible(where, "runs") as place:
+    with local_view(where, "runs") as place:
         lines = lines_of(_runs_in(str(place)))
     if place != Path(where):  # an address: its runs by their names there
         lines = [
@@ -74,7 +74,7 @@ def _row(line: Line, place: Path) -> dict[str, Any]:
 def _diff(where: str, other: str, format: str) -> int:
     if not other:
         raise TrimtabError("runs diff: give the folders of two runs, such as: runs diff a b")
-    with visible(where, "runs diff") as first, visible(other, "runs diff") as second:
+    with local_view(where, "runs diff") as first, local_view(other, "runs diff") as second:
         one, two = _run_at(str(first)), _run_at(str(second))
         mine, theirs = settings_of(one), settings_of(two)
     if is_address(where) or is_address(other):

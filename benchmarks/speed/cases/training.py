@@ -14,7 +14,7 @@ import numpy as np
 from trimtab.benchmarks.speed.cases.shared import ACTION_DIM, BATCH, HIDDEN, SB3, TASK, silenced
 from trimtab.benchmarks.speed.cases.updates import ENVS, MINIBATCH, make_sb3_ppo, steps_of_rollout
 from trimtab.benchmarks.speed.measure import BEST_OF_BOTH, Pair, Side, Stage, Work
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.run import Run
 from trimtab.benchmarks.training.settings.config import compose_run
 
@@ -41,7 +41,7 @@ def ours(*overrides: str, warmup: int = 0, steps: Callable[[Stage], int]) -> Sid
             f"checkpoint_every={NEVER}", "eval_episodes=1",
         ]  # fmt: skip
         config = compose_run([*words, *overrides])
-        run = Run(fitting_plan(config), folder, lambda share, text: None)
+        run = Run(checked_plan(config), folder, lambda share, text: None)
         stage.exits.callback(run.close)
         advance(run, warmup)
         each = steps(stage)

@@ -58,6 +58,11 @@ def open_dataset(
         TrimtabError: if it is missing, damaged or wrong.
     """
     format = format_of(path)
+    for name in FILE_WORDS:
+        if name in hints and name not in format.hints:
+            raise TrimtabError(
+                f"dataset.{name}={hints.get(name)}: does not apply to {format.name} data"
+            )
     if "task" not in format.hints:
         hints.pop("task", None)
     large = is_large(path, memory_bytes() // 4 if stream_above is None else stream_above)
@@ -98,20 +103,9 @@ def summary_of(path: Path, out: Path, stream_above: int) -> Summary:
         return scanned(contents)
 
 
-def file_hints(path: Path, recipe: Mapping[str, Any]) -> Hints:
-    """Return what the setting ``dataset`` says of the file that it names.
-
-    Raises:
-        TrimtabError: if its format takes no such word.
-    """
-    given = {name: recipe[name] for name in FILE_WORDS if recipe.get(name) is not None}
-    if given:
-        format = format_of(path)
-        for name in given:
-            if name not in format.hints:
-                raise TrimtabError(
-                    f"dataset.{name}={given[name]}: does not apply to {format.name} data"
-                )
+def file_hints(section: Mapping[str, Any]) -> Hints:
+    """Return what the setting ``dataset`` says of the file that it names."""
+    given = {name: section[name] for name in FILE_WORDS if section.get(name) is not None}
     hints: Hints = {}
     hints.update(given)  # type: ignore[typeddict-item]
     return hints

@@ -217,7 +217,7 @@ def test_gymnasiums_own_limit_inside_the_horizon(
         ({"tasks": {"Right": specs.Task(-5)}}, "task 'Right' has horizon=-5; give a whole number"),
         ({"tasks": {"Right": specs.Task("x")}}, "task 'Right' has horizon='x'; give a whole"),  # type: ignore[arg-type]
         ({"tasks": {"Right": specs.Task(5, 3)}}, "task 'Right' has success_key=3"),  # type: ignore[arg-type]
-        ({"build": lambda task, render: object()}, "returned object, no gymnasium.Env; return one"),
+        ({"build": lambda task, render: object()}, "returned object; return a gymnasium.Env"),
     ],
 )
 def test_a_wrong_family_is_told_in_one_line(

@@ -15,7 +15,7 @@ import pytest
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.benchmarks.training import matching
 from trimtab.benchmarks.training.dataset import load_dataset
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.groups import group_options
 from trimtab.benchmarks.training.train import train
@@ -40,11 +40,11 @@ def test_a_dataset_of_another_task_is_refused(
         train(compose_run(words))
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
     own = [word for word in words if word != "env_options.horizon=28"]
-    plan = fitting_plan(compose_run(own))  # the task itself
-    allowed = fitting_plan(compose_run([*own, "other_task=true"]))
+    plan = checked_plan(compose_run(own))  # the task itself
+    allowed = checked_plan(compose_run([*own, "other_task=true"]))
     assert plan.config_hash == allowed.config_hash  # it changes nothing
     assert "may mean" not in caplog.text
-    fitting_plan(compose_run([*words, "other_task=true"]))
+    checked_plan(compose_run([*words, "other_task=true"]))
     assert "may mean something else" in caplog.text
 
 
@@ -52,7 +52,7 @@ def test_a_recipe_of_another_task_is_refused_before_it_is_made(tiny: Any, tmp_pa
     words = [*tiny.task(tmp_path), "algorithm=bc", "policy=gaussian", "offline_steps=2"]
     words += ["dataset=two_routes", "dataset.episodes=2", "other_task=false"]
     with pytest.raises(TrimtabError, match="or add other_task=true"):
-        fitting_plan(compose_run(words))
+        checked_plan(compose_run(words))
     assert not list(tmp_path.iterdir())
 
 
@@ -149,21 +149,21 @@ def test_a_contradicted_control_rate_is_refused_or_stated(tiny: Any, tmp_path: P
     save(load_minari(tiny.dataset), path)
     (path / "meta/trimtab.json").unlink()
     words = [*tiny.cloning(tmp_path / "out"), f"dataset={path}"]
-    plain = fitting_plan(compose_run(words))
+    plain = checked_plan(compose_run(words))
     information = json.loads((path / "meta/info.json").read_text())
     true = information["fps"]
     (path / "meta/info.json").write_text(json.dumps({**information, "fps": 2 * true}))
     with pytest.raises(
         TrimtabError, match=rf"'timestamp': row 1 comes .* their median tells {true}"
     ):
-        fitting_plan(compose_run(words))
-    stated = fitting_plan(compose_run([*words, f"dataset.control_rate={true}"]))
+        checked_plan(compose_run(words))
+    stated = checked_plan(compose_run([*words, f"dataset.control_rate={true}"]))
     assert stated.dataset is not None and stated.dataset.control_rate == true
-    same = fitting_plan(compose_run([*words, f"dataset.control_rate={true}.0"]))
+    same = checked_plan(compose_run([*words, f"dataset.control_rate={true}.0"]))
     assert plain.config_hash != stated.config_hash == same.config_hash
     for value in ("0", "-5", "inf", "fast"):
         with pytest.raises(TrimtabError, match="dataset.control_rate=.*: must be"):
-            fitting_plan(compose_run([*words, f"dataset.control_rate={value}"]))
+            checked_plan(compose_run([*words, f"dataset.control_rate={value}"]))
 
 
 def test_every_suites_data_is_of_its_task() -> None:

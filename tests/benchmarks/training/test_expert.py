@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings_of import settings_of
 from trimtab.benchmarks.training.train import check, train
@@ -25,7 +25,7 @@ def test_a_run_is_guided_by_other_data(tiny: Any, tmp_path: Path) -> None:
     assert plain.folder.parent != guided.folder.parent
     identity = json.loads((guided.folder / "provenance.json").read_text())["identity"]
     config = compose_run([*words, f"expert={tiny.dataset}"])
-    plan = fitting_plan(config)
+    plan = checked_plan(config)
     data = plan.expert
     assert data is not None and identity["expert"] == data.content_hash
     assert settings_of(guided.folder)["expert"] == str(tiny.dataset)  # and no hash, for a reader

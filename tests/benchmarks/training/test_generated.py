@@ -13,7 +13,7 @@ from trimtab.benchmarks.cli.commands.listing import LISTINGS
 from trimtab.benchmarks.cli.commands.train import explain_run
 from trimtab.benchmarks.cli.table import COMMANDS
 from trimtab.benchmarks.training import run as loop
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import check, train
 from trimtab.types import TrimtabError
@@ -78,8 +78,8 @@ def test_a_source_is_a_part_of_the_name_of_a_run_only_where_there_is_one(
 ) -> None:
     given = words(tiny, tmp_path)
     without = [word for word in given if not word.startswith("source")]
-    plain = fitting_plan(compose_run(without)).identity
-    made = dict(fitting_plan(compose_run(given)).identity)
+    plain = checked_plan(compose_run(without)).identity
+    made = dict(checked_plan(compose_run(given)).identity)
     source = made.pop("source")
     assert made == plain and "source" not in plain
     assert source["name"] == "policy_guided_diffusion" and source["settings"]["rollouts"] == 8

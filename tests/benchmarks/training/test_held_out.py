@@ -13,7 +13,7 @@ import torch
 from loading import load_module
 
 from trimtab.benchmarks.training import held_out
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.held_out import HeldOut
 from trimtab.benchmarks.training.run_judge import RunJudge
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -122,7 +122,7 @@ def noise(tmp_path: Path) -> Path:
 
 def test_the_split_is_by_episode_and_follows_from_the_seed(noise: Path) -> None:
     def numbers(seed: int) -> tuple[int, ...]:
-        plan = fitting_plan(compose_run(words(noise, f"seed={seed}")))
+        plan = checked_plan(compose_run(words(noise, f"seed={seed}")))
         split = plan.split
         assert split.training is not None and split.held_out is not None
         assert len(split.training) == 5 and plan.dataset is not None
@@ -132,7 +132,7 @@ def test_the_split_is_by_episode_and_follows_from_the_seed(noise: Path) -> None:
 
     drawn = [numbers(seed) for seed in range(4)]
     assert numbers(0) == drawn[0] and len(set(drawn)) > 1
-    hashes = {fitting_plan(compose_run(words(noise, f"seed={x}"))).config_hash for x in (0, 1)}
+    hashes = {checked_plan(compose_run(words(noise, f"seed={x}"))).config_hash for x in (0, 1)}
     assert len(hashes) == 1
 
 
@@ -180,7 +180,7 @@ def test_the_best_policy_is_exported_and_a_stopped_run_ends_in_the_same_bits(
 
 def test_a_policy_that_rests_while_others_learn_does_not_end_a_run(noise: Path) -> None:
     config = compose_run(words(noise, "stop_after=2"))
-    judge = RunJudge(fitting_plan(config), policy := gaussian())
+    judge = RunJudge(checked_plan(config), policy := gaussian())
     for update in (1, 2, 3, 4):
         judge.judge(policy, update, lambda: None)
     assert not judge.exhausted

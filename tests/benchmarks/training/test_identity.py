@@ -17,7 +17,7 @@ from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.offline.bc import BehaviorCloning
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.benchmarks.training import identity
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.identity import constructed, document_of, hash_of, revision_of
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings.constructors import class_of
@@ -85,7 +85,7 @@ def test_whole_numbers_for_floats_are_the_same_run() -> None:
 def test_whole_numbers_for_floats_of_a_policy_that_a_method_makes_are_the_same_run() -> None:
     words = ["env=gym/Hopper-v5", "algorithm=sac", "online_steps=6000"]
     spelled = [*words, "algorithm.log_std_min=-5"]
-    usual, same = (fitting_plan(compose_run(each)) for each in (words, spelled))
+    usual, same = (checked_plan(compose_run(each)) for each in (words, spelled))
     assert same.identity == usual.identity
 
 
@@ -122,24 +122,24 @@ def test_a_policy_that_a_method_makes_itself_is_in_the_identity(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = compose_run(["env=gym/InvertedPendulum-v5", f"algorithm={name}"])
-    plan = fitting_plan(config)
+    plan = checked_plan(config)
     kind = type(plan.algorithm.policy)
     (acting,) = plan.identity["acts"]
     assert acting["kind"] == kind.__module__.rpartition(".")[2] and acting["settings"]
     assert {"spec", "kind"}.isdisjoint(acting["settings"])
     monkeypatch.setattr(kind, "revision", kind.revision + 1)
-    assert fitting_plan(config).config_hash != plan.config_hash
+    assert checked_plan(config).config_hash != plan.config_hash
 
 
 def test_a_bases_kind_of_policy_is_in_the_identity(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = compose_run(tiny.online(tmp_path, "dsrl_sac"))
-    plan = fitting_plan(config)
+    plan = checked_plan(config)
     kinds = [one["kind"] for one in plan.identity["acts"]]
     assert sorted(kinds) == ["flow", "latent", "tanh_gaussian"]
     monkeypatch.setattr(FlowPolicy, "revision", FlowPolicy.revision + 1)
-    assert fitting_plan(config).config_hash != plan.config_hash
+    assert checked_plan(config).config_hash != plan.config_hash
 
 
 def test_an_edited_method_of_the_users_own_is_another_run(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.training.evaluate import evaluate
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
@@ -124,11 +124,11 @@ def test_parts_and_flat_vectors_hold_the_same_numbers(tmp_path: Path) -> None:
 def test_what_is_usual_is_no_other_run(tmp_path: Path) -> None:
     usual = words(METHODS["sac"], tmp_path)
     hashes = {
-        fitting_plan(compose_run([*usual, *more])).config_hash
+        checked_plan(compose_run([*usual, *more])).config_hash
         for more in ([], ["observations=flat"], ["history=1"])
     }
     assert len(hashes) == 1
-    other = fitting_plan(compose_run([*usual, "history=2"])).config_hash
+    other = checked_plan(compose_run([*usual, "history=2"])).config_hash
     assert other not in hashes
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trimtab.benchmarks.training import run as loop
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 from trimtab.datasets.sources.mixture import Mixture
@@ -89,7 +89,7 @@ def test_shared_batches_pair_rows_by_chance(tiny: Any, tmp_path: Path) -> None:
     """Two sources that drew by equal generators would pair rows of the same age."""
     words = [*tiny.online(tmp_path, "sac"), f"dataset={tiny.dataset}", "offline_share=0.5"]
     config = compose_run(words)
-    plan = fitting_plan(config)
+    plan = checked_plan(config)
     run = loop.Run(plan, tmp_path, lambda share, text: None)
     assert run.experience is not None and run.dataset_source is not None
     sources = run.experience.buffer, run.dataset_source
@@ -113,7 +113,7 @@ def test_an_offline_share_needs_data() -> None:
     with pytest.raises(
         TrimtabError, match=r"offline_share=0.5: rlpd needs dataset=…; trimtab list dataset"
     ):
-        fitting_plan(compose_run(["env=gym/Hopper-v5", "algorithm=rlpd"]))
+        checked_plan(compose_run(["env=gym/Hopper-v5", "algorithm=rlpd"]))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from trimtab.benchmarks.training import run as loop
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
 from trimtab.benchmarks.training.data.offline_data import dataset_of_runs, memory_bytes
 from trimtab.benchmarks.training.experience import make_dataset_source
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 from trimtab.datasets.formats.minari.reader import load as load_minari
@@ -141,9 +141,9 @@ def test_the_size_of_the_file_decides(
 ) -> None:
     size = sum(file.stat().st_size for file in stored_files(tiny.dataset))
     words = [*tiny.cloning(tmp_path), f"stream_above={size + bytes_above}"]
-    plan = fitting_plan(compose_run(words))
+    plan = checked_plan(compose_run(words))
     assert (tmp_path / "streams").is_dir() is is_streamed
-    assert plan.config_hash == fitting_plan(compose_run(words[:-1])).config_hash
+    assert plan.config_hash == checked_plan(compose_run(words[:-1])).config_hash
 
 
 def test_a_quarter_of_the_memory_is_the_default(
@@ -154,7 +154,7 @@ def test_a_quarter_of_the_memory_is_the_default(
     monkeypatch.setattr(
         "trimtab.benchmarks.training.data.offline_data.memory_bytes", lambda: 4 * (size - 1)
     )
-    fitting_plan(compose_run(tiny.cloning(tmp_path)))
+    checked_plan(compose_run(tiny.cloning(tmp_path)))
     assert (tmp_path / "streams").is_dir()
 
 
@@ -172,7 +172,7 @@ def test_only_cloning_has_steps_without_a_next_observation(tiny: Any, tmp_path: 
         ["algorithm=td3_bc", "algorithm.hidden=[8]"],
     ):
         config = compose_run([*words, *further, "offline_steps=1"])
-        plan = fitting_plan(config)
+        plan = checked_plan(config)
         source = make_dataset_source(plan)
         assert source is not None
         starts.append({tuple(row) for row in source.sample(20 * whole.num_steps).obs.tolist()})
@@ -188,12 +188,12 @@ def test_td3_bc_normalises_by_the_observations_of_transitions(tiny: Any, tmp_pat
     episodes = load_minari(tiny.dataset).episodes
     starts = np.concatenate([e.observations[:-1] for e in episodes]).astype(np.float64)
     words = [*tiny.task(tmp_path), f"dataset={tiny.dataset}", "offline_steps=1"]
-    plan = fitting_plan(compose_run([*words, "algorithm=td3_bc", "algorithm.hidden=[8]"]))
+    plan = checked_plan(compose_run([*words, "algorithm=td3_bc", "algorithm.hidden=[8]"]))
     normalizer = plan.algorithm.policy.normalizer
     np.testing.assert_allclose(normalizer.obs_shift, starts.mean(0), rtol=1e-5)
     np.testing.assert_allclose(normalizer.obs_scale, starts.std(0) + 1e-3, rtol=1e-5)
     policy = ["policy=gaussian", "policy.hidden=[8]"]
-    plan = fitting_plan(compose_run([*words, "algorithm=bc", *policy]))
+    plan = checked_plan(compose_run([*words, "algorithm=bc", *policy]))
     every = np.concatenate([e.observations for e in episodes])
     middle = (every.max(0) + every.min(0)) / 2
     np.testing.assert_allclose(plan.algorithm.policy.normalizer.obs_shift, middle)
@@ -271,7 +271,7 @@ def test_weights_need_a_dataset(tiny: Any, tmp_path: Path) -> None:
 def test_runs_are_one_dataset(runs: Any, tiny: Any, tmp_path: Path) -> None:
     one, other = runs(0), runs(1)
     words = [*single_steps(tiny, tmp_path), "offline_share=0.5"]
-    plan = fitting_plan(compose_run([*words, listed(one, other)]))
+    plan = checked_plan(compose_run([*words, listed(one, other)]))
     assert plan.dataset is not None
     states: list[Any] = [load_checkpoint(run / "checkpoint") for run in (one, other)]
     buffers = [state["experience"]["buffer"] for state in states]
@@ -286,13 +286,13 @@ def test_runs_are_one_dataset(runs: Any, tiny: Any, tmp_path: Path) -> None:
     assert plan.dataset.env == plan.env.id and plan.dataset.fingerprint == plan.env.fingerprint
 
     def hashed(*given: Path) -> str:
-        return fitting_plan(compose_run([*words, listed(*given)])).config_hash
+        return checked_plan(compose_run([*words, listed(*given)])).config_hash
 
     assert hashed(one, other) == plan.config_hash
     assert len({hashed(one, other), hashed(one), hashed(other)}) == 3
     # A folder of a run is short for a list of one, wherever the run lies.
     moved = shutil.copytree(one, tmp_path / "moved")
-    assert fitting_plan(compose_run([*words, f"dataset={moved}"])).config_hash == hashed(one)
+    assert checked_plan(compose_run([*words, f"dataset={moved}"])).config_hash == hashed(one)
 
 
 def test_half_of_a_batch_is_another_runs(

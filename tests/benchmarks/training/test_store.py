@@ -19,7 +19,7 @@ from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.result import Result
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
-from trimtab.benchmarks.training.store import MANIFEST, Copy, beside, child_of, scratch_of
+from trimtab.benchmarks.training.store import MANIFEST, RemoteRun, join_address, scratch_of, sibling
 from trimtab.benchmarks.training.train import train
 from trimtab.errors import TrimtabError
 
@@ -87,7 +87,7 @@ def test_a_run_that_is_lost_on_one_machine_goes_on_on_another(
     result = carry_out(address, watched)
     assert watched.first == 91  # one step after its last checkpoint
     assert bits(result) == bits(whole)
-    assert result.place == child_of(address, line["run"]) and not result.already_done
+    assert result.place == join_address(address, line["run"]) and not result.already_done
     config = (result.folder / "config.yaml").read_text()
     assert f"out: {address}" in config and str(tmp_path / "two") not in config
     # It is done for everybody, and a table is that of the run in a folder.
@@ -139,7 +139,7 @@ def test_half_of_an_upload_is_what_was_there_before(
 
     def cut(now: RunProgress) -> None:
         """Let the machine be lost when the files of a checkpoint are out, and not the manifest."""
-        monkeypatch.setattr(store.Store, "write", lose)
+        monkeypatch.setattr(store.BlobStore, "write", lose)
 
     with pytest.raises(Lost):
         carry_out(address, At(70, cut))
@@ -207,14 +207,16 @@ def test_a_copy_that_lacks_a_file_is_read_again_and_then_told(
     here, there = tmp_path / "here", store.open_store(f"file://{tmp_path}/there", "out")
     here.mkdir()
     (here / "rows").write_text("1")
-    Copy(there, "a/seed0", here).upload()
+    RemoteRun(there, "a/seed0", here).upload()
     (sent,) = (tmp_path / "there").rglob("rows.*")
     sent.rename(tmp_path / "aside")
     with pytest.raises(TrimtabError, match="a/seed0: lacks files that its manifest.json names"):
-        Copy(there, "a/seed0", tmp_path / "other").download()
+        RemoteRun(there, "a/seed0", tmp_path / "other").download()
     (tmp_path / "aside").rename(sent)
     (here / "passing").touch()  # what was not sent did not happen
-    assert Copy(there, "a/seed0", here).download() and [x.name for x in here.iterdir()] == ["rows"]
+    assert RemoteRun(there, "a/seed0", here).download() and [x.name for x in here.iterdir()] == [
+        "rows"
+    ]
 
 
 def test_a_scratch_folder_is_its_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,9 +255,9 @@ def test_the_files_of_a_store_have_no_empty_part_in_their_paths(tmp_path: Path) 
 def test_addresses_keep_their_options_at_their_end() -> None:
     address = "s3://bucket/runs?endpoint_override=host:9000&scheme=http"
     run = "s3://bucket/runs/a/seed0?endpoint_override=host:9000&scheme=http"
-    assert child_of(address, "a/seed0") == run
-    assert beside(run, "seed${seed}") == run.replace("seed0", "seed${seed}")
-    assert beside("runs/a/seed0", "seed1") == "runs/a/seed1"
+    assert join_address(address, "a/seed0") == run
+    assert sibling(run, "seed${seed}") == run.replace("seed0", "seed${seed}")
+    assert sibling("runs/a/seed0", "seed1") == "runs/a/seed1"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from trimtab.benchmarks.training import base, plan
 from trimtab.benchmarks.training import run as loop
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.result import Result
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -211,7 +211,7 @@ def test_the_same_settings_give_the_same_weights_elsewhere(
 
 def test_the_hash_is_over_what_decides_the_numbers(tiny: Any, tmp_path: Path) -> None:
     def digest(*words: str) -> str:
-        return fitting_plan(compose_run([*tiny.cloning(tmp_path), *words])).config_hash
+        return checked_plan(compose_run([*tiny.cloning(tmp_path), *words])).config_hash
 
     whole = digest()
     for same in (["seed=5"], ["suite_name=s"], ["checkpoint_every=7"], ["out=elsewhere"]):
@@ -253,7 +253,7 @@ def test_a_base_that_follows_the_seed_is_known_by_its_configuration(
 
     def frozen(base: str, seed: int) -> Any:
         words = [*tiny.task(tmp_path), "algorithm=frozen", f"base={base}", f"seed={seed}"]
-        return fitting_plan(compose_run(words))
+        return checked_plan(compose_run(words))
 
     place = f"{tmp_path}/bases"
     follows = [frozen(f"{place}/seed${{seed}}", seed) for seed in (0, 1)]

@@ -15,7 +15,7 @@ from trimtab.algorithms.phases import Outcome
 from trimtab.benchmarks.cli.screen import print_result
 from trimtab.benchmarks.training import run as loop
 from trimtab.benchmarks.training.evaluate import evaluate
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import check, train
@@ -180,7 +180,7 @@ def test_seeds_of_another_run_are_others_and_always_apart(words: list[str]) -> N
     for seed in range(5):
         for eval_seed in (0, 1_000_000, 2**32 - 20):
             config = compose_run([*words, f"seed={seed}", f"eval_seed={eval_seed}"])
-            first = TrialJudge(fitting_plan(config)).first_seed
+            first = TrialJudge(checked_plan(config)).first_seed
             assert not set(range(first, first + 10_000)) & {eval_seed, eval_seed + 1}
             assert first + 10_000 < 2**32
             firsts.add(first)

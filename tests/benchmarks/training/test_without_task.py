@@ -16,7 +16,7 @@ from loading import load_module
 from trimtab.benchmarks.artefacts.export import export_bundle
 from trimtab.benchmarks.board.sources import collect
 from trimtab.benchmarks.cli.main import run as command
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.rows import read_episodes
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.settings_of import command_of
@@ -67,7 +67,7 @@ def test_a_file_of_every_format_becomes_a_bundle_that_acts(format: str, tmp_path
 
 def order(path: Path, *more: str) -> tuple[Any, Any]:
     """Return what a run calls the entries of observations and actions."""
-    found = fitting_plan(compose_run(words(path, *more))).described
+    found = checked_plan(compose_run(words(path, *more))).described
     return found.get("obs_names"), found.get("action_names")
 
 
@@ -255,9 +255,9 @@ def test_a_stopped_run_ends_in_the_same_bits(
 
 
 def test_a_run_with_a_task_keeps_its_document(tiny: Any, tmp_path: Path) -> None:
-    plain = fitting_plan(compose_run(tiny.cloning(tmp_path))).identity
+    plain = checked_plan(compose_run(tiny.cloning(tmp_path))).identity
     assert "holdout" not in plain and set(plain["task"]) == {"id", "options", "physics"}
-    held = dict(fitting_plan(compose_run([*tiny.cloning(tmp_path), "holdout=0.25"])).identity)
+    held = dict(checked_plan(compose_run([*tiny.cloning(tmp_path), "holdout=0.25"])).identity)
     assert held.pop("holdout") == {"share": 0.25} and held == plain
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from loading import load_module
 
-from trimtab.benchmarks.training.fits import fitting_plan
+from trimtab.benchmarks.training.fits import checked_plan
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.types import TrimtabError
 
@@ -92,7 +92,7 @@ def test_thousands_of_layers_are_refused() -> None:
     many = ",".join(["8"] * 3000)
     config = compose_run(["env=gym/Hopper-v5", "algorithm=sac", f"algorithm.hidden=[{many}]"])
     with pytest.raises(TrimtabError, match="at most 256 layers"):
-        fitting_plan(config).make_learner()
+        checked_plan(config).make_learner()
 
 
 @pytest.mark.parametrize(("words", "expected"), NAMES)
@@ -159,7 +159,7 @@ def test_what_is_missing_is_asked_for(words: list[str], expected: str) -> None:
 )
 def test_what_the_task_or_the_method_refuses_is_named(words: list[str], expected: str) -> None:
     with pytest.raises(TrimtabError) as error:
-        fitting_plan(compose_run(words))
+        checked_plan(compose_run(words))
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -177,9 +177,9 @@ def test_a_value_that_a_constructor_refuses_is_one_line(
     )
     monkeypatch.syspath_prepend(tmp_path)
     words = ["algorithm=sac", "algorithm._target_=somebodys_sac.Picky"]
-    plan = fitting_plan(compose_run([ENV, *words]))
+    plan = checked_plan(compose_run([ENV, *words]))
     said = "sac cannot be made with these settings: an odd number, please; check algorithm"
     with pytest.raises(TrimtabError, match=said) as error:
         plan.make_learner()
     assert "\n" not in str(error.value)
-    fitting_plan(compose_run([ENV, *words, "+algorithm.odd=3"])).make_learner()
+    checked_plan(compose_run([ENV, *words, "+algorithm.odd=3"])).make_learner()
