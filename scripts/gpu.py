@@ -30,7 +30,7 @@ import published_tables
 import torch
 from gpu_part import Part
 
-from trimtab.benchmarks.cli.words import Setting, parse
+from trimtab.benchmarks.cli.words import Command, Setting, parse
 from trimtab.benchmarks.speed.measure import check_scale, measure
 from trimtab.benchmarks.speed.report import machine
 from trimtab.benchmarks.training.settings.words import listed, nearest
@@ -73,7 +73,7 @@ def settings(words: list[str]) -> Settings:
             raise TrimtabError(
                 f"gpu: {word}: write key=value, with one of {', '.join(SETTINGS)}, or --help"
             )
-    given = parse("gpu", SETTINGS, words)
+    given = parse("gpu", Command("gpu", "", (), SETTINGS), words)
     only = list(dict.fromkeys(listed(given["only"])))
     return Settings(Path(given["out"]), given["rounds"], check_scale(given["scale"], "gpu"), only)
 

@@ -42,8 +42,8 @@ def panels(path: Path, count: int, metrics: Sequence[Metric]) -> Iterator[list[A
     import matplotlib
 
     matplotlib.use("Agg")
-    from cycler import cycler
     from matplotlib import pyplot
+    from matplotlib.rcsetup import cycler
 
     rows, columns = -(-count // 2), min(count, 2)
     chart, axes = pyplot.subplots(

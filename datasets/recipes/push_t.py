@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import TrimtabError
-from trimtab.settings import Bounds, NonNegative
+from trimtab.settings import Bounds, CheckedSettings, NonNegative
 
 __all__ = ["PushPlanner"]
 
@@ -39,7 +39,7 @@ _SPEED, _PRESSING = 20.0, 10.0  # what the disc covers in a step, about
 _OVERHEAD = 3.0  # steps that a push costs beside its way
 
 
-class PushPlanner:
+class PushPlanner(metaclass=CheckedSettings):
     """Plans pushes of Push-T's block and carries them out, with noise on its actions.
 
     Reads either kind of observation of :mod:`trimtab.envs.families.pusht` and returns where the
@@ -57,6 +57,8 @@ class PushPlanner:
     Raises:
         TrimtabError: if a distance is less than one pixel, or more than the board is wide.
     """
+
+    section = "dataset.controller"
 
     name: ClassVar[str] = "push_t"
     revision: ClassVar[int] = 1

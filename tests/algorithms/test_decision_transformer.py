@@ -344,7 +344,7 @@ def test_settings_that_do_not_fit() -> None:
         DecisionTransformer(setup, **SMALL).phases(Budget(offline_steps=1, online_steps=0))
     for settings, line in (
         ({"context": 1}, "context=1"),
-        ({"heads": 3}, "embedding a multiple of heads"),
+        ({"heads": 3}, "embedding=8.*multiple of heads=3"),
         ({"dropout": 1.0}, "dropout=1.0"),
         ({"return_scale": 0.0}, "return_scale=0.0"),
     ):

@@ -309,5 +309,5 @@ def test_settings_that_do_not_fit_are_refused() -> None:
             made(**wrong)
     policy = made().policy
     for wrong in ({"candidates": 0}, {"critics": 2, "target_critics": 3}):
-        with pytest.raises(TrimtabError, match="edited_best_of policy"):
+        with pytest.raises(TrimtabError, match="|".join(wrong)):
             EditedBestOfPolicy(policy.base, policy.editor, **wrong)

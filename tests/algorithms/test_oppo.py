@@ -221,7 +221,7 @@ def test_settings_that_do_not_fit() -> None:
     for settings, line in (
         ({"batch_size": 15}, "batch_size=15.*even"),
         ({"encoder_heads": 3}, "encoder_heads=3"),
-        ({"heads": 3}, "embedding a multiple of heads"),
+        ({"heads": 3}, "embedding=8.*multiple of heads=3"),
         ({"context": 1}, "context=1"),
         ({"foresee": 0}, "foresee=0"),
         ({"latent": 0}, "latent=0"),

@@ -16,8 +16,8 @@ from trimtab.errors import TrimtabError
 from trimtab.files import read_json, sha256_json
 
 __all__ = [
-    "DATA_FILE", "DIGEST", "METADATA_FILE", "PREFIX", "action_limits", "env_of_spec",
-    "env_spec", "last_observed", "observation_parts", "read_metadata",
+    "DATA_FILE", "DIGEST", "METADATA_FILE", "PREFIX", "action_limits", "algorithm_name",
+    "env_of_spec", "env_spec", "last_observed", "observation_parts", "read_metadata",
 ]  # fmt: skip
 
 DATA_FILE = "main_data.hdf5"
@@ -81,6 +81,27 @@ def _space(metadata: Mapping[str, Any], key: str) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError):
         return {}
     return space if isinstance(space, dict) else {}
+
+
+def algorithm_name(recipe: Mapping[str, Any]) -> str:
+    """Return what acted in a dataset: its recipe's name, policies, controller or methods."""
+    controller = recipe.get("controller")
+    controller = controller if isinstance(controller, Mapping) else {}
+    policies = controller.get("policies")
+    runs = recipe.get("runs", recipe.get("run"))
+    if recipe.get("name"):
+        return str(recipe["name"])
+    if isinstance(policies, list) and policies:
+        return ", ".join(map(str, policies))
+    if controller.get("_target_"):
+        return str(controller["_target_"]).rpartition(".")[2]
+    if isinstance(runs, list):
+        words = [run.get("algorithm") if isinstance(run, Mapping) else run for run in runs]
+        found = [str(word).removeprefix("algorithm=") for word in words if word]
+        named = found if all(isinstance(run, Mapping) for run in runs) else found[:1]
+        return ", ".join(dict.fromkeys(named)) or "unknown"
+    parts = recipe.get("of")
+    return ", ".join(map(str, parts)) if isinstance(parts, list) and parts else "unknown"
 
 
 def action_limits(

@@ -19,6 +19,7 @@ from trimtab.datasets.formats.minari.metadata import (
     DIGEST,
     METADATA_FILE,
     PREFIX,
+    algorithm_name,
     env_spec,
 )
 from trimtab.datasets.formats.own import ends_of
@@ -96,7 +97,7 @@ def save(dataset: Dataset, folder: str | Path) -> None:
             "dataset_size": round((data / DATA_FILE).stat().st_size / 1e6, 1),
             "author": ["Trimtab"],
             "author_email": [],
-            "algorithm_name": str(dataset.recipe.get("name") or "unknown"),
+            "algorithm_name": algorithm_name(dataset.recipe),
             **env_spec(dataset),
             "description": f"{len(dataset)} episodes of {dataset.env}",
             "requirements": [],

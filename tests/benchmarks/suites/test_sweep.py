@@ -113,7 +113,7 @@ def test_a_run_that_fails_stands_in_the_table_with_its_reason(
 def test_a_sweep_that_is_interrupted_shows_what_there_is(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    after = loop.Run._after
+    after = loop.Run._finish_step
 
     def stop(run: Any, index: int, steps: int) -> None:
         after(run, index, steps)
@@ -123,7 +123,7 @@ def test_a_sweep_that_is_interrupted_shows_what_there_is(
     told: list[Outcome] = []
     words = [*short(tiny, tmp_path), "seed=0,1,2"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop.Run, "_after", stop)
+        patch.setattr(loop.Run, "_finish_step", stop)
         sweep(words, told.extend, console=quiet(), launcher=here())
     assert [one.state for one in told] == ["done", "not finished", "not finished"]
     assert [one.episodes for one in told] == [2, None, None]
@@ -171,7 +171,7 @@ def test_a_search_that_is_killed_tries_what_one_that_is_not_tries(
 ) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     outcomes, best = searched([*short(tiny, whole), *SPACE], here())
-    after = loop.Run._after
+    after = loop.Run._finish_step
 
     def kill(run: Any, index: int, steps: int) -> None:
         after(run, index, steps)
@@ -180,7 +180,7 @@ def test_a_search_that_is_killed_tries_what_one_that_is_not_tries(
 
     words = [*short(tiny, killed), *SPACE]
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Run, "_after", kill)
+        patch.setattr(loop.Run, "_finish_step", kill)
         killed_in(lambda: searched(words, here()))
     assert len(trials_in(killed)) == 1
     counted: list[int] = []

@@ -17,7 +17,7 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
 
     @contextmanager
     def stopped(position: int) -> Iterator[None]:
-        after = loop.Run._after
+        after = loop.Run._finish_step
 
         def stop(run: Any, index: int, steps: int) -> None:
             after(run, index, steps)
@@ -25,7 +25,7 @@ def stopped_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(loop.Run, "_after", stop)
+            patch.setattr(loop.Run, "_finish_step", stop)
             yield
 
     return stopped

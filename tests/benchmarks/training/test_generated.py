@@ -45,7 +45,7 @@ def test_a_run_goes_on_to_the_same_bits(
     stop_at: int, tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped while the model learns, and while the method does, after data were made anew."""
-    after = loop.Run._after
+    after = loop.Run._finish_step
 
     def stop(run: Any, index: int, steps: int) -> None:
         after(run, index, steps)
@@ -53,7 +53,7 @@ def test_a_run_goes_on_to_the_same_bits(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(loop.Run, "_after", stop)
+        patch.setattr(loop.Run, "_finish_step", stop)
         train(compose_run(words(tiny, tmp_path / "stopped")))
     stopped = train(compose_run(words(tiny, tmp_path / "stopped"))).folder
     whole = train(compose_run(words(tiny, tmp_path / "whole"))).folder

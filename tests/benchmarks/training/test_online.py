@@ -57,7 +57,7 @@ def test_offline_then_online_goes_on_from_the_same_learner(tiny: Any, tmp_path: 
             "learns after every 80 steps",
         ),
         (["algorithm=td3", "algorithm.exploration_noise=-1"], "algorithm.exploration_noise=-1"),
-        (["algorithm=ppo", "algorithm.hidden=[0]"], "each at least 1 wide"),
+        (["algorithm=ppo", "algorithm.hidden=[0]"], r"hidden=\[0\]"),
     ],
 )
 def test_what_cannot_be_learned_from_is_named(

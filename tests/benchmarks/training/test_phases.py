@@ -160,7 +160,7 @@ def test_a_run_that_is_stopped_in_any_phase_goes_on_to_the_same_bits(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"96": "0"}, "its phase replay learns from what was gathered, and nothing is gathered"),
+        ({"96": "0"}, "its phase replay learns from gathered data"),
         (
             {'needs = Needs({"dataset"})': "needs = Needs()", "budget.offline_steps": "5"},
             "needs dataset=… for its phase fit",

@@ -362,7 +362,7 @@ def test_a_log_that_was_cut_is_noticed(tiny: Any, tmp_path: Path) -> None:
     words = words_of(tiny, "bc", tmp_path)
     kill(words, "nowhere", 0.9, 0.9)
     (run_folder(tmp_path) / "metrics.jsonl").write_text("")
-    with pytest.raises(TrimtabError, match=r"metrics.jsonl is shorter than .* says; mend it with"):
+    with pytest.raises(TrimtabError, match=r"metrics.jsonl is shorter than .* says; move"):
         train(compose_run(words))
 
 
