@@ -39,7 +39,7 @@ def test_the_script_for_a_gpu_says_that_there_is_none(root: Path, tmp_path: Path
     [
         ("round=3", "no setting 'round'; did you mean rounds"),
         ("out", "gpu: out: write key=value, with one of out, rounds, scale, only"),
-        ("rounds=0", "gpu: rounds=0: must be a whole number, 1 or more"),
+        ("rounds=0", "gpu: rounds=0: must be a whole number from 1"),
         ("scale=0", "gpu: scale=0: must be a number above 0"),
         ("only=mjx_hoper_1024", "no such row; did you mean mjx_hopper_1024"),
     ],
