@@ -213,7 +213,7 @@ def test_a_place_behind_links_in_a_circle(
         ({"act_step": 1}, "did you mean act_steps?"),
         ({"act_steps": 5}, "act_steps must be from 1 to the horizon 4"),
         ({"act_steps": None}, "malformed"),
-        ({"obs_names": ["x"]}, "1 texts for 6"),
+        ({"obs_names": ["x"]}, "obs_names must be 6 texts"),
         ({"training": {"loss": float("nan")}}, "cannot be written as JSON"),
         ({"training": {"when": object()}}, "cannot be written as JSON"),
         ({"control_rate": -1.0}, "control_rate"),
@@ -232,7 +232,7 @@ def test_wrong_contract_writes_nothing(
 
 
 def test_missing_contract_entry(tmp_path: Path, policy_of: PolicyOf) -> None:
-    with pytest.raises(TrimtabError, match="no entry 'control_rate'"):
+    with pytest.raises(TrimtabError, match="entry 'control_rate' is missing"):
         save_bundle(policy_of("gaussian"), tmp_path / "b", contract={"env": "x", "act_steps": 1})
 
 

@@ -105,7 +105,7 @@ def test_files_outside_the_folder_are_never_read(copy_of: BundleOf) -> None:
     ("change", "words"),
     [
         (lambda state: state.pop("normalizer.obs_scale"), ("lacks", "normalizer.obs_scale")),
-        (lambda state: state.update(extra=torch.ones(1)), ("does not know", "extra")),
+        (lambda state: state.update(extra=torch.ones(1)), ("unknown tensors", "extra")),
         (
             lambda state: state.update({"normalizer.obs_shift": torch.zeros(5)}),
             ("normalizer.obs_shift", "(5,)", "(6,)"),
@@ -116,7 +116,7 @@ def test_files_outside_the_folder_are_never_read(copy_of: BundleOf) -> None:
         ),
         (
             lambda state: state["normalizer.action_scale"].fill_(float("nan")),
-            ("normalizer.action_scale", "not finite"),
+            ("normalizer.action_scale", "infinite values"),
         ),
         (lambda state: state["normalizer.obs_shift"].add_(0.1), ("do not replay", "torch")),
         # Finite, yet a policy that divides by it gives NaN.
@@ -174,7 +174,7 @@ def test_malformed_golden_rows(
     ("change", "word", "runtime"),
     [
         ({"policy": {"kind": "gausian"}}, "did you mean gaussian?", False),
-        ({"policy": None}, "no entry 'policy'", False),
+        ({"policy": None}, "its entry 'policy'", False),
         ({"policy": {"kind": "gaussian", "spec": 3}}, "settings", False),
         ({"chunking": {"horizon": 4, "act_steps": 5}}, "act_steps must be from 1 to", True),
         ({"control_rate": 0.0}, "control_rate must be a positive", True),

@@ -242,7 +242,7 @@ def test_an_input_is_chosen_at_reset_and_stays(tmp_path: Path) -> None:
     runner.reset()
     assert np.allclose(runner.step(obs), expected(4.0), atol=1e-6)
     for wrong, words in (({"guidanc": 1.0}, "no input 'guidanc'; it has guidance"),
-                         ({"guidance": np.nan}, "is not finite"),
+                         ({"guidance": np.nan}, "must be finite"),
                          ({"guidance": [1.0, 2.0]}, "shape \\(1,\\)")):  # fmt: skip
         with pytest.raises(TrimtabError, match=words):
             runner.reset(**wrong)

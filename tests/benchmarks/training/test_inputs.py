@@ -71,7 +71,7 @@ def test_a_weight_of_guidance_is_chosen_when_it_acts(
     ("words", "told"),
     [
         ("inputs={guidanc: 3}", "the policy has no input 'guidanc'; it has guidance"),
-        ("inputs={guidance: .nan}", "input guidance: is not finite"),
+        ("inputs={guidance: .nan}", "input guidance: must be finite"),
         ("inputs={guidance: [1, 2]}", "input guidance: give a number"),
         ("inputs={guidance: three}", "input guidance: give a number"),
         ("inputs={guidance: !!binary MTI=}", "input guidance: give a number"),
