@@ -26,7 +26,7 @@ Published settings: 100 training and 10 sampling steps, critics 512x2, batches o
 400x4 of which 5 are elites, floor 0.0067, an online learning rate of 3e-6 adapted to a KL of 0.02,
 2048 decisions in a rollout.
 
-This is an adaptation (``faithful`` is False). Deviations from the paper:
+An adaptation (``faithful`` is False). Deviations from the paper:
 
 - rollouts are not added to the data for another round of cloning and offline improvement;
 - clone and student learn at ``critic_learning_rate`` (there: the clone at 1.4e-4);
