@@ -91,10 +91,10 @@ class Needs:
     """The inputs that a method requires of a run, and the fields of a dataset that it reads.
 
     Attributes:
-        parts: required inputs, any of ``policy``, ``dataset``, ``base`` and ``oracles``. ``start``
+        required: inputs, any of ``policy``, ``dataset``, ``base`` and ``oracles``. ``start``
             means a base, or a policy together with a dataset; ``Setup.start`` returns the policy
             that training then starts from. The harness names a missing input in one line.
-        options: optional inputs that the method uses if they are given: names as in ``parts``, or
+        optional: inputs that the method uses if they are given: names as in ``required``, or
             ``expert``.
         base_kind: the only kind of policy that it can start from; empty: any kind.
         next_observations: whether it reads next observations. If not, it also gets those steps of a
@@ -105,8 +105,8 @@ class Needs:
             episode, from which no transition starts.
     """
 
-    parts: Set[str] = frozenset()
-    options: Set[str] = frozenset()
+    required: Set[str] = frozenset()
+    optional: Set[str] = frozenset()
     base_kind: str = ""
     next_observations: bool = True
     rewards: bool = True
@@ -143,14 +143,14 @@ class Algorithm(metaclass=CheckedSettings):
 
     Attributes:
         needs: the inputs that it requires, and the fields of a dataset that it reads.
-        wants: optional fields that its batches need; the constructor may set it.
+        batch_spec: optional fields that its batches need; the constructor may set it.
         success_reward: a decision with at least this reward counts as a success, and the dataset
             must have successes and failures. None: the method does not look for successes.
         learns: whether there is anything to train. If so, a run with neither steps nor updates is
             refused.
         pace: the batch size, and the ratio of updates to gathered steps; the constructor sets it.
         updates: number of calls of ``update`` so far; methods with a schedule increment it.
-        kept_metrics: the latest metrics of a part that only some updates train.
+        last_metrics: the latest metrics of a part that only some updates train.
         policy: the policy that is evaluated and exported; the constructor sets it.
         unsaved: attributes that :meth:`state` leaves out, because they never change, affect no
             number, or are set again before they are read. Names of parent classes are added.
@@ -162,18 +162,18 @@ class Algorithm(metaclass=CheckedSettings):
         faithful: whether it follows its paper or the paper's code, apart from the deviations in its
             docstring. False for an adaptation, whose docstring says why.
         section: prefix of its settings in error messages.
-        without: settings of a parent class that have no effect here; giving one is an error.
+        unused_settings: settings of a parent that have no effect here; giving one is an error.
     """
 
     # What it needs.
     needs: ClassVar[Needs] = Needs()
-    wants: BatchSpec = BatchSpec()
+    batch_spec: BatchSpec = BatchSpec()
     success_reward: float | None = None
     learns: ClassVar[bool] = True
     # How it goes on.
     pace: Pace
     updates: int = 0
-    kept_metrics: Mapping[str, float | Tensor] = MappingProxyType({})
+    last_metrics: Mapping[str, float | Tensor] = MappingProxyType({})
     policy: Policy
     unsaved: ClassVar[frozenset[str]] = frozenset()
     # What identifies it, and its settings.
@@ -181,7 +181,7 @@ class Algorithm(metaclass=CheckedSettings):
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     faithful: ClassVar[bool] = True
     section: ClassVar[str] = "algorithm"
-    without: ClassVar[frozenset[str]] = frozenset()
+    unused_settings: ClassVar[frozenset[str]] = frozenset()
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -206,7 +206,7 @@ class Algorithm(metaclass=CheckedSettings):
         )
 
     @torch.no_grad()
-    def continued_action(self, data: Batch) -> Tensor:
+    def continue_chunks(self, data: Batch) -> Tensor:
         """Return a batch's action chunks ``[B, H, A]``, completed where an episode cut them.
 
         Actions after the last executed one had no effect if the episode ended there. (After a time
@@ -270,11 +270,11 @@ class Algorithm(metaclass=CheckedSettings):
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue exactly: nested tensors and numbers."""
         parts = {name: part.state_dict() for name, part in self.state().items()}
-        return {**parts, "updates": self.updates, "kept_metrics": dict(self.kept_metrics)}
+        return {**parts, "updates": self.updates, "last_metrics": dict(self.last_metrics)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore ``state``, so that learning continues exactly from it."""
         for name, part in self.state().items():
             part.load_state_dict(state[name])
         self.updates = int(state["updates"])
-        self.kept_metrics = dict(state["kept_metrics"])
+        self.last_metrics = dict(state["last_metrics"])

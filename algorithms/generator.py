@@ -3,7 +3,7 @@
 A run with ``source=`` has a generator. It learns from the run's dataset first; then the method's
 batches, wherever they would be the dataset's, are what it makes. The method knows nothing of it.
 A generator is a setting of the run. As a method around another method, it would have to forward the
-phases, settings and ``wants`` of every other method.
+phases, settings and ``batch_spec`` of every other method.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Generator(metaclass=CheckedSettings):
         revision: as that of an ``Algorithm``.
         neutral: as that of an ``Algorithm``.
         faithful: as that of an ``Algorithm``.
-        wants: extra fields of the real batches that it learns from.
+        batch_spec: extra fields of the real batches that it learns from.
         batch_size: their rows.
         fit_updates: updates on them before the method learns.
         real_share: share of the method's batches that is still the dataset's.
@@ -40,7 +40,7 @@ class Generator(metaclass=CheckedSettings):
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     faithful: ClassVar[bool] = True
-    wants: BatchSpec = BatchSpec()
+    batch_spec: BatchSpec = BatchSpec()
     batch_size: int
     fit_updates: int
     real_share: float

@@ -18,7 +18,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import FLAT, Part, count, joined, tree_map
 from trimtab.policies.memory import MEMORIES, Memory
 
-__all__ = ["Agent", "ArrayObs", "Decide", "Reading"]
+__all__ = ["Agent", "ArrayObs", "Decide", "PolicyInputs"]
 
 Array = NDArray[np.float32]
 
@@ -33,7 +33,7 @@ The observation includes the history and all inputs.
 
 
 @dataclass(frozen=True)
-class Reading:
+class PolicyInputs:
     """The inputs of a policy at each decision.
 
     Attributes:
@@ -52,7 +52,7 @@ class Reading:
         names = tuple(name for name, part in self.parts.items() if part.given is None)
         return () if names == (FLAT,) else names
 
-    def inputs(self, chosen: Mapping[str, Any]) -> dict[str, Array]:
+    def values(self, chosen: Mapping[str, Any]) -> dict[str, Array]:
         """Return the value of each input for one row: the user's, or else its default.
 
         For an input that a memory fills, it is the value at the start of an episode.
@@ -107,7 +107,7 @@ class Agent:
     Args:
         decide: the policy.
         rows: number N of environments.
-        reading: the inputs of the policy.
+        policy_inputs: the inputs of the policy.
         act_steps: number of actions that are executed of each chunk.
         deterministic: whether the noise is zero instead of sampled.
         inputs: values of inputs that differ from their defaults.
@@ -120,19 +120,19 @@ class Agent:
         self,
         decide: Decide,
         rows: int,
-        reading: Reading,
+        policy_inputs: PolicyInputs,
         *,
         act_steps: int = 1,
         deterministic: bool = False,
         inputs: Mapping[str, Any] | None = None,
     ) -> None:
-        self.decide, self.rows, self.reading = decide, rows, reading
+        self.decide, self.rows, self.policy_inputs = decide, rows, policy_inputs
         self.act_steps, self.deterministic = act_steps, deterministic
         self._chosen: dict[str, Any] = {}
-        self._memories = reading.memories(rows)
+        self._memories = policy_inputs.memories(rows)
         self.set_inputs(inputs or {})
         self._begin_memories(slice(None))
-        self._noise: Array = np.zeros((rows, *reading.noise_shape), np.float32)
+        self._noise: Array = np.zeros((rows, *policy_inputs.noise_shape), np.float32)
         self._streams: list[np.random.Generator | None] = [None] * rows
         self._at_start = np.ones(rows, np.bool_)  # rows that have not decided in this episode
         self._history: Any = None  # [N, K, ...] of each part
@@ -148,7 +148,7 @@ class Agent:
             TrimtabError: if an input is unknown or has a wrong value.
         """
         chosen = {**self._chosen, **inputs}
-        self._inputs = self.reading.inputs(chosen)
+        self._inputs = self.policy_inputs.values(chosen)
         self._chosen = chosen
 
     def draw_noise(self, count: int, row: int = 0) -> Array:
@@ -157,7 +157,7 @@ class Agent:
         Raises:
             TrimtabError: if the row has no seed yet.
         """
-        shape = (count, *self.reading.noise_shape)
+        shape = (count, *self.policy_inputs.noise_shape)
         if self.deterministic:
             return np.zeros(shape, np.float32)
         stream = self._streams[row]
@@ -223,7 +223,7 @@ class Agent:
 
     def _vector(self, obs: ArrayObs) -> Array:
         """Return the observation flattened to ``[N, O]``, its parts in the policy's order."""
-        parts = [obs[n] for n in self.reading.observed] if isinstance(obs, Mapping) else [obs]
+        parts = [obs[n] for n in self.policy_inputs.observed] if isinstance(obs, Mapping) else [obs]
         flat = [part.reshape(self.rows, -1) for part in parts]
         vector: Array = np.concatenate(flat, axis=1).astype(np.float32)
         return vector
@@ -237,7 +237,7 @@ class Agent:
             obs: current observations.
             where: ``[N]`` mask of the rows that decide; None: all.
         """
-        length = self.reading.history
+        length = self.policy_inputs.history
         if length == 1:
             return obs
         if self._history is None:

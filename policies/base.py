@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trimtab.errors import TrimtabError
 from trimtab.observations import count
-from trimtab.policies.agent import Reading
+from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.defaults import float32
 from trimtab.policies.normalizer import Normalizer
 from trimtab.settings import CheckedSettings
@@ -157,9 +157,9 @@ class Policy(nn.Module, metaclass=CheckedSettings):
         )
 
     @property
-    def reading(self) -> Reading:
+    def inputs(self) -> PolicyInputs:
         """What it reads at each decision."""
-        return Reading(self.noise_shape, self.spec.parts, self.spec.history)
+        return PolicyInputs(self.noise_shape, self.spec.parts, self.spec.history)
 
     @property
     def kind(self) -> str:

@@ -46,7 +46,7 @@ def section(group: str, name: str) -> dict[str, Any]:
 
 def minimal(algorithm: str) -> list[str]:
     """Return the least that has to be said to compose a run of a method."""
-    uses = get_class(section("algorithm", algorithm)["_target_"]).needs.parts  # type: ignore[attr-defined]
+    uses = get_class(section("algorithm", algorithm)["_target_"]).needs.required  # type: ignore[attr-defined]
     needs = {"policy": "policy=flow", "dataset": "dataset=two_routes", "base": "base=a/folder"}
     needs["start"] = needs["base"]
     needs["oracles"] = "oracles=[a/folder]"

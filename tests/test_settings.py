@@ -46,7 +46,7 @@ class Parent(metaclass=CheckedSettings):
 
 
 class Child(Parent):
-    without = frozenset({"flag"})
+    unused_settings = frozenset({"flag"})
 
     def __init__(self, *, tau: float = 0.9, **keywords: Any) -> None:
         super().__init__(tau=tau, **keywords)

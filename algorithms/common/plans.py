@@ -22,7 +22,7 @@ __all__ = ["as_plans", "check_clonable", "continued"]
 def continued(data: Batch, proposer: Policy) -> Tensor:
     """Return a batch's action chunks ``[B, H, A]``, continued by a proposal where they were cut.
 
-    As ``Algorithm.continued_action``, for a critic that ranks proposals. One is drawn and not the
+    As ``Algorithm.continue_chunks``, for a critic that ranks proposals. One is drawn and not the
     best of several: all are ranked. On the CPU plans are made for the cut chunks alone, which are
     few. On a GPU they are made for all: the program would have to wait for the GPU to learn which
     chunks were cut.

@@ -134,7 +134,7 @@ class EXPO(Algorithm):
         self.editor_optimizer = Adam(editor.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
-        self.kept_metrics = {"editor_loss": 0.0, "entropy": 0.0, "bc_loss": 0.0}
+        self.last_metrics = {"editor_loss": 0.0, "entropy": 0.0, "bc_loss": 0.0}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics, and at times one of editor, temperature and base."""
@@ -153,14 +153,14 @@ class EXPO(Algorithm):
 
         self.updates += 1
         if self.updates % self.actor_every == 0:
-            self.kept_metrics = {
+            self.last_metrics = {
                 **self.update_editor(data.obs, obs, taken, alpha),
                 **self.imitate(data),
             }
         return {
             "critic_loss": critic_loss.detach(),
             "q_mean": value.detach().mean(),
-            **self.kept_metrics,
+            **self.last_metrics,
             "temperature": alpha,
         }
 

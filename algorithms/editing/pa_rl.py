@@ -128,14 +128,14 @@ class PARL(Algorithm):
         self.critic_optimizer = Adam(self.policy.critic.parameters(), learning_rate)
         self.base_optimizer = Adam(self.policy.base.parameters(), base_learning_rate)
         self.clone_optimizer = Adam(self.policy.base.parameters(), clone_learning_rate)
-        self.kept_metrics = {"bc_loss": 0.0, "q_spread": 0.0}
+        self.last_metrics = {"bc_loss": 0.0, "q_spread": 0.0}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics, and at times one of the policy."""
         metrics = self.update_critic(data)
         if self.updates % self.base_every == 0:
-            self.kept_metrics = self.distill(data)
-        return {**metrics, **self.kept_metrics}
+            self.last_metrics = self.distill(data)
+        return {**metrics, **self.last_metrics}
 
     def update_critic(self, data: Batch) -> Metrics:
         """Regress every Q to the target critics' value of the best optimised next action."""

@@ -125,7 +125,7 @@ class Residual(Algorithm):
         if n_step > 1 and reward_offset:
             raise TrimtabError("algorithm.reward_offset goes with n_step=1 only; leave one out")
         assert setup.base is not None
-        self.wants = BatchSpec(n_step=n_step)
+        self.batch_spec = BatchSpec(n_step=n_step)
         self.pace = Pace(batch_size, warmup_steps, updates_per_decision)
         self.tau = tau
         self.target_critics, self.actor_every = target_critics, actor_every
@@ -152,7 +152,7 @@ class Residual(Algorithm):
             self.critic.parameters(), learning_rate, max_gradient_norm=most
         )
         self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
-        self.kept_metrics = {"actor_loss": 0.0, "entropy": 0.0}
+        self.last_metrics = {"actor_loss": 0.0, "entropy": 0.0}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics, actor and temperature, and move the target critics."""
@@ -176,12 +176,12 @@ class Residual(Algorithm):
 
         self.updates += 1
         if self.updates % self.actor_every == 0:
-            self.kept_metrics = self.update_actor(data.obs, obs, plan, alpha)
+            self.last_metrics = self.update_actor(data.obs, obs, plan, alpha)
         polyak(self.target, self.critic, self.tau)
         return {
             "critic_loss": critic_loss.detach(),
             "q_mean": value.detach().mean(),
-            **self.kept_metrics,
+            **self.last_metrics,
             "temperature": alpha,
             "corrected": self.progress(),
         }

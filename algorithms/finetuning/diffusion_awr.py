@@ -59,7 +59,7 @@ class DiffusionAWR(Algorithm):
     """
 
     needs = Needs({"start"})
-    wants = BatchSpec(mc_return=True)
+    batch_spec = BatchSpec(mc_return=True)
 
     def __init__(
         self,

@@ -84,7 +84,7 @@ class OGPO(GroupActorCritic):
         self.noise, self.noise_level, self.clip = noise, noise_level, clip
         self.clone_weight, self.guard = clone_weight, guard
         self.success, self.success_return = success, success_return
-        self.wants = BatchSpec(mc_return=success and clone_weight > 0)
+        self.batch_spec = BatchSpec(mc_return=success and clone_weight > 0)
         super().__init__(setup, **common)
         self.seen = Seen().to(setup.device)
 

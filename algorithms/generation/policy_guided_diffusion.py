@@ -117,7 +117,7 @@ class PolicyGuidedDiffusion(Generator):
         self.learning_rate, self.ema_rate, self.ema_every = learning_rate, ema_rate, ema_every
         self.sampling_steps = sampling_steps
         self.levels = NoiseLevels(churn=churn)
-        self.wants = BatchSpec(n_step=length, sequence=length)
+        self.batch_spec = BatchSpec(n_step=length, sequence=length)
         self.flat = setup.spec.horizon * setup.spec.action_dim
         channels = setup.spec.obs_dim + self.flat + 3
         self.network = TrajectoryUNet(channels, length, hidden).to(setup.device)
@@ -305,17 +305,17 @@ def _check_served(learner: Algorithm) -> None:
     Raises:
         TrimtabError: naming what it wants.
     """
-    method, wants, spec = type(learner).__name__, learner.wants, learner.policy.spec
+    method, batch_spec, spec = type(learner).__name__, learner.batch_spec, learner.policy.spec
     lacking = [
         name
         for name, wanted in (
-            ("n-step returns", wants.n_step > 1),
-            ("returns of whole episodes", wants.mc_return),
-            ("sequences", wants.sequence > 0),
-            ("goals", wants.goal is not None),
-            ("costs", wants.cost),
-            ("a history", max(wants.history, spec.history) > 1),
-            ("observations in parts", bool(learner.policy.reading.observed)),
+            ("n-step returns", batch_spec.n_step > 1),
+            ("returns of whole episodes", batch_spec.mc_return),
+            ("sequences", batch_spec.sequence > 0),
+            ("goals", batch_spec.goal is not None),
+            ("costs", batch_spec.cost),
+            ("a history", max(batch_spec.history, spec.history) > 1),
+            ("observations in parts", bool(learner.policy.inputs.observed)),
         )
         if wanted
     ]

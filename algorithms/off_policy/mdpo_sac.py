@@ -34,11 +34,11 @@ class MDPOSAC(SAC):
         setup: as in SAC.
         divergence_weight: c.
         old_policy_updates: updates between two settings of pi_old, a multiple of ``actor_every``.
-        sac: settings of SAC but for ``without``; ``initial_temperature`` is alpha and stays.
+        sac: settings of SAC but ``unused_settings``; ``initial_temperature`` is alpha and stays.
     """
 
     faithful: ClassVar[bool] = False
-    without = frozenset({"target_entropy", "entropy_per_dimension"})
+    unused_settings = frozenset({"target_entropy", "entropy_per_dimension"})
 
     def __init__(
         self,

@@ -110,11 +110,11 @@ class SAC(Algorithm):
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.temperature_optimizer = Adam(self.temperature.parameters(), learning_rate)
         self.policy = self.actor
-        self.kept_metrics = {"actor_loss": 0.0, "entropy": 0.0}
+        self.last_metrics = {"actor_loss": 0.0, "entropy": 0.0}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics, actor and temperature, and move the target critics."""
-        action = self.actor.normalizer.normalize_action(self.continued_action(data))
+        action = self.actor.normalizer.normalize_action(self.continue_chunks(data))
         obs = self.actor.normalizer.obs(data.obs)
         alpha = self.temperature().detach()
 
@@ -128,7 +128,7 @@ class SAC(Algorithm):
         self.updates += 1
         if self.updates % self.actor_every == 0:
             actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
-            self.kept_metrics = {
+            self.last_metrics = {
                 "actor_loss": actor_loss.detach(),
                 "entropy": -log_prob.mean(),
             }
@@ -136,7 +136,7 @@ class SAC(Algorithm):
         return {
             "critic_loss": critic_loss.detach(),
             "q_mean": value.detach().mean(),
-            **self.kept_metrics,
+            **self.last_metrics,
             "temperature": alpha,
         }
 

@@ -78,13 +78,13 @@ class TD3(Algorithm):
         self.critic_target = copy.deepcopy(self.critic).requires_grad_(False)
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
-        self.kept_metrics = {"actor_loss": 0.0}
+        self.last_metrics = {"actor_loss": 0.0}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics and, every few times, of actor and targets."""
         normalizer = self.policy.normalizer
         obs = normalizer.obs(data.obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
 
         # Critics: regress both to the lesser target value of a smoothed next action.
         with torch.no_grad():
@@ -101,11 +101,11 @@ class TD3(Algorithm):
             self.policy_optimizer.step(actor_loss)
             polyak(self.critic_target, self.critic, self.tau)
             polyak(self.policy_target, self.policy, self.tau)
-            self.kept_metrics = {"actor_loss": actor_loss.detach()}
+            self.last_metrics = {"actor_loss": actor_loss.detach()}
         return {
             "critic_loss": critic_loss.detach(),
             "q_mean": value.detach().mean(),
-            **self.kept_metrics,
+            **self.last_metrics,
         }
 
     def next_value(self, data: Batch) -> Tensor:

@@ -78,7 +78,7 @@ class A2PR(TD3BC):
         """Take one step of critics, V and autoencoder, every few times of actor and targets."""
         normalizer = self.policy.normalizer
         obs = normalizer.obs(data.obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
 
         # Critics: regress both to the lesser target value of a smoothed next action.
         next_obs = normalizer.obs(data.next_obs)
@@ -113,14 +113,14 @@ class A2PR(TD3BC):
             self.policy_optimizer.step(actor_loss)
             polyak(self.critic_target, self.critic, self.tau)
             polyak(self.policy_target, self.policy, self.tau)
-            self.kept_metrics = {"actor_loss": actor_loss.detach()}
+            self.last_metrics = {"actor_loss": actor_loss.detach()}
         return {
             "critic_loss": critic_loss.detach(),
             "value_loss": value_loss.detach(),
             "vae_loss": vae_loss.detach(),
             "q_mean": estimate.detach().mean(),
             "better": better.float().mean(),
-            **self.kept_metrics,
+            **self.last_metrics,
         }
 
     def regularized(

@@ -88,7 +88,7 @@ class AWAC(Algorithm):
         """Take one step of the critics and of the actor, and move the target critics."""
         normalizer = self.policy.normalizer
         obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
 
         # Critics: one step ahead by an action of the policy.
         with torch.no_grad():

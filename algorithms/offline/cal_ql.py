@@ -30,7 +30,7 @@ from trimtab.types import Batch, BatchSpec
 class CalQL(CQL):
     """CQL with a lower bound by the data's returns; its settings are CQL's."""
 
-    wants = BatchSpec(mc_return=True)
+    batch_spec = BatchSpec(mc_return=True)
 
     def least_values(self, data: Batch, many: int) -> Tensor:
         """Return G for sampled actions of the policy, ``[many, B]``, and no bound for others."""

@@ -62,7 +62,7 @@ class CFPI(Algorithm):
     """
 
     needs = Needs({"dataset"})
-    wants = BatchSpec(next_action=True)
+    batch_spec = BatchSpec(next_action=True)
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class CQL(SAC):
     """
 
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
-    without = frozenset({"target_critics", "pessimistic_actor", "actor_every"})
+    unused_settings = frozenset({"target_critics", "pessimistic_actor", "actor_every"})
 
     def __init__(
         self,
@@ -96,13 +96,13 @@ class CQL(SAC):
         self.multiplier_optimizer = Adam(
             self.multiplier.parameters(), self.critic_optimizer.learning_rate
         )
-        self.kept_metrics = {}
+        self.last_metrics = {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of actor, temperature and critics, all from the same weights."""
         normalizer = self.actor.normalizer
         obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
         alpha = self.temperature().detach()
 
         # All samples come of one pass of the actor in each state.

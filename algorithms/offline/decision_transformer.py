@@ -86,7 +86,7 @@ class DecisionTransformer(Algorithm):
         self.pace = Pace(batch_size)
         self.dropout = dropout
         self.learning_rate, self.rise_updates = learning_rate, rise_updates
-        self.wants = BatchSpec(mc_return=True, sequence=context)
+        self.batch_spec = BatchSpec(mc_return=True, sequence=context)
         self.policy: DecisionTransformerPolicy = DecisionTransformerPolicy(
             with_context(setup.spec, context, target),
             embedding=embedding, layers=layers, heads=heads, return_scale=scale,

@@ -54,7 +54,7 @@ class DWSL(Algorithm):
     """
 
     needs = Needs({"dataset"})
-    wants = BatchSpec(goal=1.0)
+    batch_spec = BatchSpec(goal=1.0)
 
     def __init__(
         self,

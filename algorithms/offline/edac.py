@@ -55,7 +55,7 @@ class EDAC(SAC):
     """
 
     needs = Needs({"dataset"})
-    without = frozenset({"target_critics", "pessimistic_actor", "actor_every"})
+    unused_settings = frozenset({"target_critics", "pessimistic_actor", "actor_every"})
 
     def __init__(
         self,
@@ -74,13 +74,13 @@ class EDAC(SAC):
             )
         super().__init__(setup, critics=critics, hidden=hidden, warmup_steps=warmup_steps, **sac)
         self.diversity = diversity
-        self.kept_metrics = {}
+        self.last_metrics = {}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of temperature, actor and critics, and move the target critics."""
         normalizer = self.actor.normalizer
         obs = normalizer.obs(data.obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
 
         # Temperature first: the actor's step counts with the new one.
         own, log_prob = self.sample(data.obs)

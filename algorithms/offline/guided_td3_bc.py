@@ -48,8 +48,8 @@ class GuidedTD3BC(TD3BC):
         td3_bc: settings of TD3+BC; ``hidden`` and ``learning_rate`` are G's, too.
     """
 
-    wants = BatchSpec(mc_return=True)
-    needs = Needs({"dataset"}, options={"expert"}, transitions_only=True)
+    batch_spec = BatchSpec(mc_return=True)
+    needs = Needs({"dataset"}, optional={"expert"}, transitions_only=True)
     faithful = False
 
     def __init__(
@@ -64,7 +64,7 @@ class GuidedTD3BC(TD3BC):
         super().__init__(setup, **td3_bc)
         self.expert = setup.expert
         if self.expert is not None:
-            self.wants = BatchSpec()
+            self.batch_spec = BatchSpec()
         self.guide_share, self.virtual_rate = guide_share, virtual_rate
         self.most_weight = most_weight
         size = setup.spec.horizon * setup.spec.action_dim

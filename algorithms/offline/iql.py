@@ -104,7 +104,7 @@ class IQL(Algorithm):
             policy_rate: the policy's learning rate.
         """
         normalizer = self.policy.normalizer
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
         obs = normalizer.obs(data.obs)
         with torch.no_grad():
             reached = self.target(obs, action).amin(0)

@@ -71,8 +71,8 @@ class OGSRL(TD3):
 
     faithful = False
     needs = Needs({"dataset"}, transitions_only=True)
-    wants = BatchSpec(cost=True)
-    without = frozenset({"exploration_noise", "warmup_steps", "updates_per_decision"})
+    batch_spec = BatchSpec(cost=True)
+    unused_settings = frozenset({"exploration_noise", "warmup_steps", "updates_per_decision"})
     explore = Algorithm.explore  # offline alone: costs are not gathered
 
     def __init__(
@@ -110,14 +110,14 @@ class OGSRL(TD3):
         self.guardian = guardian.to(setup.device)
         self.dual = nn.Module()
         self.dual.register_buffer("multiplier", torch.zeros((), device=setup.device))
-        self.kept_metrics = {"actor_loss": 0.0, "cost_mean": 0.0, "multiplier": 0.0}
+        self.last_metrics = {"actor_loss": 0.0, "cost_mean": 0.0, "multiplier": 0.0}
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of both kinds of critics and, every few times, of actor and multiplier."""
         assert data.cost is not None
         normalizer = self.policy.normalizer
         obs = normalizer.obs(data.obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
         with torch.no_grad():
             following = self.smoothed_action(data.next_obs)
             next_obs = normalizer.obs(data.next_obs)
@@ -149,12 +149,12 @@ class OGSRL(TD3):
 
         self.updates += 1
         if self.updates % self.actor_every == 0:
-            self.kept_metrics = self.improve(data, obs)
+            self.last_metrics = self.improve(data, obs)
         return {
             "critic_loss": losses[0],
             "cost_loss": losses[1],
             "outside": outside.mean(),
-            **self.kept_metrics,
+            **self.last_metrics,
         }
 
     def improve(self, data: Batch, obs: Tensor) -> Metrics:
@@ -180,7 +180,7 @@ class OGSRL(TD3):
         }
 
     @torch.no_grad()
-    def continued_action(self, data: Batch) -> Tensor:
+    def continue_chunks(self, data: Batch) -> Tensor:
         """Return a batch's action chunks, continued by the actor where their episode cut them."""
         return torch.where(data.valid[..., None], data.action, self.policy.act(data.obs))
 

@@ -56,7 +56,7 @@ class ReBRAC(TD3):
     """
 
     needs = Needs({"dataset"})
-    wants = BatchSpec(next_action=True)
+    batch_spec = BatchSpec(next_action=True)
 
     def __init__(
         self,

@@ -136,7 +136,7 @@ class ConRFT(Algorithm):
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.actor_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
-        self.kept_metrics = {"imitation_loss": 0.0, "actor_value": 0.0}
+        self.last_metrics = {"imitation_loss": 0.0, "actor_value": 0.0}
 
     def learn(self, data: Batch, conservative: bool, imitation: float, value: float) -> Metrics:
         """Take one step of critics and, when it is due, of the actor.
@@ -149,7 +149,7 @@ class ConRFT(Algorithm):
         """
         normalizer = self.policy.normalizer
         obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
         with torch.no_grad():
             following = self.target(next_obs, self.sample(next_obs, 1)[0]).amin(0)
             backup = data.reward + data.discount * following
@@ -160,13 +160,13 @@ class ConRFT(Algorithm):
         if self.updates % self.actor_every == 0:
             cloned, valued = self.actor_losses(data, obs)
             self.actor_optimizer.step(imitation * cloned - value * valued)
-            self.kept_metrics = {"imitation_loss": cloned.detach(), "actor_value": valued.detach()}
+            self.last_metrics = {"imitation_loss": cloned.detach(), "actor_value": valued.detach()}
         polyak(self.target, self.critic, self.tau)
         return {
             "critic_loss": critic_loss.detach(),
             "conservative_gap": gap.detach(),
             "q_mean": taken.detach().mean(),
-            **self.kept_metrics,
+            **self.last_metrics,
         }
 
     def critic_loss(

@@ -52,7 +52,7 @@ class FamO2O(IQL):
         iql: further settings of IQL, without ``beta``; ``learning_rate`` is that of everything.
     """
 
-    without = IQL.without | {"beta"}
+    unused_settings = IQL.unused_settings | {"beta"}
     policy: BalancedGaussianPolicy
 
     def __init__(

@@ -58,7 +58,12 @@ class HNPG(TRPO):
     """
 
     needs = Needs({"dataset"}, transitions_only=True)
-    without = TRPO.without | {"normalize_observations", "normalize_rewards", "epochs", "value_clip"}
+    unused_settings = TRPO.unused_settings | {
+        "normalize_observations",
+        "normalize_rewards",
+        "epochs",
+        "value_clip",
+    }
     faithful = False
 
     def __init__(
@@ -142,7 +147,7 @@ class HNPG(TRPO):
     def keep(self, data: Batch) -> Metrics:
         """Keep a batch of the data."""
         normalizer = self.actor.normalizer
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
         self.memory.keep(
             normalizer.obs(data.obs), action, data.reward, normalizer.obs(data.next_obs),
             data.discount,

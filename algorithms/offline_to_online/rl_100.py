@@ -102,7 +102,7 @@ class RL100(RolloutActorCritic):
     """
 
     needs = Needs({"start", "dataset"}, base_kind="diffusion")
-    without = frozenset({"normalize_rewards"})  # offline, V learns from unscaled rewards
+    unused_settings = frozenset({"normalize_rewards"})  # offline, V learns from unscaled rewards
     faithful = False
 
     def __init__(
@@ -164,7 +164,7 @@ class RL100(RolloutActorCritic):
         """Take one step of V, Q and the models on the dataset, and one of the student."""
         normalizer = self.actor.normalizer
         obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
         # V: an upper expectile of Q over the data's actions approximates their maximum.
         with torch.no_grad():
             q_of_data = self.target_q(obs, action).amin(0)

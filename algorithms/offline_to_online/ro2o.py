@@ -61,7 +61,7 @@ class RO2O(EDAC):
         edac: further settings of EDAC, without its diversity.
     """
 
-    without = EDAC.without | {"diversity"}
+    unused_settings = EDAC.unused_settings | {"diversity"}
     needs = Needs({"dataset"}, transitions_only=True)  # as loaders of transitions have them
 
     def __init__(

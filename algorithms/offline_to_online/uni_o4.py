@@ -93,7 +93,9 @@ class UniO4(RolloutActorCritic):
     """
 
     needs = Needs({"dataset"}, transitions_only=True)
-    without = frozenset({"normalize_rewards", "critic_warmup"})  # V is learned offline, in rewards
+    unused_settings = frozenset(
+        {"normalize_rewards", "critic_warmup"}
+    )  # V is learned offline, in rewards
     faithful = False
     policy: BoundedGaussianPolicy
 
@@ -168,7 +170,7 @@ class UniO4(RolloutActorCritic):
         """Take one step of V, Q and the models on the dataset."""
         normalizer = self.policy.normalizer
         obs, next_obs = normalizer.obs(data.obs), normalizer.obs(data.next_obs)
-        action = normalizer.normalize_action(self.continued_action(data))
+        action = normalizer.normalize_action(self.continue_chunks(data))
         # V: the expectile of the data's actions stands for the best of them.
         with torch.no_grad():
             backup = self.target(obs, action).amin(0)

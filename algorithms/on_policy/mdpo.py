@@ -35,12 +35,12 @@ class MDPO(PPO):
     Args:
         setup: as in PPO.
         policy_steps: steps of the policy on each rollout.
-        ppo: settings of PPO but for ``without``; ``batch_size`` and ``epochs`` are those of the
+        ppo: settings of PPO but ``unused_settings``; ``batch_size`` and ``epochs`` are those of the
             value, ``max_gradient_norm`` is that of the policy, and ``decay_steps`` are the
             environment steps over which t_k falls to 0; None: it stays 1.
     """
 
-    without = frozenset({"clip", "value_weight", "entropy_weight"})
+    unused_settings = frozenset({"clip", "value_weight", "entropy_weight"})
     # 2: as PPO; the policy's steps are over the whole rollout and apart from the value's, and the
     # learning rate no longer falls with t_k.
     revision: ClassVar[int] = 2

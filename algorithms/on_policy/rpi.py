@@ -86,7 +86,7 @@ class RPI(PPO):
     """
 
     needs = Needs({"oracles"})
-    without: ClassVar[frozenset[str]] = frozenset(
+    unused_settings: ClassVar[frozenset[str]] = frozenset(
         {"value_clip", "value_weight", "normalize_rewards"}
     )
     critic: ValueEnsembles

@@ -37,11 +37,11 @@ class TRPO(PPO):
         conjugate_steps: steps of conjugate gradients.
         line_search_steps: how often a step is shortened before it is given up.
         line_search_decay: by how much.
-        ppo: settings of PPO but for ``without``; ``learning_rate``, ``batch_size`` and ``epochs``
-            are those of the value.
+        ppo: settings of PPO but ``unused_settings``; ``learning_rate``, ``batch_size`` and
+            ``epochs`` are those of the value.
     """
 
-    without = frozenset({"clip", "value_weight", "entropy_weight", "max_gradient_norm"})
+    unused_settings = frozenset({"clip", "value_weight", "entropy_weight", "max_gradient_norm"})
 
     def __init__(
         self,

@@ -176,7 +176,7 @@ class ReplayingPeer(Peer):
 
     def update(self, data: Batch) -> Metrics:
         """Let Stable-Baselines3 take one gradient step."""
-        action = self.judged.normalizer.normalize_action(self.continued_action(data))
+        action = self.judged.normalizer.normalize_action(self.continue_chunks(data))
         self.replay.hold(data, action, self.judged.spec)
         self.model.logger.name_to_value.clear()
         # Their count of updates decides when TD3 moves its actor; ours is in the checkpoint.

@@ -80,7 +80,7 @@ class SB3TD3(ReplayingPeer):
         )
         self.adopt(model, setup)
         self.judged = DeterministicPolicy(setup.spec, hidden=hidden).to(setup.device)
-        self.kept_metrics = {"actor_loss": 0.0}
+        self.last_metrics = {"actor_loss": 0.0}
 
     def squashed_action(self, obs: Tensor) -> Tensor:
         """Return the actor's actions with noise, in [-1, 1], ``[N, H * A]``."""
@@ -90,8 +90,8 @@ class SB3TD3(ReplayingPeer):
     def metrics(self, logged: Mapping[str, Any]) -> Metrics:
         """Return the losses; the actor's is that of its last update."""
         if "train/actor_loss" in logged:
-            self.kept_metrics = {"actor_loss": float(logged["train/actor_loss"])}
-        return {"critic_loss": float(logged["train/critic_loss"]), **self.kept_metrics}
+            self.last_metrics = {"actor_loss": float(logged["train/actor_loss"])}
+        return {"critic_loss": float(logged["train/critic_loss"]), **self.last_metrics}
 
     def copy_weights(self) -> None:
         """Fill our actor."""

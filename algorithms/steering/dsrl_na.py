@@ -83,7 +83,7 @@ class DSRLNA(DSRLSAC):
             if self.backup_entropy:
                 next_value = next_value - alpha * next_log_prob
             backup = self.target_reward(data) + data.discount * next_value
-        action = base.normalizer.normalize_action(self.continued_action(data))
+        action = base.normalizer.normalize_action(self.continue_chunks(data))
         value = self.action_critic(obs, action)
         critic_loss = 0.5 * (value - backup).square().mean(1).sum()
         self.action_optimizer.step(critic_loss)

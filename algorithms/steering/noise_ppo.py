@@ -57,7 +57,7 @@ class NoisePPO(PPO):
     """
 
     needs = Needs({"base"})
-    without = frozenset({"normalize_observations"})
+    unused_settings = frozenset({"normalize_observations"})
     faithful = False
     unsaved = frozenset({"actor"})  # a part of the policy
 

@@ -48,7 +48,7 @@ class RFS(PPO):
     """
 
     needs = Needs({"base"})
-    without = frozenset({"initial_log_std", "decay_steps", "value_clip"})
+    unused_settings = frozenset({"initial_log_std", "decay_steps", "value_clip"})
     faithful = False
     unsaved = frozenset({"actor"})  # a part of the policy
 

@@ -94,10 +94,10 @@ def held_out_states(base: Path, env: str, options: dict[str, Any]) -> ArrayObs:
         seed=HELD_OUT_SEED,
         act_steps=int(bundle.config["chunking"]["act_steps"]),
         options=checked_names(options),
-        observations=observation_mode(policy.reading),
+        observations=observation_mode(policy.inputs),
     )
     try:
-        evaluator.judge(watched, policy.reading, deterministic=False)
+        evaluator.judge(watched, policy.inputs, deterministic=False)
     finally:
         evaluator.close()
 

@@ -32,7 +32,7 @@ def print_status(folder: Path, runs: str, format: str) -> None:
         return
     hint = {
         "running": "it goes on",
-        "stopped": "run the same command to go on",
+        "stopped": "run the same command to resume",
         "done": "that is all",
     }
     print_line(f"{len(done)} of {len(done) + len(waiting)} runs are done; {hint[state]}")

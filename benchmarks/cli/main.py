@@ -138,7 +138,7 @@ def _carried_out(words: Sequence[str], interrupted: threading.Event) -> int:
 def _interrupted(error: BaseException | None = None) -> int:
     """Say that the command was interrupted, and what else went wrong in it after that."""
     more = "" if error is None else f" (it ended with: {' '.join(str(error).split())[:300]})"
-    print_error(f"interrupted; run the same command to go on{more}")
+    print_error(f"interrupted; run the same command to resume{more}")
     return 130
 
 

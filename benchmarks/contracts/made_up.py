@@ -107,7 +107,7 @@ def made_batch(
 ) -> Batch:
     """Return a batch as a method that replays is given it; some chunks were cut."""
     generator = torch.Generator().manual_seed(seed)
-    wants = algorithm.wants
+    batch_spec = algorithm.batch_spec
 
     def uniform(*shape: int) -> torch.Tensor:
         return torch.rand(*shape, generator=generator)
@@ -118,7 +118,7 @@ def made_batch(
 
     valid = torch.ones(count, spec.horizon, dtype=torch.bool)
     valid[: count // 4, 1:] = False
-    mc_return = wants.mc_return or "dataset" in algorithm.needs.parts
+    mc_return = batch_spec.mc_return or "dataset" in algorithm.needs.required
     return Batch(
         obs=4 * uniform(count, spec.obs_dim) - 2,
         action=actions(count),
@@ -127,12 +127,12 @@ def made_batch(
         discount=0.99 * (uniform(count) < 0.8).float(),
         valid=valid,
         mc_return=uniform(count) if mc_return else None,
-        next_action=actions(count) if wants.next_action else None,
-        goal=uniform(count, 2) if wants.goal is not None else None,
-        goal_steps=torch.arange(count) if wants.goal is not None else None,
-        cost=uniform(count) if wants.cost else None,
+        next_action=actions(count) if batch_spec.next_action else None,
+        goal=uniform(count, 2) if batch_spec.goal is not None else None,
+        goal_steps=torch.arange(count) if batch_spec.goal is not None else None,
+        cost=uniform(count) if batch_spec.cost else None,
         aux={k: 2 * uniform(count, *v) - 1 for k, v in algorithm.aux_shapes.items()},
-        sequence=_sequences(uniform, actions, count, wants.sequence, spec),
+        sequence=_sequences(uniform, actions, count, batch_spec.sequence, spec),
     )
 
 

@@ -74,7 +74,7 @@ def _method(words: Sequence[str]) -> methods.Subject:
 
     def make(seed: int, device: str) -> Algorithm:
         setup = make_setup(
-            method.needs.parts,
+            method.needs.required,
             policy=policy_maker(config),
             spec=spec,
             plan=chosen,

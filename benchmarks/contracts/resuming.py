@@ -66,15 +66,15 @@ def small_run(words: Sequence[str], out: str) -> list[str]:
         online = method.explore is not Algorithm.explore  # its file names no budget
         chosen.append(f"online_steps={_ONLINE}" if online else f"offline_steps={_OFFLINE}")
         config = compose_run([*words, *chosen])
-    learned = method.needs.parts & {"start", "policy"}
+    learned = method.needs.required & {"start", "policy"}
     if learned and not given & {"policy", "base"}:
         chosen += [f"policy={method.needs.base_kind or 'flow'}", *_SMALL]
-    needs_data = method.needs.parts & {"dataset", "start"} or config["offline_steps"]
+    needs_data = method.needs.required & {"dataset", "start"} or config["offline_steps"]
     if needs_data and "dataset" not in given:
         chosen += _random_data(config)
-    if {"base", "oracles"} & method.needs.parts and not given & {"base", "oracles"}:
+    if {"base", "oracles"} & method.needs.required and not given & {"base", "oracles"}:
         base = _base(config, chosen, out)
-        chosen += [f"base={base}"] if "base" in method.needs.parts else [f"oracles=[{base}]"]
+        chosen += [f"base={base}"] if "base" in method.needs.required else [f"oracles=[{base}]"]
     steps = {"offline_steps": _OFFLINE if config["offline_steps"] else 0}
     if config["online_steps"]:
         made = checked_plan(compose_run([*words, *chosen])).algorithm

@@ -72,7 +72,7 @@ def keep_traceback(error: Exception, folder: Path, where: str) -> None:
         return
     error.add_note(
         f"{where}; its traceback is in {folder / TRACEBACK}; mend it and run the same command to "
-        "go on"
+        "resume"
     )
 
 

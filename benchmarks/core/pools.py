@@ -76,7 +76,7 @@ class Workers:
                 raise Stopped(self._stopped) from died
             raise TrimtabError(
                 f"a worker process ended before its work was done ({died}), such as for want of "
-                "memory; run the same command to go on, with fewer workers if it happens again"
+                "memory; run the same command to resume, with fewer workers if it happens again"
             ) from died
         except TrimtabError:
             self._free.append(child)

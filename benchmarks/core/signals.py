@@ -58,7 +58,7 @@ def sigterm_as_exit() -> Iterator[None]:
     def leave(*_: object) -> None:
         if os.getpid() == process:  # and not its fork
             shown = "\033[?25h" if os.isatty(2) else ""  # a progress bar hides the cursor
-            line = f"{shown}trimtab: stopped; run the same command to go on\n"
+            line = f"{shown}trimtab: stopped; run the same command to resume\n"
             with suppress(OSError):
                 os.write(2, line.encode())
         os._exit(Stopped.exit_code)

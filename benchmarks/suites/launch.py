@@ -29,7 +29,7 @@ __all__ = [
     "Work", "attempt", "carry_out", "chosen_launcher", "launcher_kinds", "line_of", "settle",
 ]  # fmt: skip
 
-STOPPED = "stopped; the runs' states are saved, run the same command to go on"
+STOPPED = "stopped; the runs' states are saved, run the same command to resume"
 JOBS = "jobs"
 """The folder, beside a suite's tables or a sweep's runs, for what launchers write of their own."""
 WITHIN = "launcher."

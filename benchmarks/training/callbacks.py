@@ -65,12 +65,14 @@ class Listeners:
 
     Args:
         callbacks: the caller's.
-        others: around each call of a callback.
+        foreign_code: around each call of a callback.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], others: AbstractContextManager[None]) -> None:
+    def __init__(
+        self, callbacks: Sequence[Callback], foreign_code: AbstractContextManager[None]
+    ) -> None:
         self.trackers = Trackers()
-        self._callbacks, self._others = callbacks, others
+        self._callbacks, self._foreign_code = callbacks, foreign_code
 
     def metrics(self, line: Mapping[str, Any]) -> None:
         """Tell of a line of ``metrics.jsonl``."""
@@ -80,18 +82,18 @@ class Listeners:
         """Tell of a step that is done."""
         self.trackers.arrived(now.position)
         for callback in self._callbacks:
-            with self._others:
+            with self._foreign_code:
                 callback.on_step(now)
 
     def evaluated(self, now: RunProgress, scores: Mapping[str, float | None]) -> None:
         """Tell what an evaluation found."""
         self.trackers.evaluation(now.position, scores)
         for callback in self._callbacks:
-            with self._others:
+            with self._foreign_code:
                 callback.on_evaluation(now, scores)
 
     def saved(self, now: RunProgress) -> None:
         """Tell of a checkpoint."""
         for callback in self._callbacks:
-            with self._others:
+            with self._foreign_code:
                 callback.on_checkpoint(now)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.algorithms.base import Algorithm
-from trimtab.benchmarks.training.experience import wants_of
+from trimtab.benchmarks.training.experience import batch_spec_of
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.rollout import RolloutBuffer
@@ -22,22 +22,22 @@ from trimtab.envs.engines.torch_vector import TorchVectorEnv
 from trimtab.envs.vector import make_vec, simulator_device
 from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
-from trimtab.policies.agent import Agent, Reading
+from trimtab.policies.agent import Agent, PolicyInputs
 from trimtab.types import Tensor
 
 VectorEnv = EpisodeVectorEnv | DictVectorEnv | TorchVectorEnv
 Array = NDArray[Any]
 
 
-def make_training_envs(plan: Plan, others: AbstractContextManager[None]) -> VectorEnv:
+def make_training_envs(plan: Plan, foreign_code: AbstractContextManager[None]) -> VectorEnv:
     """Make the environments that a run trains in, on its device if the simulator can.
 
     Args:
         plan: the run's plan.
-        others: guards the run's random states while they are made.
+        foreign_code: guards the run's random states while they are made.
     """
     config, env = plan.config, plan.env
-    with others:
+    with foreign_code:
         return make_vec(
             env.id,
             config["num_envs"],
@@ -57,7 +57,7 @@ class Collector:
         algorithm: chooses the actions.
         buffer: takes one row for each executed chunk of each environment.
         device: where the method gets its observations.
-        others: guards the run's random states around each call of the environments.
+        foreign_code: guards the run's random states around each call of the environments.
 
     Raises:
         TrimtabError: if the method reads a history, and the simulations are on a GPU.
@@ -69,21 +69,21 @@ class Collector:
         algorithm: Algorithm,
         buffer: ReplayBuffer | RolloutBuffer,
         device: str,
-        others: AbstractContextManager[None] | None = None,
+        foreign_code: AbstractContextManager[None] | None = None,
     ) -> None:
         self.envs, self.algorithm, self.buffer, self.device = envs, algorithm, buffer, device
-        self._others = others or contextlib.nullcontext()
+        self._foreign_code = foreign_code or contextlib.nullcontext()
         self._tensors = isinstance(envs, TorchVectorEnv)
-        history = wants_of(algorithm).history
+        history = batch_spec_of(algorithm).history
         if self._tensors and history > 1:
             raise TrimtabError(f"history={history}: needs simulations on the CPU; use device=cpu")
-        with self._others:
+        with self._foreign_code:
             self.obs: Any = envs.reset()[0]  # [N, O], an array or tensor, or a mapping of parts
         assert envs.single_action_space.shape is not None
         self.agent = Agent(
             self._explore,
             envs.num_envs,
-            Reading(history=history),
+            PolicyInputs(history=history),
             act_steps=envs.single_action_space.shape[0],
             deterministic=True,  # a method draws its own noise
         )
@@ -106,7 +106,7 @@ class Collector:
         """
         self._warmup = warmup
         chunk: Any = self.agent.act(self.obs)
-        with self._others:
+        with self._foreign_code:
             next_obs, reward, terminated, truncated, info = self.envs.step(chunk)
         ended = terminated | truncated
         observed = self._observed(next_obs, info["final_obs"], ended, reward)
@@ -189,7 +189,7 @@ class Collector:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly from ``state``."""
-        with self._others:
+        with self._foreign_code:
             self.envs.load_state_dict(state["envs"])
         self.obs = state["obs"]
         if "agent" in state:  # a checkpoint of an earlier version has none

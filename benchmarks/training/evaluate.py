@@ -21,7 +21,7 @@ from trimtab.envs.engines.episodes import EpisodeVectorEnv
 from trimtab.envs.vector import make_vec
 from trimtab.errors import TrimtabError
 from trimtab.observations import tree_map
-from trimtab.policies.agent import Agent, ArrayObs, Decide, Reading
+from trimtab.policies.agent import Agent, ArrayObs, Decide, PolicyInputs
 from trimtab.policies.base import Policy
 
 FloatArray = NDArray[np.float32]
@@ -117,7 +117,7 @@ class Evaluator:
         act_steps: executed actions of a chunk.
         options: what the task is made with.
         observations: ``flat``, or ``dict`` for the parts that the task names.
-        others: around each call of the environments.
+        foreign_code: around each call of the environments.
 
     Raises:
         TrimtabError: if the task is unknown or ``episodes`` is less than 1.
@@ -132,7 +132,7 @@ class Evaluator:
         act_steps: int = 1,
         options: Mapping[str, Any] | None = None,
         observations: str = "flat",
-        others: AbstractContextManager[None] | None = None,
+        foreign_code: AbstractContextManager[None] | None = None,
     ) -> None:
         if episodes < 1:
             raise TrimtabError(f"evaluation: episodes must be at least 1, got {episodes}")
@@ -140,8 +140,8 @@ class Evaluator:
         side_by_side = max(n for n in range(1, MOST_ENVS + 1) if episodes % n == 0)
         self.rounds = episodes // side_by_side
         self.last = ""
-        self._others = others or contextlib.nullcontext()
-        with self._others:
+        self._foreign_code = foreign_code or contextlib.nullcontext()
+        with self._foreign_code:
             self.envs: EpisodeVectorEnv | DictVectorEnv = make_vec(
                 env,
                 side_by_side,
@@ -155,7 +155,7 @@ class Evaluator:
     def judge(
         self,
         act: Decide,
-        reading: Reading,
+        policy_inputs: PolicyInputs,
         *,
         deterministic: bool,
         check: Callable[[], None] = lambda: None,
@@ -166,7 +166,7 @@ class Evaluator:
 
         Args:
             act: the policy on raw observations and noise.
-            reading: what it reads at each decision.
+            policy_inputs: what it reads at each decision.
             deterministic: zero noise instead of sampled noise.
             check: called before every decision; what it raises ends the evaluation.
             watch: called with an episode's number and each chunk [act_steps, A] that it plays.
@@ -180,13 +180,13 @@ class Evaluator:
         success = np.zeros(n, dtype=bool)
         done_rounds = np.zeros(n, dtype=np.int64)
         agent = Agent(
-            act, n, reading, act_steps=act_steps, deterministic=deterministic, inputs=inputs
+            act, n, policy_inputs, act_steps=act_steps, deterministic=deterministic, inputs=inputs
         )
         agent.reset(seeds=[self._seed_of(i, 0) for i in range(n)])
         started = [time.perf_counter()] * n
         scores: dict[int, EpisodeScore] = {}
         self.envs.active[:] = True
-        with self._others:
+        with self._foreign_code:
             obs, _ = self.envs.reset(seed=self.seed)  # back to episode 0: always the same episodes
         while self.envs.active.any():
             check()
@@ -194,7 +194,7 @@ class Evaluator:
             if watch is not None:
                 for i in np.flatnonzero(self.envs.active):
                     watch(self._number(int(i), int(done_rounds[i])), action[i])
-            with self._others:
+            with self._foreign_code:
                 obs, reward, terminated, truncated, info = self.envs.step(action)
             agent.rewarded(reward)
             returns += reward
@@ -298,12 +298,12 @@ def evaluate(
         seed=seed,
         act_steps=act_steps or policy.spec.horizon,
         options=options,
-        observations=observation_mode(policy.reading),
+        observations=observation_mode(policy.inputs),
     )
     try:
         _check_fits(policy, evaluator)
         if deterministic is None:
             deterministic = policy.evaluate_deterministic
-        return evaluator.judge(torch_act(policy), policy.reading, deterministic=deterministic)
+        return evaluator.judge(torch_act(policy), policy.inputs, deterministic=deterministic)
     finally:
         evaluator.close()

@@ -131,10 +131,10 @@ class RolloutExperience:
         self.buffer.load_state_dict(state["buffer"])
 
 
-def wants_of(algorithm: Algorithm) -> BatchSpec:
+def batch_spec_of(algorithm: Algorithm) -> BatchSpec:
     """Return what a method's batches have: what it says, and the history that its policy reads."""
     read = algorithm.policy.spec.history
-    return replace(algorithm.wants, history=read)
+    return replace(algorithm.batch_spec, history=read)
 
 
 def make_dataset_source(
@@ -161,12 +161,14 @@ def make_dataset_source(
         weights=_weights(config, dataset),
         parts=plan.env.obs_parts if plan.observations != "flat" else None,
     )
-    wants = wants_of(algorithm)
-    source = opened(seed=config["seed"], successors=algorithm.needs.next_observations, wants=wants)
-    if (generator := plan.learner.generator) is not None:
-        learned = opened(seed=_seed(config, 4), successors=True, wants=generator.wants)
+    batch_spec = batch_spec_of(algorithm)
+    source = opened(
+        seed=config["seed"], successors=algorithm.needs.next_observations, batch_spec=batch_spec
+    )
+    if (generator := plan.initial_state.generator) is not None:
+        learned = opened(seed=_seed(config, 4), successors=True, batch_spec=generator.batch_spec)
         return GeneratedData(generator, learned, source)
-    share = algorithm.wants.goal
+    share = algorithm.batch_spec.goal
     if share is None:
         return source
     assert plan.goals is not None
@@ -206,7 +208,7 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
             RolloutBuffer(
                 algorithm.pace.rollout_steps,
                 config["num_envs"],
-                _rows_of(observed, wants_of(algorithm).history),
+                _rows_of(observed, batch_spec_of(algorithm).history),
                 action_shape,
                 discount=config["discount"],
                 device=config["device"],
@@ -227,9 +229,9 @@ def make_experience(plan: Plan, dataset: Source | None, steps: int) -> Experienc
         seed=seed,
         device=config["device"],
         aux=algorithm.aux_shapes,
-        wants=wants_of(algorithm),
+        batch_spec=batch_spec_of(algorithm),
     )
-    share, relabelled = algorithm.wants.goal, None
+    share, relabelled = algorithm.batch_spec.goal, None
     if share is not None:
         assert plan.goals is not None
         relabelled = Relabelled(buffer, plan.goals, share, _seed(config, 3))

@@ -92,9 +92,9 @@ def check_uses(config: RunConfig) -> None:
     """
     needs = method_of(config).needs
     from_data = config["offline_steps"] or config["offline_share"]
-    start = _starting_settings(config) if "start" in needs.parts else set()
-    needed = (needs.parts - {"start"}) | start
-    used = needed | needs.options | ({"dataset"} if from_data else set())
+    start = _starting_settings(config) if "start" in needs.required else set()
+    needed = (needs.required - {"start"}) | start
+    used = needed | needs.optional | ({"dataset"} if from_data else set())
     for given in ("base", "dataset", "policy", "oracles", "expert"):
         value = config.settings.get(given)  # settings that an earlier version saved may lack it
         if given in needed and value is None:
@@ -147,7 +147,7 @@ def _base_fits(plan: Plan) -> None:
     if base is None:
         return
     check_policy_fits(base, plan.spec, plan.env, called="base")
-    if "start" in plan.method.needs.parts and next(base.policy.parameters(), None) is None:
+    if "start" in plan.method.needs.required and next(base.policy.parameters(), None) is None:
         raise TrimtabError(
             f"base {base.folder} has no weights, and {plan.config.algorithm} tunes those of its "
             "base; choose a method that keeps its base as it is, such as dsrl_sac, dsrl_na or "
@@ -220,7 +220,7 @@ def _policy_can_be_reloaded(plan: Plan) -> None:
 
 
 def _something_is_learned(plan: Plan) -> None:
-    config, phases = plan.config, plan.learner.phases
+    config, phases = plan.config, plan.initial_state.phases
     if plan.algorithm.learns and not any(phase.length for phase in phases):
         raise TrimtabError(
             f"online_steps={config['online_steps']}, offline_steps={config['offline_steps']}: "
@@ -274,7 +274,7 @@ def _phases_have_data(plan: Plan) -> None:
 
 
 def _active_phases(plan: Plan) -> Sequence[Phase]:
-    return [phase for phase in plan.learner.phases if phase.length]
+    return [phase for phase in plan.initial_state.phases if phase.length]
 
 
 def _trials_fit(plan: Plan, feed: Trials, steps: int) -> None:
@@ -291,7 +291,7 @@ def _trials_fit(plan: Plan, feed: Trials, steps: int) -> None:
 
 def _generator_is_used(plan: Plan) -> None:
     drawn = any(phase.feed is Feed.DATASET for phase in _active_phases(plan))
-    if plan.learner.generator is not None and not (drawn or plan.config["offline_share"]):
+    if plan.initial_state.generator is not None and not (drawn or plan.config["offline_share"]):
         raise TrimtabError(
             f"source=…: {plan.config.algorithm} draws no batches of a dataset in this run; set "
             "offline_steps, or leave source out"
@@ -300,7 +300,7 @@ def _generator_is_used(plan: Plan) -> None:
 
 def _histories_agree(plan: Plan) -> None:
     algorithm, chosen = plan.algorithm, plan.config["history"]
-    wanted, read = algorithm.wants.history, algorithm.policy.spec.history
+    wanted, read = algorithm.batch_spec.history, algorithm.policy.spec.history
     if wanted not in (1, read):
         raise TrimtabError(
             f"{type(algorithm).__name__} wants a history of {wanted}, its policy reads {read}; "
@@ -317,7 +317,7 @@ def _goals_can_be_relabelled(plan: Plan) -> None:
 
 
 def _costs_need_no_interaction(plan: Plan) -> None:
-    if plan.algorithm.wants.cost and plan.config["online_steps"]:
+    if plan.algorithm.batch_spec.cost and plan.config["online_steps"]:
         raise TrimtabError(
             f"online_steps: {plan.config.algorithm} learns from costs, which interaction does "
             "not record; set online_steps=0"
@@ -326,7 +326,7 @@ def _costs_need_no_interaction(plan: Plan) -> None:
 
 def _held_out_episodes_can_be_judged(plan: Plan) -> None:
     config = plan.config
-    remembered = plan.algorithm.policy.reading.memories(1)
+    remembered = plan.algorithm.policy.inputs.memories(1)
     if config["holdout"] is not None and remembered:
         raise TrimtabError(
             f"holdout={config['holdout']}: the policy of {config.algorithm} reads "
@@ -363,7 +363,7 @@ def _data_hold_what_is_learned_from(plan: Plan) -> None:
     config, algorithm = plan.config, plan.algorithm
     gathered_only = ["rollouts"] if algorithm.pace.rollout_steps else list(algorithm.aux_shapes)
     # A dataset phase with another update function may do without that experience.
-    phases = plan.learner.phases
+    phases = plan.initial_state.phases
     same = any(one.feed is Feed.DATASET and one.update == algorithm.update for one in phases)
     for name, applies in (("offline_steps", same), ("offline_share", True)):
         if config[name] and gathered_only and applies:
@@ -405,10 +405,10 @@ def _data_are_informative(plan: Plan) -> None:
     if algorithm.success_reward is not None:
         _check_successes(dataset, name, algorithm.success_reward)
     else:
-        relabels = algorithm.wants.goal is not None
+        relabels = algorithm.batch_spec.goal is not None
         if algorithm.needs.rewards and not relabels and not plan.config["online_steps"]:
             _check_rewards_differ(dataset, name)
-    if algorithm.wants.next_action:
+    if algorithm.batch_spec.next_action:
         _check_has_next_actions(dataset, name, plan.act_steps)
 
 

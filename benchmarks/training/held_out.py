@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.datasets.episodes import Dataset
@@ -150,7 +149,7 @@ class HeldOut:
         self._seed = seed
         buffer = ReplayBuffer.from_dataset(
             judged, window=window, discount=1.0, chunked=True, successors=False, parts=parts,
-            wants=BatchSpec(history=history),
+            batch_spec=BatchSpec(history=history),
         )  # fmt: skip
         batch = buffer.whole()
         rows = _evenly(len(batch), MOST_JUDGED)
@@ -188,7 +187,7 @@ class HeldOut:
             stream = np.random.Generator(np.random.Philox(self._seed))
             noise = stream.standard_normal(noise.shape, dtype=np.float32)
         device = policy.normalizer.obs_shift.device
-        inputs = policy.reading.inputs({})
+        inputs = policy.inputs.values({})
         decided = []
         for first in range(0, self.steps, _ROWS):
             some = slice(first, first + _ROWS)
@@ -241,6 +240,8 @@ def _nearest(training: Dataset, seen: Array, window: int) -> Array:
     rows = _evenly(len(known), MOST_NEIGHBOURS)
     deviation = known.std(0)
     unit = np.where(deviation > _SMALLEST_DEVIATION, deviation, 1.0)
+    from scipy.spatial import cKDTree  # it takes half a second to import, and few runs need it
+
     _, found = cKDTree(known[rows] / unit).query(seen / unit)
     first = rows[found]
     chunks: Array = actions[np.minimum(first[:, None] + np.arange(window), last[first][:, None])]

@@ -25,7 +25,7 @@ from trimtab.benchmarks.training.without_task import has_task
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_json
-from trimtab.policies.agent import Decide, Reading
+from trimtab.policies.agent import Decide, PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash
 from trimtab.policies.runtime import load_policy
 
@@ -80,9 +80,9 @@ class BundleJudge:
         inputs: Mapping[str, Any] | None = None,
     ) -> None:
         self.bundle, self.task, self.options = bundle, task, options
-        self.inputs = _unlike_defaults(bundle.policy.reading, inputs or {})
+        self.inputs = _unlike_defaults(bundle.policy.inputs, inputs or {})
         self.act_steps = int(bundle.config["chunking"]["act_steps"])
-        self.observations = observation_mode(bundle.policy.reading)
+        self.observations = observation_mode(bundle.policy.inputs)
         self.spec = get_spec(task, **options)
         asked = spec_of(self.spec, self.act_steps, self.observations)
         asked = asked.with_history(bundle.policy.spec.history)
@@ -129,7 +129,7 @@ class BundleJudge:
         try:
             return evaluator.judge(
                 act,
-                self.bundle.policy.reading,
+                self.bundle.policy.inputs,
                 deterministic=deterministic,
                 watch=watch,
                 inputs=self.inputs,
@@ -190,13 +190,13 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _unlike_defaults(reading: Reading, chosen: Mapping[str, Any]) -> dict[str, Any]:
+def _unlike_defaults(policy_inputs: PolicyInputs, chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return inputs that differ from their defaults, in one form however they are written.
 
     Raises:
         TrimtabError: if one is unknown or does not fit.
     """
-    values, defaults = reading.inputs(chosen), reading.inputs({})
+    values, defaults = policy_inputs.values(chosen), policy_inputs.values({})
     return {
         name: values[name].item() if values[name].size == 1 else values[name].tolist()
         for name in sorted(chosen)

@@ -15,7 +15,7 @@ from trimtab.datasets.formats.ogbench.rewards import REWARDS_OF, numbered
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import get_spec
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import Reading
+from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.bundle.bundle import Bundle
 from trimtab.types import PolicySpec
 
@@ -40,8 +40,8 @@ def check_policy_fits(bundle: Bundle, spec: PolicySpec, env: EnvSpec, *, called:
         TrimtabError: naming what differs.
     """
     have, where = bundle.policy.spec, f"{called} {bundle.folder}"
-    theirs = observation_mode(bundle.policy.reading)
-    ours = observation_mode(Reading(parts=spec.parts))
+    theirs = observation_mode(bundle.policy.inputs)
+    ours = observation_mode(PolicyInputs(parts=spec.parts))
     if called != "policy" and theirs != ours:
         raise TrimtabError(
             f"{where} reads {OBSERVATIONS[theirs]} (observations={theirs}), and this run gives "

@@ -33,16 +33,16 @@ from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.envs.registry import checked_names, get_spec
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import Reading
+from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash
 from trimtab.types import Batch, BatchSpec, PolicySpec, Statistics
 
-__all__ = ["Learner", "Plan", "make_method", "method_of", "policy_maker"]
+__all__ = ["InitialState", "Plan", "make_method", "method_of", "policy_maker"]
 
 
 @dataclass(frozen=True)
-class Learner:
+class InitialState:
     """A run's method as its seed initialises it, and what belongs to it.
 
     Attributes:
@@ -160,19 +160,19 @@ class Plan:
         return 1 if self.base is None else int(self.base.config["chunking"]["act_steps"])
 
     @functools.cached_property
-    def _base_reading(self) -> Reading:
+    def _base_inputs(self) -> PolicyInputs:
         """What the base reads of an environment; the default without a base."""
-        return Reading() if self.base is None else self.base.policy.reading
+        return PolicyInputs() if self.base is None else self.base.policy.inputs
 
     @property
     def observations(self) -> str:
         """How observations are given: ``flat`` or ``dict``."""
-        return str(self.config["observations"] or observation_mode(self._base_reading))
+        return str(self.config["observations"] or observation_mode(self._base_inputs))
 
     @property
     def history(self) -> int:
         """How many of the last observations the policy reads."""
-        return int(self.config["history"] or self._base_reading.history)
+        return int(self.config["history"] or self._base_inputs.history)
 
     @functools.cached_property
     def spec(self) -> PolicySpec:
@@ -217,16 +217,16 @@ class Plan:
             device=self.config["device"],
             successors=False,
             parts=self.env.obs_parts if self.spec.parts else None,
-            wants=BatchSpec(history=self.history),
+            batch_spec=BatchSpec(history=self.history),
         )
         return buffer.whole()
 
     @functools.cached_property
-    def learner(self) -> Learner:
+    def initial_state(self) -> InitialState:
         """The method as the run's seed initialises it."""
-        return self.make_learner()
+        return self.make_initial_state()
 
-    def make_learner(self) -> Learner:
+    def make_initial_state(self) -> InitialState:
         """Initialise the method from the seed; the caller's random states do not change."""
         config = self.config
         random_before = random_states(config["device"])
@@ -237,7 +237,7 @@ class Plan:
             algorithm = make_method(config, self.method, self._setup)
             generator = self._make_generator(algorithm)
             phases = algorithm.phases(budget_of(config))
-            return Learner(algorithm, generator, phases, random_states(config["device"]))
+            return InitialState(algorithm, generator, phases, random_states(config["device"]))
         finally:
             torch.set_num_threads(threads_before)
             set_random_states(config["device"], random_before)
@@ -253,12 +253,12 @@ class Plan:
     @property
     def algorithm(self) -> Algorithm:
         """The run's method, initialised from its seed."""
-        return self.learner.algorithm
+        return self.initial_state.algorithm
 
     @functools.cached_property
     def goals(self) -> Goals | None:
         """The task's goals if the method relabels goals, else None."""
-        if self.algorithm.wants.goal is None:
+        if self.algorithm.batch_spec.goal is None:
             return None
         return goals_of(self.env, self.config.algorithm, self.act_steps)
 

@@ -75,10 +75,10 @@ class Run:
         check_lock: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.plan, self.folder, self.progress = plan.config, plan, folder, progress
-        config, learner = plan.config, plan.learner
-        self.others = others = start_torch(config["seed"], config["threads"])
+        config, learner = plan.config, plan.initial_state
+        self.foreign_code = foreign_code = start_torch(config["seed"], config["threads"])
         set_random_states(config["device"], learner.random)
-        self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks, others)
+        self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks, foreign_code)
         self._callback_stop = threading.Event()
         self.evaluation_due = False
         self.check_lock = check_lock
@@ -92,13 +92,13 @@ class Run:
         self.phases = with_generator(learner.phases, self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
-        self.trials = TrialJudge(plan, others)
+        self.trials = TrialJudge(plan, foreign_code)
         if gathered := sum(phase.length for phase in self.phases if phase.gathers):
-            envs = make_training_envs(plan, others)
+            envs = make_training_envs(plan, foreign_code)
             self.experience = make_experience(plan, self.dataset_source, gathered)
             buffer = self.experience.buffer
-            self.collector = Collector(envs, self.algorithm, buffer, config["device"], others)
-        self.judge = RunJudge(plan, self.algorithm.policy, others)
+            self.collector = Collector(envs, self.algorithm, buffer, config["device"], foreign_code)
+        self.judge = RunJudge(plan, self.algorithm.policy, foreign_code)
         self.checkpoints = Checkpoints(folder / "checkpoint")
         self.metrics = MetricsLog(folder / "metrics.jsonl")
         self.rows: list[EpisodeRow] = []
@@ -250,7 +250,7 @@ class Run:
         self.done[index] += steps
         with placed(self.where, self.updates):
             self.listeners.arrived(self._now())
-            self.others.check()  # the method's own code may have changed torch's settings
+            self.foreign_code.check()  # the method's own code may have changed torch's settings
         self._end_trials_if_due(index)
         now, before = self.position, self.position - steps
         own = self.phases[index].eval_every
@@ -287,7 +287,7 @@ class Run:
         if self.stop.is_set():
             raise Stopped(
                 f"{self.folder}: stopped at step {self.position:,} of {self.end:,}; "
-                "its state is saved, run the same command to go on"
+                "its state is saved, run the same command to resume"
             )
 
     def _evaluate(self, check: Callable[[], None] | None = None, *, stopped: bool = False) -> None:
@@ -350,7 +350,7 @@ class Run:
             self.scores, self.algorithm, self.evaluations, env_steps=self.env_steps,
             updates=self.updates, seconds=time.perf_counter() - self._started,
             ending=ending | self.judge.summary(self.scores),
-        ) | spent(self.plan.learner.phases, self.algorithm, self.trials)  # fmt: skip
+        ) | spent(self.plan.initial_state.phases, self.algorithm, self.trials)  # fmt: skip
         self._save_policy(self.folder / "policy", ending)
         atomic_write_json(self.folder / "result.json", summary)
         self.progress(1.0, "done")

@@ -34,14 +34,14 @@ class RunJudge:
     Args:
         plan: what the run is made of.
         policy: the one that is judged; its kind decides what of the data it is compared with.
-        others: around each call of the environments.
+        foreign_code: around each call of the environments.
     """
 
     def __init__(
         self,
         plan: Plan,
         policy: Policy,
-        others: AbstractContextManager[None] | None = None,
+        foreign_code: AbstractContextManager[None] | None = None,
     ) -> None:
         self._plan, config = plan, plan.config
         self._patience = config["stop_after"]
@@ -63,7 +63,7 @@ class RunJudge:
             )
         if has_task(plan.env.id):
             self.evaluator = make_evaluator(
-                plan, config["eval_episodes"], config["eval_seed"], others
+                plan, config["eval_episodes"], config["eval_seed"], foreign_code
             )
 
     @property
@@ -82,7 +82,7 @@ class RunJudge:
         zero_noise, scores = is_deterministic(self._plan.config, policy), Scores(())
         if self.evaluator is not None:
             scores = self.evaluator.judge(
-                torch_act(policy), policy.reading, deterministic=zero_noise, check=check
+                torch_act(policy), policy.inputs, deterministic=zero_noise, check=check
             )
         if self.held_out is not None:
             scores = dataclasses.replace(scores, fit=self._fit(self.held_out, policy, updates))

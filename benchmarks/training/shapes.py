@@ -6,7 +6,7 @@ import torch
 
 from trimtab.envs.core.spec import EnvSpec
 from trimtab.observations import FLAT, Part
-from trimtab.policies.agent import Reading
+from trimtab.policies.agent import PolicyInputs
 from trimtab.types import PolicySpec, Statistics
 
 __all__ = ["OBSERVATIONS", "made_up_statistics", "read_by", "spec_of", "observation_mode"]
@@ -33,9 +33,9 @@ def spec_of(env: EnvSpec, act_steps: int, observations: str = "flat") -> PolicyS
     return PolicySpec(size, act_steps, env.action_dim, env.action_low, env.action_high, parts=parts)
 
 
-def observation_mode(reading: Reading) -> str:
+def observation_mode(policy_inputs: PolicyInputs) -> str:
     """Return the name of ``OBSERVATIONS`` that a policy has to be given."""
-    return "dict" if reading.observed else "flat"
+    return "dict" if policy_inputs.observed else "flat"
 
 
 def read_by(spec: PolicySpec) -> str:

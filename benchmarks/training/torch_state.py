@@ -14,7 +14,7 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.defaults import torch_defaults
 from trimtab.types import Tensor
 
-__all__ = ["OthersCode", "start_torch", "usual_torch"]
+__all__ = ["ForeignCode", "start_torch", "usual_torch"]
 
 _NAMES = (
     "default type", "default device", "number of threads", "determinism (debug mode)",
@@ -35,8 +35,8 @@ def _settings() -> tuple[Any, ...]:
     )
 
 
-def start_torch(seed: int, threads: int) -> OthersCode:
-    """Seed torch's and numpy's global generators for a run; return what is around others' code.
+def start_torch(seed: int, threads: int) -> ForeignCode:
+    """Seed torch's and numpy's global generators for a run; return the block around foreign code.
 
     Nothing of a run draws from numpy's, but simulators do.
 
@@ -47,15 +47,15 @@ def start_torch(seed: int, threads: int) -> OthersCode:
     Raises:
         TrimtabError: if torch is not set to what a run needs.
     """
-    others = OthersCode(seed, threads)
-    others.check()
+    foreign_code = ForeignCode(seed, threads)
+    foreign_code.check()
     torch.manual_seed(seed)
     np.random.seed(seed)
-    return others
+    return foreign_code
 
 
-class OthersCode:
-    """A block around each call of code that is not the run's: of a task, or of a callback.
+class ForeignCode:
+    """A block around each call of foreign code: of a task, or of a callback.
 
     What the block draws from torch's global generators is apart from what a learner draws: in the
     block, they go on where the block before it has left them; after it, they are where they were

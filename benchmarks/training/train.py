@@ -211,7 +211,7 @@ def _resume_or_start(
     with sigterm_as_event() as stop:
         run = Run(plan, folder, progress, stop, callbacks, held)
         try:
-            with run.others:  # writing the provenance steps the task, to confirm its physics
+            with run.foreign_code:  # writing the provenance steps the task, to confirm its physics
                 if not (folder / PROVENANCE).is_file():
                     write_provenance(folder, plan)
             for line in planned(run.phases, run.algorithm, run.trials):

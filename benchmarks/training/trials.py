@@ -26,15 +26,15 @@ class TrialJudge:
 
     Args:
         plan: what the run is made of.
-        others: around each call of the environments.
+        foreign_code: around each call of the environments.
     """
 
     def __init__(
         self,
         plan: Plan,
-        others: AbstractContextManager[None] | None = None,
+        foreign_code: AbstractContextManager[None] | None = None,
     ) -> None:
-        self.plan, self._others = plan, others
+        self.plan, self._foreign_code = plan, foreign_code
         config = plan.config
         drawn = int(np.random.SeedSequence([config["seed"], 4]).generate_state(1)[0])
         behind = config["eval_seed"] + config["eval_episodes"]
@@ -54,7 +54,7 @@ class TrialJudge:
         assert trial is not None  # a phase without a next trial has ended
         scores = self._evaluator(trial).judge(
             torch_act(trial.policy),
-            trial.policy.reading,
+            trial.policy.inputs,
             deterministic=is_deterministic(self.plan.config, trial.policy),
             check=check,
         )
@@ -79,7 +79,7 @@ class TrialJudge:
         place = (trial.first, trial.episodes)
         if place not in self._evaluators:
             seed = self.first_seed + trial.first
-            made = make_evaluator(self.plan, trial.episodes, seed, self._others)
+            made = make_evaluator(self.plan, trial.episodes, seed, self._foreign_code)
             self._evaluators[place] = made
         return self._evaluators[place]
 
@@ -90,7 +90,7 @@ class TrialJudge:
 
 
 def make_evaluator(
-    plan: Plan, episodes: int, seed: int, others: AbstractContextManager[None] | None
+    plan: Plan, episodes: int, seed: int, foreign_code: AbstractContextManager[None] | None
 ) -> Evaluator:
     """Return what judges a run's policies in its task.
 
@@ -98,7 +98,7 @@ def make_evaluator(
         plan: what the run is made of.
         episodes: how many it plays.
         seed: of the first.
-        others: around each call of the environments.
+        foreign_code: around each call of the environments.
     """
     env = plan.env
     return Evaluator(
@@ -108,5 +108,5 @@ def make_evaluator(
         act_steps=plan.act_steps,
         options=env.options,
         observations=plan.observations,
-        others=others,
+        foreign_code=foreign_code,
     )

@@ -16,7 +16,7 @@ from trimtab.datasets.sources.windows import View
 from trimtab.errors import TrimtabError
 from trimtab.types import BatchSpec
 
-__all__ = ["Starting", "saved_wants", "usable_starts"]
+__all__ = ["Starting", "saved_batch_spec", "usable_starts"]
 
 _MOST_DRAWS = 1000
 _ALWAYS_SAVED = ("n_step", "next_action", "mc_return")
@@ -29,17 +29,17 @@ class Starting:
     Attributes:
         view: the windows that rows have; its ``spans`` are there where goals are wanted.
         first: ``[B]`` flat index of each row.
-        age: ``[B]`` of each row.
+        start: ``[B]`` place of each row, counted from the oldest stored one.
     """
 
     view: View
     first: npt.NDArray[np.int64]
-    age: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
 
     @cached_property
     def rows(self) -> npt.NDArray[np.int64]:
         """Stored rows ``[B]`` of the episode from the row itself on."""
-        return self.view.rows_after(self.first, self.age) + 1
+        return self.view.rows_after(self.first, self.start) + 1
 
     def reached(self, later: npt.NDArray[np.int64]) -> Any:
         """Return the next observations ``[B, ...]`` of the rows that lie so many ``[B]`` later."""
@@ -47,12 +47,12 @@ class Starting:
         return self.view.form.read(self.view.storage, NEXT, index)
 
 
-def saved_wants(wants: BatchSpec) -> dict[str, Any]:
-    """Return what a buffer's state says of ``wants``; what came later only where it is in use."""
+def saved_batch_spec(batch_spec: BatchSpec) -> dict[str, Any]:
+    """Return a buffer's state of ``batch_spec``; fields added later only where they are in use."""
     usual = dataclasses.asdict(BatchSpec())
     return {
         name: value
-        for name, value in dataclasses.asdict(wants).items()
+        for name, value in dataclasses.asdict(batch_spec).items()
         if name in _ALWAYS_SAVED or value != usual[name]
     }
 
@@ -65,11 +65,11 @@ def usable_starts(
     next_action: bool,
     finished: bool,
 ) -> npt.NDArray[np.int64]:
-    """Return ages ``[count]`` of starts that have all that is wanted; others are drawn again.
+    """Return starts ``[count]`` that have all that is wanted; others are drawn again.
 
     Args:
         view: the windows that rows have.
-        draw: returns ages of that many starts.
+        draw: returns that many starts, each a place counted from the oldest row.
         count: how many.
         next_action: whether something has to be known of what was done after the window.
         finished: whether the return has to be known.
@@ -77,20 +77,20 @@ def usable_starts(
     Raises:
         TrimtabError: if hardly any start has it.
     """
-    age = draw(count)
+    start = draw(count)
     if not next_action and not finished:
-        return age
+        return start
     for _ in range(_MOST_DRAWS):
-        windows = view.windows(age)
-        there = np.ones(len(age), np.bool_)
+        windows = view.windows(start)
+        there = np.ones(len(start), np.bool_)
         if next_action:
-            there &= view.following(windows, age)[1]
+            there &= view.following(windows, start)[1]
         if finished:
             there &= ~np.isnan(view.storage.take("mc_return", windows.first))
         missing = np.flatnonzero(~there)
         if not len(missing):
-            return age
-        age[missing] = draw(len(missing))
+            return start
+        start[missing] = draw(len(missing))
     raise TrimtabError(
         f"replay buffer: hardly any of its {view.size * view.storage.columns} transitions has a "
         "next action or a finished return; gather more before learning"

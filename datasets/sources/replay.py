@@ -15,12 +15,12 @@ import torch
 
 from trimtab.datasets.episodes import Dataset, Episode
 from trimtab.datasets.sources.dataset_rows import DatasetRows, rows_in_memory
-from trimtab.datasets.sources.drawing import Starting, saved_wants, usable_starts
+from trimtab.datasets.sources.drawing import Starting, saved_batch_spec, usable_starts
 from trimtab.datasets.sources.observed import NEXT, ObsForm, saved_obs
 from trimtab.datasets.sources.random_state import generator_state, generator_words
 from trimtab.datasets.sources.returns import FinishedReturns
 from trimtab.datasets.sources.rows import AUX, RowArrays, Storage, filled, row_values
-from trimtab.datasets.sources.spans import DatasetSpans, RingSpans, Spans, wants_spans
+from trimtab.datasets.sources.spans import DatasetSpans, RingSpans, Spans, needs_spans
 from trimtab.datasets.sources.starts import Starts
 from trimtab.datasets.sources.steps import episodes_of_columns
 from trimtab.datasets.sources.windows import View, WindowRule
@@ -52,7 +52,7 @@ class ReplayBuffer:
         seed: seed of the buffer's own random generator.
         device: where sampled tensors are put.
         aux: name -> shape of further float32 values stored with each row.
-        wants: what a method wants of its batches.
+        batch_spec: fields that the batches have beside the usual ones.
         held: the rows of a dataset (``from_dataset``); None: an empty ring, to be added to.
 
     Raises:
@@ -72,7 +72,7 @@ class ReplayBuffer:
         seed: int = 0,
         device: str | torch.device = "cpu",
         aux: Mapping[str, tuple[int, ...]] | None = None,
-        wants: BatchSpec = _USUAL,
+        batch_spec: BatchSpec = _USUAL,
         held: DatasetRows | None = None,
     ) -> None:
         chunk, action_dim = action_shape
@@ -84,13 +84,13 @@ class ReplayBuffer:
             )
         if not 0.0 <= discount <= 1.0:
             raise TrimtabError(f"replay buffer: discount {discount} lies outside [0, 1]")
-        if wants.sequence and window > 1 and not chunked:
+        if batch_spec.sequence and window > 1 and not chunked:
             raise TrimtabError(f"replay buffer: sequences of windows of {window} want chunked=True")
         self.num_envs = num_envs
         self.rows = capacity // num_envs
         self.device = torch.device(device)
-        self._rule = WindowRule(window, float(discount), chunked, wants.n_step)
-        self._wants = wants
+        self._rule = WindowRule(window, float(discount), chunked, batch_spec.n_step)
+        self._batch_spec = batch_spec
         self._form = ObsForm.of(obs)
         self._generator = np.random.Generator(np.random.PCG64(seed))
         self._position = self._written = 0  # the row that is written next; rows ever written
@@ -100,8 +100,8 @@ class ReplayBuffer:
         self._storage: Storage
         if held is None:
             values = row_values(self._form, action_shape, aux or {})
-            self._ring = RowArrays(self.rows, num_envs, values, returns=wants.mc_return)
-            if wants.mc_return:
+            self._ring = RowArrays(self.rows, num_envs, values, returns=batch_spec.mc_return)
+            if batch_spec.mc_return:
                 self._returns = FinishedReturns(self._ring, float(discount))
             self._storage = self._ring
             self._starts = Starts()
@@ -115,9 +115,9 @@ class ReplayBuffer:
             self._dataset_hash = held.content_hash
         self._ring_spans: RingSpans | None = None  # of what is added, where they are wanted
         self._spans: Spans | None = None  # those, or a dataset's
-        if wants_spans(wants) and self._ring is not None:
+        if needs_spans(batch_spec) and self._ring is not None:
             self._spans = self._ring_spans = RingSpans(self._ring)
-        elif wants_spans(wants):
+        elif needs_spans(batch_spec):
             self._spans = DatasetSpans(self._storage)
 
     @classmethod
@@ -133,7 +133,7 @@ class ReplayBuffer:
         weights: npt.ArrayLike | None = None,
         successors: bool = True,
         parts: Mapping[str, tuple[int, ...]] | None = None,
-        wants: BatchSpec = _USUAL,
+        batch_spec: BatchSpec = _USUAL,
     ) -> ReplayBuffer:
         """Return a full, read-only buffer of a dataset's steps, episodes one after another.
 
@@ -159,10 +159,10 @@ class ReplayBuffer:
             chunked=chunked,
             seed=seed,
             device=device,
-            wants=wants,
+            batch_spec=batch_spec,
             held=rows_in_memory(
                 dataset, discount, window if chunked else 1,
-                weights=weights, successors=successors, parts=parts, costs=wants.cost,
+                weights=weights, successors=successors, parts=parts, costs=batch_spec.cost,
             ),
         )  # fmt: skip
 
@@ -188,7 +188,7 @@ class ReplayBuffer:
             discount=layout["discount"],
             chunked=layout["chunked"],
             aux={n.removeprefix(AUX): s for n, s in shapes.items() if n.startswith(AUX)},
-            wants=BatchSpec(**layout.get("wants", {})),
+            batch_spec=BatchSpec(**layout.get("batch_spec", {})),
         )
         buffer.load_state_dict(state)
         return buffer
@@ -286,7 +286,7 @@ class ReplayBuffer:
         if self._size == 0 or (self._returns is not None and self._returns.known == 0):
             return False
         # Next actions come with the next decisions: of a ring's newest rows nobody knows them yet.
-        waits = self._wants.next_action and self._dataset_hash is None
+        waits = self._batch_spec.next_action and self._dataset_hash is None
         return self._size > (2 * self._rule.window if waits else 0)
 
     def sample(self, batch_size: int) -> Batch:
@@ -313,25 +313,25 @@ class ReplayBuffer:
             )
         view = self._view()
         # Ages count from the oldest row: the write head is always at the end of the range.
-        age = usable_starts(
+        start = usable_starts(
             view, lambda count: self._starts.draw(self._generator, len(self), count), batch_size,
-            next_action=self._wants.next_action, finished=self._returns is not None,
+            next_action=self._batch_spec.next_action, finished=self._returns is not None,
         )  # fmt: skip
-        windows = view.windows(age)
-        following = view.following(windows, age)[0] if self._wants.next_action else None
-        batch = view.batch(windows, age, self._aux_names, self.device, following)
-        return batch, Starting(view, windows.first, age)
+        windows = view.windows(start)
+        following = view.following(windows, start)[0] if self._batch_spec.next_action else None
+        batch = view.batch(windows, start, self._aux_names, self.device, following)
+        return batch, Starting(view, windows.first, start)
 
     def whole(self) -> Batch:
         """Return the windows from every row on, oldest first, without next actions or goals."""
-        view, age = self._view(), np.arange(len(self))
-        return view.batch(view.windows(age), age, self._aux_names, self.device)
+        view, start = self._view(), np.arange(len(self))
+        return view.batch(view.windows(start), start, self._aux_names, self.device)
 
     def _view(self) -> View:
         return View(
             self._storage, self._form, self._rule, (self._position - self._size) % self.rows,
-            self._size, self._starts.some_left_out, self._spans, self._wants.history,
-            self._wants.sequence,
+            self._size, self._starts.some_left_out, self._spans, self._batch_spec.history,
+            self._batch_spec.sequence,
         )  # fmt: skip
 
     def _layout(self) -> dict[str, Any]:
@@ -344,7 +344,11 @@ class ReplayBuffer:
             "dataset": self._dataset_hash,
             **self._starts.identity,
             **({} if self._form.is_flat else {"types": self._form.types}),
-            **({} if self._wants == _USUAL else {"wants": saved_wants(self._wants)}),
+            **(
+                {}
+                if self._batch_spec == _USUAL
+                else {"batch_spec": saved_batch_spec(self._batch_spec)}
+            ),
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from trimtab.datasets.sources.rows import RowArrays, Storage
 from trimtab.datasets.sources.steps import EPISODE_END
 from trimtab.types import BatchSpec
 
-__all__ = ["DatasetSpans", "RingSpans", "Spans", "wants_spans"]
+__all__ = ["DatasetSpans", "RingSpans", "Spans", "needs_spans"]
 
 _BLOCK = 1 << 20
 
@@ -30,9 +30,9 @@ class Spans(Protocol):
         ...
 
 
-def wants_spans(wants: BatchSpec) -> bool:
+def needs_spans(batch_spec: BatchSpec) -> bool:
     """Whether batches need to know where episodes begin and end."""
-    return wants.history > 1 or wants.sequence > 0 or wants.goal is not None
+    return batch_spec.history > 1 or batch_spec.sequence > 0 or batch_spec.goal is not None
 
 
 class DatasetSpans:

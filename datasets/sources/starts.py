@@ -14,7 +14,7 @@ __all__ = ["Starts"]
 
 
 class Starts:
-    """Draws rows by their age, which counts from the oldest row; all rows alike.
+    """Draws rows by their place, counted from the oldest row; all rows alike.
 
     Attributes:
         some_left_out: whether there are rows that no batch has.
@@ -73,11 +73,11 @@ class Starts:
     def draw(
         self, generator: np.random.Generator, stored: int, count: int
     ) -> npt.NDArray[np.int64]:
-        """Return the ages ``[count]`` of drawn rows, of ``stored`` ones."""
+        """Return places ``[count]`` of drawn rows, counted from the oldest of ``stored`` rows."""
         if self._weighted is None:
-            age = generator.integers(stored - len(self._left_out), size=count)
+            start = generator.integers(stored - len(self._left_out), size=count)
         else:
-            age = self._weighted.draw(generator, count)
+            start = self._weighted.draw(generator, count)
         if self.some_left_out:
-            age += self._passed.searchsorted(age, side="right")
-        return age
+            start += self._passed.searchsorted(start, side="right")
+        return start

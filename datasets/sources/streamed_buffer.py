@@ -94,7 +94,7 @@ class StreamedBuffer(ReplayBuffer):
         weights: as ``from_dataset``'s.
         successors: as ``from_dataset``'s.
         parts: as ``from_dataset``'s.
-        wants: as the parent's.
+        batch_spec: as the parent's.
         progress: called with the share of the Monte-Carlo returns that is computed, the first time.
 
     Raises:
@@ -113,13 +113,13 @@ class StreamedBuffer(ReplayBuffer):
         weights: npt.ArrayLike | None = None,
         successors: bool = True,
         parts: Mapping[str, tuple[int, ...]] | None = None,
-        wants: BatchSpec | None = None,
+        batch_spec: BatchSpec | None = None,
         progress: Progress = lambda share: None,
     ) -> None:
         self._episodes = dataset.stored
         whole = dataset.stored.last_observed | (not successors)
         costs = None
-        if wants is not None and wants.cost:
+        if batch_spec is not None and batch_spec.cost:
             costs = dataset.stored.columns.get(f"infos/{COST}")
             if costs is None or costs.ndim != 1 or not np.isfinite(costs).all():
                 raise no_costs(dataset)
@@ -133,7 +133,7 @@ class StreamedBuffer(ReplayBuffer):
             chunked=chunked,
             seed=seed,
             device=device,
-            wants=wants or BatchSpec(),
+            batch_spec=batch_spec or BatchSpec(),
             held=DatasetRows(
                 _StoredRows(dataset.stored, returns, costs),
                 Starts.of_episodes(dataset.stored.lengths, whole, weights, dataset.id),

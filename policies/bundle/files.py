@@ -25,7 +25,7 @@ from trimtab.errors import TrimtabError
 from trimtab.files import MOST_BYTES, MOST_JSON, read_bytes
 from trimtab.limits import inward
 from trimtab.observations import FLAT, RESERVED, Part
-from trimtab.policies.agent import Reading
+from trimtab.policies.agent import PolicyInputs
 
 Array = NDArray[np.float32]
 
@@ -126,9 +126,9 @@ class Contract:
         return contract
 
     @property
-    def reading(self) -> Reading:
+    def inputs(self) -> PolicyInputs:
         """What the policy reads at each decision."""
-        return Reading(self.noise_shape, self.parts, self.history)
+        return PolicyInputs(self.noise_shape, self.parts, self.history)
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:

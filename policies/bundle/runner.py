@@ -62,7 +62,7 @@ class PolicyRunner:
         self._session = _session(model, contract, where)
         given = contract.evaluate_deterministic if deterministic is None else deterministic
         self._agent = Agent(
-            self._run, 1, contract.reading, act_steps=contract.act_steps, deterministic=given
+            self._run, 1, contract.inputs, act_steps=contract.act_steps, deterministic=given
         )
         self.reset(seed)
 

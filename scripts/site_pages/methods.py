@@ -126,11 +126,11 @@ def _facts(said: Mapping[str, str]) -> Iterator[str]:
 def example(name: str) -> list[str]:
     """Return the words of a run that shows a method: a task and data that it can learn from."""
     kind = class_of(_target(name), "algorithm")
-    given = {use: _EXAMPLE[use] for use in sorted(kind.needs.parts) if use in _EXAMPLE}
-    task = ["env=robotics/PointMaze-TwoRoutes-v0" if kind.needs.parts else "env=gym/Hopper-v5"]
-    if kind.wants.cost:
+    given = {use: _EXAMPLE[use] for use in sorted(kind.needs.required) if use in _EXAMPLE}
+    task = ["env=robotics/PointMaze-TwoRoutes-v0" if kind.needs.required else "env=gym/Hopper-v5"]
+    if kind.batch_spec.cost:
         task, given["dataset"] = [*task, "env_options.cost=upper"], _WITH_COSTS
-    elif kind.wants.goal is not None:
+    elif kind.batch_spec.goal is not None:
         task = ["env=robotics/PointMaze_Medium-v3", "env_options.terminate_on_success=true"]
         given["dataset"] = "dataset=maze_medium"
     elif family_of(_target(name)) == "offline" and "dataset" in given:

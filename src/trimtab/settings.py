@@ -140,11 +140,11 @@ def check_settings(chosen: type[Any], settings: Mapping[str, Any], section: str)
 
     Raises:
         TrimtabError: if a value is of another type than it is annotated with, out of bounds, or of
-            a setting that the class is ``without``.
+            one of the ``unused_settings`` of the class.
     """
     start = f"{section}." if section else ""
     for name in settings:
-        if name in getattr(chosen, "without", ()):
+        if name in getattr(chosen, "unused_settings", ()):
             raise TrimtabError(f"{start}{name}: has no effect on {chosen.__name__}; leave it out")
     known = keywords_of(chosen)
     bounds = _bounds_of(chosen)
@@ -165,12 +165,12 @@ def check_settings(chosen: type[Any], settings: Mapping[str, Any], section: str)
 def keywords_of(chosen: type[Any]) -> dict[str, inspect.Parameter]:
     """Return the keyword-only parameters of a class's constructor, with types as annotations.
 
-    A constructor that passes ``**keywords`` on to its parent takes the parent's too, but for those
-    that the class is ``without``. The annotation is ``object`` where there is none, or where it
-    cannot be resolved.
+    A constructor that passes ``**keywords`` on to its parent takes the parent's too, but for
+    the ``unused_settings`` of the class. The annotation is ``object`` where there is none, or where
+    it cannot be resolved.
     """
     found: dict[str, inspect.Parameter] = {}
-    without = getattr(chosen, "without", ())
+    unused_settings = getattr(chosen, "unused_settings", ())
     for kind in chosen.__mro__:
         constructor = vars(kind).get("__init__")
         if not isinstance(constructor, types.FunctionType):  # none of its own, or one in C
@@ -178,7 +178,7 @@ def keywords_of(chosen: type[Any]) -> dict[str, inspect.Parameter]:
         hints = _hints(constructor)
         parameters = inspect.signature(constructor).parameters.values()
         for one in parameters:
-            if one.kind is inspect.Parameter.KEYWORD_ONLY and one.name not in without:
+            if one.kind is inspect.Parameter.KEYWORD_ONLY and one.name not in unused_settings:
                 found.setdefault(one.name, one.replace(annotation=hints.get(one.name, object)))
         if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
             break

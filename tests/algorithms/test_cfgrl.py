@@ -96,7 +96,7 @@ def test_a_robot_sets_the_weight_of_one_graph() -> None:
         return session.run(None, {**seen, "noise": noise})[0]
 
     for chosen, weight in (({}, 1.5), ({"guidance": 0.0}, 0.0), ({"guidance": 4.0}, 4.0)):
-        agent = Agent(decide, 1, flow.reading, act_steps=2, deterministic=True, inputs=chosen)
+        agent = Agent(decide, 1, flow.inputs, act_steps=2, deterministic=True, inputs=chosen)
         agent.reset(seeds=[0])
         wanted = flow(
             joined(torch.from_numpy(obs), guidance=torch.tensor([[weight]])), torch.zeros(1, 2, 2)

@@ -58,7 +58,7 @@ def subject_of(file: Path, setup_of: SetupOf, plan: int = 4) -> Subject:
     kind, keywords = chosen(file)
 
     def make(seed: int, device: str) -> Algorithm:
-        setup = setup_of(kind.needs.parts, plan=plan, start=kind.needs.base_kind, device=device)
+        setup = setup_of(kind.needs.required, plan=plan, start=kind.needs.base_kind, device=device)
         torch.manual_seed(seed)
         np.random.seed(seed)
         algorithm: Algorithm = kind(setup, **keywords)
@@ -137,7 +137,7 @@ def test_one_that_cannot_explore_says_so(file: Path, setup_of: SetupOf, batch_of
 
 
 @pytest.mark.parametrize(
-    "file", [f for f in FILES if "base" in chosen(f)[0].needs.parts], ids=lambda f: f.stem
+    "file", [f for f in FILES if "base" in chosen(f)[0].needs.required], ids=lambda f: f.stem
 )
 def test_leaves_the_base_as_it_is(file: Path, setup_of: SetupOf) -> None:
     algorithm = subject_of(file, setup_of).taught(0, 3)
@@ -150,7 +150,7 @@ def test_leaves_the_base_as_it_is(file: Path, setup_of: SetupOf) -> None:
 
 
 @pytest.mark.parametrize(
-    "file", [f for f in FILES if "start" in chosen(f)[0].needs.parts], ids=lambda f: f.stem
+    "file", [f for f in FILES if "start" in chosen(f)[0].needs.required], ids=lambda f: f.stem
 )
 def test_learns_on_a_copy_of_its_start(data_of: DataOf, setup_of: SetupOf, file: Path) -> None:
     kind, keywords = chosen(file)

@@ -143,7 +143,7 @@ def test_the_transformer_is_the_one_of_pytorch() -> None:
 def test_the_batch_is_that_of_a_loop() -> None:
     dataset, method = recorded(), learner()
     source = ReplayBuffer.from_dataset(
-        dataset, discount=1.0, chunked=True, seed=0, successors=False, wants=method.wants
+        dataset, discount=1.0, chunked=True, seed=0, successors=False, batch_spec=method.batch_spec
     )
     batch = source.sample(64)
     assert batch.sequence is not None
@@ -198,7 +198,7 @@ def test_what_is_remembered_is_that_of_a_loop() -> None:
         reads.append({name: value.copy() for name, value in obs.items()})
         return torch_act(policy)(obs, noise)
 
-    agent = Agent(decide, 2, policy.reading, deterministic=True)
+    agent = Agent(decide, 2, policy.inputs, deterministic=True)
     told: list[list[float]] = [[], []]
     history: list[list[Any]] = [[], []]
     began = [0, 0]
@@ -235,7 +235,7 @@ def test_the_robot_sees_what_the_judge_sees(tmp_path: Path) -> None:
     assert policy.spec.layout["return_to_go"].given == 5.0
     runner = load_policy(tmp_path / "b")
     generator = np.random.default_rng(1)
-    agent = Agent(torch_act(policy), 1, policy.reading, deterministic=True)
+    agent = Agent(torch_act(policy), 1, policy.inputs, deterministic=True)
     for asked in (None, 9.0):  # two episodes, the second for another return
         if asked is not None:
             agent.set_inputs({"return_to_go": asked})
@@ -318,11 +318,11 @@ def test_what_is_asked_for_decides() -> None:
     )
     assert method.policy.spec.layout["return_to_go"].given == 2.0  # the best of the data
     source = ReplayBuffer.from_dataset(
-        dataset, discount=1.0, chunked=True, seed=0, successors=False, wants=method.wants
+        dataset, discount=1.0, chunked=True, seed=0, successors=False, batch_spec=method.batch_spec
     )
     for _ in range(250):
         method.update(source.sample(64))
-    agent = Agent(torch_act(method.policy), 3, method.policy.reading, deterministic=True)
+    agent = Agent(torch_act(method.policy), 3, method.policy.inputs, deterministic=True)
     collected = {}
     for asked in (2.0, -2.0):
         agent.set_inputs({"return_to_go": asked})

@@ -73,7 +73,7 @@ def test_experts_are_those_that_are_given(
     setup = setup_of({"dataset"})
     data = batch_of(GuidedTD3BC(setup, hidden=(8,)))
     method = GuidedTD3BC(replace(setup, expert=data), hidden=(8,), guide_share=0.5)
-    assert not method.wants.mc_return and GuidedTD3BC(setup, hidden=(8,)).wants.mc_return
+    assert not method.batch_spec.mc_return and GuidedTD3BC(setup, hidden=(8,)).batch_spec.mc_return
     own = torch.zeros(16, 2)
     torch.manual_seed(5)
     obs, action, valid = method.experts(data, own, own)

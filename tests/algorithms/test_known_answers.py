@@ -45,7 +45,7 @@ def test_every_method_is_read_or_said_to_have_no_values() -> None:
 
 
 def gathered(
-    horizon: int, aux: bool, wants: BatchSpec, generator: np.random.Generator
+    horizon: int, aux: bool, batch_spec: BatchSpec, generator: np.random.Generator
 ) -> ReplayBuffer:
     """Decisions by chance, as a run stores them, some of them cut by a time limit."""
     buffer = ReplayBuffer(
@@ -55,7 +55,7 @@ def gathered(
         discount=chain.GAMMA,
         seed=1,
         aux={"latent": (horizon, 1), "moment": ()} if aux else None,
-        wants=wants,
+        batch_spec=batch_spec,
     )
     for _ in range(300):
         state, signs = int(generator.integers(chain.STATES)), generator.choice([-1, 1], horizon)
@@ -77,7 +77,7 @@ def gathered(
     return buffer
 
 
-def recorded(horizon: int, wants: BatchSpec, generator: np.random.Generator) -> ReplayBuffer:
+def recorded(horizon: int, batch_spec: BatchSpec, generator: np.random.Generator) -> ReplayBuffer:
     """Episodes of single pushes by chance, as a dataset has them, read in windows.
 
     They terminate, or where a decision is a single push are also cut by a time limit.
@@ -115,7 +115,7 @@ def recorded(horizon: int, wants: BatchSpec, generator: np.random.Generator) -> 
         fingerprint=None,
     )
     return ReplayBuffer.from_dataset(
-        dataset, window=horizon, discount=chain.GAMMA, chunked=True, seed=2, wants=wants
+        dataset, window=horizon, discount=chain.GAMMA, chunked=True, seed=2, batch_spec=batch_spec
     )
 
 
@@ -123,9 +123,9 @@ def decisions(algorithm: Algorithm, length: int) -> Source:
     """Gathered and recorded decisions of ``length`` pushes, as a method wants them."""
     generator = np.random.default_rng(0)
     aux = bool(algorithm.aux_shapes)
-    wants = algorithm.wants
-    source = gathered(length, aux, wants, generator)
-    return source if aux else Mixture([recorded(length, wants, generator), source], [1, 1])
+    batch_spec = algorithm.batch_spec
+    source = gathered(length, aux, batch_spec, generator)
+    return source if aux else Mixture([recorded(length, batch_spec, generator), source], [1, 1])
 
 
 def errors(read: Values, known: dict[tuple[int, ...], float]) -> dict[tuple[int, ...], float]:

@@ -22,7 +22,9 @@ def make(setup_of: SetupOf) -> Callable[..., OAP]:
     def made(**settings: object) -> OAP:
         torch.manual_seed(0)
         asked = {"queries": 4, "query_every": 2, "kept": 6, "batch_size": 16} | settings
-        return OAP(setup_of(OAP.needs.parts), hidden=(8, 8), actor_every=1, warmup_steps=0, **asked)  # type: ignore[arg-type]
+        return OAP(
+            setup_of(OAP.needs.required), hidden=(8, 8), actor_every=1, warmup_steps=0, **asked
+        )  # type: ignore[arg-type]
 
     return made
 
@@ -111,7 +113,7 @@ def test_without_answers_it_is_td3_bc(
     method = make(most_queries=0)
     torch.manual_seed(0)
     plain = TD3BC(
-        setup_of(TD3BC.needs.parts), hidden=(8, 8), actor_every=1, batch_size=16, warmup_steps=0
+        setup_of(TD3BC.needs.required), hidden=(8, 8), actor_every=1, batch_size=16, warmup_steps=0
     )
     for step in range(3):
         torch.manual_seed(step)
@@ -144,4 +146,4 @@ def test_an_oracles_answers_move_the_actor_towards_it(
 
 def test_a_base_that_plans_too_little(setup_of: SetupOf) -> None:
     with pytest.raises(TrimtabError, match=r"plans 1 action\(s\), a decision here has 2"):
-        OAP(setup_of(OAP.needs.parts, plan=1))
+        OAP(setup_of(OAP.needs.required, plan=1))

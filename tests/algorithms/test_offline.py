@@ -35,7 +35,7 @@ def test_rebrac_takes_the_penalty_of_the_next_action_off_the_target(
     torch.manual_seed(0)
     method = ReBRAC(setup_of({"dataset"}), critic_penalty=0.7, **TINY)
     data = batch_of(method)
-    assert method.wants.next_action and data.next_action is not None
+    assert method.batch_spec.next_action and data.next_action is not None
     noise = torch.randn(len(data), 2, 2, generator=torch.Generator().manual_seed(5)) * 4
     monkeypatch.setattr(torch, "randn_like", lambda x: noise)
     found = method.next_value(data)
@@ -211,7 +211,7 @@ def test_cal_ql_asks_for_returns_and_bounds_all_but_uniform_actions(
     setup_of: SetupOf, batch_of: BatchOf
 ) -> None:
     method = CalQL(setup_of({"dataset"}), candidates=2, **TINY)
-    assert method.wants.mc_return
+    assert method.batch_spec.mc_return
     data = batch_of(method)
     least = method.least_values(data, 6)
     assert least.shape == (6, 16) and (least[:2] == -math.inf).all()

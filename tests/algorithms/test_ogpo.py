@@ -215,7 +215,7 @@ def test_successes_alone_are_cloned() -> None:
     assert made().cloned(none).valid.all(), "before the first success all are cloned"
     assert bool(algorithm.state_dict()["seen"]["success"]), "it is known after a resume, too"
     assert made(success=False).cloned(data) is data
-    assert made(success=False).wants.mc_return is False and algorithm.wants.mc_return
+    assert made(success=False).batch_spec.mc_return is False and algorithm.batch_spec.mc_return
 
 
 def test_it_learns_which_actions_are_good() -> None:

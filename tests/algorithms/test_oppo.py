@@ -58,7 +58,7 @@ def learner(dataset: Dataset, **settings: Any) -> OPPO:
 
 def source(method: OPPO, dataset: Dataset) -> ReplayBuffer:
     return ReplayBuffer.from_dataset(
-        dataset, discount=1.0, chunked=True, seed=0, successors=False, wants=method.wants
+        dataset, discount=1.0, chunked=True, seed=0, successors=False, batch_spec=method.batch_spec
     )
 
 
@@ -209,7 +209,7 @@ def test_what_is_preferred_is_done() -> None:
         drawn = source(method, dataset)
         for _ in range(120):
             method.update(drawn.sample(32))
-        agent = Agent(torch_act(method.policy), 1, method.policy.reading, deterministic=True)
+        agent = Agent(torch_act(method.policy), 1, method.policy.inputs, deterministic=True)
         obs = np.zeros((1, 3), np.float32)
         done[sign] = [float(agent.act(obs)[0, 0, 0]) for _ in range(6)]  # told of no rewards
     assert done[1.0] == pytest.approx([1.0] * 6, abs=0.2)

@@ -38,7 +38,7 @@ def make(setup_of: SetupOf) -> Callable[..., PolicyGuidedDiffusion]:
 
     def made(method: type[Algorithm] = TD3BC, **keywords: Any) -> PolicyGuidedDiffusion:
         torch.manual_seed(4)
-        given, settings = setup_of(set(method.needs.parts)), {"hidden": (16,)}
+        given, settings = setup_of(set(method.needs.required)), {"hidden": (16,)}
         learner = method(given, **(settings if "hidden" in keywords_of(method) else {}))
         generator = PolicyGuidedDiffusion(given, learner, **{**SMALL, **keywords})
         # Where F is 0, D is c_skip x: the exact denoiser of normal data, at every level.
@@ -140,7 +140,7 @@ def two_episodes() -> Dataset:
 def test_rows_of_the_data_by_a_loop(make: Callable[..., PolicyGuidedDiffusion]) -> None:
     generator, data = make(), two_episodes()
     source = ReplayBuffer.from_dataset(
-        data, window=2, discount=0.9, chunked=True, wants=generator.wants
+        data, window=2, discount=0.9, chunked=True, batch_spec=generator.batch_spec
     )
     batch = source.sample(40)
     rows = generator.rows(batch)
@@ -319,7 +319,7 @@ def test_updates_warm_up_decay_and_are_averaged(
 ) -> None:
     generator = make(learning_rate=1.0, ema_every=2, ema_rate=0.25)
     source = ReplayBuffer.from_dataset(
-        two_episodes(), window=2, discount=0.9, chunked=True, wants=generator.wants
+        two_episodes(), window=2, discount=0.9, chunked=True, batch_spec=generator.batch_spec
     )
     generator.begin(source)
     rows = generator.rows(source.sample(4096)).flatten(0, 1)

@@ -314,4 +314,4 @@ def test_settings_that_do_not_fit_are_refused() -> None:
     other = FlowPolicy(PolicySpec(4, 4, 2, (-1.0, -1.0), (1.0, 1.0)), hidden=(8,))
     with pytest.raises(TrimtabError, match="does not fit"):
         EditedPolicy(Wavering(), editor_of(other, 2, sees_chunk=False, hidden=(8,)))
-    assert made(n_step=3).wants.n_step == 3
+    assert made(n_step=3).batch_spec.n_step == 3

@@ -108,8 +108,8 @@ def test_td3_goes_on_in_the_rhythm_of_its_actor(data_of: DataOf) -> None:
             peer.update(data_of(peer, seed=step))
         for name, weight in first.model.policy.state_dict().items():
             assert torch.equal(weight, second.model.policy.state_dict()[name]), (name, step)
-        assert first.kept_metrics == second.kept_metrics
-        assert (first.kept_metrics["actor_loss"] != 0) == (step >= 2)
+        assert first.last_metrics == second.last_metrics
+        assert (first.last_metrics["actor_loss"] != 0) == (step >= 2)
 
 
 def test_discount_of_the_batch_is_what_bootstraps(data_of: DataOf) -> None:

@@ -209,14 +209,14 @@ class Tiny:
         words = [
             *self.task(out),
             f"algorithm={algorithm}",
-            *([f"base={self.start(kind)}"] if kind.needs.parts & {"base", "start"} else []),
-            *([f"oracles=[{self.base}]"] if "oracles" in kind.needs.parts else []),
+            *([f"base={self.start(kind)}"] if kind.needs.required & {"base", "start"} else []),
+            *([f"oracles=[{self.base}]"] if "oracles" in kind.needs.required else []),
         ]
         known = keywords_of(kind)
         words += [f"algorithm.{key}={value}" for key, value in small.items() if key in known]
-        if "dataset" in kind.needs.parts or group.get("offline_share"):
+        if "dataset" in kind.needs.required or group.get("offline_share"):
             words += [f"dataset={self.dataset}", "offline_steps=60"]
-        if kind.wants.cost:  # the demonstrations have none
+        if kind.batch_spec.cost:  # the demonstrations have none
             words = [word for word in words if not word.startswith("dataset=")]
             words += ["env_options.cost=upper", "dataset=two_routes", "dataset.episodes=4"]
             words += ["dataset.env_options.cost=upper"]

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from trimtab.observations import tree_map
-from trimtab.policies.agent import Agent, Reading
+from trimtab.policies.agent import Agent, PolicyInputs
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import check_bundle, load_bundle, save_bundle
 from trimtab.policies.features import features, observations
@@ -313,7 +313,7 @@ def test_an_agent_remembers_each_episode_by_itself(parts: bool) -> None:
         told.append(tree_map(np.copy, obs))
         return np.zeros((rows, 2, 1), np.float32)
 
-    agent = Agent(decide, rows, Reading((1,), history=length), act_steps=1, deterministic=True)
+    agent = Agent(decide, rows, PolicyInputs((1,), history=length), act_steps=1, deterministic=True)
     books: list[list[Any]] = [[] for _ in range(rows)]
     for step in range(steps):
         flat = generator.normal(size=(rows, 2)).astype(np.float32)
@@ -329,7 +329,7 @@ def test_an_agent_remembers_each_episode_by_itself(parts: bool) -> None:
             books[row] = []
         if step == 5:  # what it remembers can be saved
             state = agent.state_dict()
-            agent = Agent(decide, rows, Reading((1,), history=length), deterministic=True)
+            agent = Agent(decide, rows, PolicyInputs((1,), history=length), deterministic=True)
             agent.load_state_dict(state)
 
 

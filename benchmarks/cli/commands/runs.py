@@ -20,6 +20,9 @@ from trimtab.errors import TrimtabError
 
 __all__ = ["runs"]
 
+_MOST_SETTINGS = 8
+"""Settings of one run in the table; JSON and ``runs diff`` have all."""
+
 
 def runs(action: str, where: str, other: str, format: str) -> int:
     """List the runs in a folder, or print in which settings two runs differ.
@@ -50,19 +53,22 @@ def _list(where: str, other: str, format: str) -> int:
         if line.state == "broken" and not is_address(where):
             print_line(remedy(Path(line.run)))
         elif line.state == "stopped" and line.command and len(lines) == 1:
-            print_line(f"it goes on with: {line.command}")
+            print_line(f"resume it with: {line.command}")
     return 0
 
 
 def _row(line: Line, place: Path) -> dict[str, Any]:
     """Return a line of the table; the run by its path in the folder that was asked for."""
     score = score_words(line.return_, line.success, line.held_out)
-    settings = " ".join(f"{name}={text_of(value)}" for name, value in line.settings.items())
+    settings = [f"{name}={text_of(value)}" for name, value in line.settings.items()]
+    if len(settings) > _MOST_SETTINGS:
+        rest = f"and {len(settings) - _MOST_SETTINGS} more"
+        settings = [*settings[:_MOST_SETTINGS], rest]
     path = Path(line.run)
     return {
         "run": str(path if path == place else path.relative_to(place)),
         "state": line.state,
-        "settings": settings,
+        "settings": " ".join(settings),
         "last score": score,
         "env steps": f"{line.env_steps:,}",
         "updates": f"{line.updates:,}",

@@ -97,7 +97,7 @@ def judged(recipe: Mapping[str, Any]) -> dict[str, float]:
     policy = load_bundle(behaviour_folder(name)).policy
     evaluator = Evaluator(recipe["env"], episodes=JUDGED, seed=0, act_steps=1, options={})
     try:
-        scores = evaluator.judge(torch_act(policy), policy.reading, deterministic=True)
+        scores = evaluator.judge(torch_act(policy), policy.inputs, deterministic=True)
     finally:
         evaluator.close()
     return interval([episode.return_ for episode in scores.episodes])

@@ -95,7 +95,7 @@ def ours(make: Callable[[Setup], Algorithm], updates: int, batch: int) -> Side:
 
     def side(stage: Stage) -> Work:
         algorithm = make(setup())
-        source = ReplayBuffer.from_dataset(dataset(), wants=algorithm.wants)
+        source = ReplayBuffer.from_dataset(dataset(), batch_spec=algorithm.batch_spec)
         count = stage.amount(updates)
 
         def work() -> float:

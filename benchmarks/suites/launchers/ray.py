@@ -142,7 +142,7 @@ class _Tasks:
         except RayError as error:
             raise TrimtabError(
                 f"launcher=ray: the cluster does not answer any more ({line_of(error)}); run the "
-                "same command to go on"
+                "same command to resume"
             ) from error
         for label, (share, text) in said.items():
             self._start.tell(label, share, text)
@@ -152,7 +152,9 @@ class _Tasks:
                 settle(future, self._ray.get(task))
             except RayError as error:
                 future.set_exception(
-                    TrimtabError(f"Ray gave it up: {line_of(error)}; run the same command to go on")
+                    TrimtabError(
+                        f"Ray gave it up: {line_of(error)}; run the same command to resume"
+                    )
                 )
 
     def end(self) -> None:

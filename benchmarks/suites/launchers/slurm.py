@@ -266,7 +266,7 @@ class _Jobs:
         if state.startswith("cancelled") or sent.tries > self._start.settings["retries"]:
             for number in left:
                 self._futures[number].set_exception(
-                    TrimtabError(f"{why}; see {log}, and run the same command to go on")
+                    TrimtabError(f"{why}; see {log}, and run the same command to resume")
                 )
             return
         logger.warning("%s; it is submitted again (%s)", why, log)

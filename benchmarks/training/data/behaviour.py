@@ -65,8 +65,8 @@ def _policy(name: str) -> Policy:
             f"behaviour policy {name}: it gives chunks of {policy.spec.horizon} actions; "
             "a recipe plays single ones"
         )
-    reading = policy.reading
-    if reading.observed or reading.history > 1 or reading.memories(1):
+    policy_inputs = policy.inputs
+    if policy_inputs.observed or policy_inputs.history > 1 or policy_inputs.memories(1):
         raise TrimtabError(
             f"behaviour policy {name}: it reads parts or a history; a recipe gives one flat "
             "observation"

@@ -40,7 +40,7 @@ BLOCK = 16
 """Attempts that are recorded and kept together."""
 _FEW_STEPS = 1000
 """Steps that one process records in about the time in which several start."""
-_STOPPED = "stopped; what is recorded so far is kept, run the same command to go on"
+_STOPPED = "stopped; what is recorded so far is kept, run the same command to resume"
 
 
 def wanted_of(recipe: Mapping[str, Any]) -> Wanted:

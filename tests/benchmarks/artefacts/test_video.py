@@ -20,7 +20,7 @@ from trimtab.benchmarks.cli.main import run
 from trimtab.benchmarks.training.evaluate import Evaluator, Scores
 from trimtab.envs.registry import list_tasks, make
 from trimtab.errors import TrimtabError
-from trimtab.policies.agent import Reading
+from trimtab.policies.agent import PolicyInputs
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def judge(env: str, film: video.Film | None) -> Scores:
     watch = None if film is None else film.watch
     try:
         return evaluator.judge(
-            lambda obs, noise: np.tanh(noise), Reading(shape), deterministic=False, watch=watch
+            lambda obs, noise: np.tanh(noise), PolicyInputs(shape), deterministic=False, watch=watch
         )
     finally:
         evaluator.close()

@@ -6,13 +6,16 @@ import contextlib
 import io
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from trimtab.benchmarks.cli.commands.runs import _row
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.cli.words import Command, Setting, parse
+from trimtab.benchmarks.training.overview import lines_of
 from trimtab.benchmarks.training.rundir import locked
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
@@ -74,6 +77,16 @@ def test_runs_are_listed_with_what_tells_them_apart(swept: tuple[Path, list[Path
     assert "algorithm.learning_rate=0.002" in shown and str(two.relative_to(out)) in shown
 
 
+def test_a_line_names_few_settings_of_runs_that_differ_in_many(
+    swept: tuple[Path, list[Path]],
+) -> None:
+    (line, _) = lines_of(swept[1])
+    many = {f"algorithm.setting_{number}": number for number in range(20)}
+    row = _row(replace(line, settings=many), swept[0])
+    assert "algorithm.setting_7=7 and 12 more" in row["settings"]
+    assert "algorithm.setting_8=8" not in row["settings"]
+
+
 def test_every_state_is_told(swept: tuple[Path, list[Path]], tmp_path: Path) -> None:
     shutil.copytree(swept[0], tmp_path / "runs")
     one, two = sorted(path.parent for path in tmp_path.rglob("config.yaml"))
@@ -81,7 +94,7 @@ def test_every_state_is_told(swept: tuple[Path, list[Path]], tmp_path: Path) -> 
     lines = listed(tmp_path / "runs")
     assert [lines[str(run)]["state"] for run in (one, two)] == ["stopped", "done"]
     assert lines[str(one)]["updates"] == 2 and lines[str(one)]["return"] is not None
-    assert "it goes on with: trimtab train " in said("runs", str(one))
+    assert "resume it with: trimtab train " in said("runs", str(one))
     with locked(one):
         assert listed(tmp_path)[str(one)]["state"] == "running"
     (two / "result.json").write_text('{"return": "x", "episodes": null}')

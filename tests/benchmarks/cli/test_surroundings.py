@@ -182,7 +182,7 @@ def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
         command_line.main(["list", "env"])
     assert ended.value.code == 130
     told = capfd.readouterr().err
-    assert told.startswith("trimtab: interrupted; run the same command to go on (it ended")
+    assert told.startswith("trimtab: interrupted; run the same command to resume (it ended")
     assert "ImportError: initialization failed" in told and told.count("\n") == 1
     monkeypatch.setattr(command_line, "run", lambda words: importing(words, interrupt=False))
     with pytest.raises(SystemExit) as ended:
@@ -197,7 +197,7 @@ def test_an_interrupt_that_comes_out_as_another_error_is_an_interrupt(
         (["0"], 0, ""),
         (["2"], 2, "trimtab: wrong\n"),
         (["exit"], 2, "trimtab: something called sys.exit() in the middle of the command; "),
-        (["interrupted"], 130, "trimtab: interrupted; run the same command to go on\n"),
+        (["interrupted"], 130, "trimtab: interrupted; run the same command to resume\n"),
         (["exit", "no licence"], 2, "trimtab: something called sys.exit('no licence') in the mid"),
     ],
 )

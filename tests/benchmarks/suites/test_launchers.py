@@ -253,7 +253,7 @@ def stopped_while_it_trains(tiny_suite: Any, folder: Path, *words: str) -> list[
     finally:
         process.kill()
     assert process.returncode == 143, told
-    assert "run the same command to go on" in told.splitlines()[-1] and "Traceback" not in told
+    assert "run the same command to resume" in told.splitlines()[-1] and "Traceback" not in told
     assert position(run) > before
     return sorted(path.parent for path in folder.rglob("provenance.json"))
 

@@ -38,7 +38,7 @@ SUITE = {
     },
 }  # fmt: skip
 SOURCE = Path(__file__).parents[3] / "src"
-GOES_ON = "run the same command to go on"
+GOES_ON = "run the same command to resume"
 Moment = Callable[[Path, str], bool]
 
 

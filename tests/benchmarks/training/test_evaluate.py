@@ -16,7 +16,7 @@ from trimtab.benchmarks.training.evaluate import (
     torch_act,
 )
 from trimtab.envs.registry import get_spec, make
-from trimtab.policies.agent import Reading
+from trimtab.policies.agent import PolicyInputs
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.types import PolicySpec, TrimtabError
 
@@ -52,7 +52,7 @@ def judged(
 ) -> list[tuple[object, ...]]:
     evaluator = Evaluator(env, episodes=episodes, seed=seed, options={"horizon": horizon})
     try:
-        scores = evaluator.judge(Linear(env), Reading((2,)), deterministic=deterministic)
+        scores = evaluator.judge(Linear(env), PolicyInputs((2,)), deterministic=deterministic)
     finally:
         evaluator.close()
     return untimed(scores.episodes)
@@ -63,8 +63,8 @@ def judged(
 def test_the_same_judge_gives_the_same_scores_again(deterministic: bool) -> None:
     evaluator = Evaluator(HOPPER, episodes=22, seed=5)
     policy = Linear(HOPPER)
-    first = evaluator.judge(policy, Reading((2,)), deterministic=deterministic)
-    second = evaluator.judge(policy, Reading((2,)), deterministic=deterministic)
+    first = evaluator.judge(policy, PolicyInputs((2,)), deterministic=deterministic)
+    second = evaluator.judge(policy, PolicyInputs((2,)), deterministic=deterministic)
     evaluator.close()
     assert untimed(first.episodes) == untimed(second.episodes)
     assert [score.eval_seed for score in first.episodes] == [5 + i for i in range(22)]
@@ -127,7 +127,7 @@ def by_hand(env: gymnasium.Env[Array, Array], seed: int, act_steps: int) -> tupl
 @pytest.mark.parametrize("act_steps", [1, 3])
 def test_an_episode_is_that_of_a_plain_loop_with_its_seed(act_steps: int) -> None:
     evaluator = Evaluator(HOPPER, episodes=3, seed=70, act_steps=act_steps)
-    scores = evaluator.judge(Linear(HOPPER, act_steps), Reading((2,)), deterministic=False)
+    scores = evaluator.judge(Linear(HOPPER, act_steps), PolicyInputs((2,)), deterministic=False)
     evaluator.close()
     env = make(HOPPER)
     for score in scores.episodes:
@@ -139,7 +139,7 @@ def test_an_episode_is_that_of_a_plain_loop_with_its_seed(act_steps: int) -> Non
 
 def test_success_is_none_where_a_task_has_no_such_notion() -> None:
     evaluator = Evaluator(HOPPER, episodes=2, seed=0)
-    scores = evaluator.judge(Linear(HOPPER), Reading((0,)), deterministic=True)
+    scores = evaluator.judge(Linear(HOPPER), PolicyInputs((0,)), deterministic=True)
     evaluator.close()
     assert [score.success for score in scores.episodes] == [None, None]
     assert scores.success_rate is None
@@ -160,7 +160,7 @@ def test_success_at_any_step_counts() -> None:
         return (*rest, info)
 
     evaluator.envs.step = with_success  # type: ignore[method-assign, assignment]
-    scores = evaluator.judge(toward_the_goal, Reading((0,)), deterministic=True)
+    scores = evaluator.judge(toward_the_goal, PolicyInputs((0,)), deterministic=True)
     evaluator.close()
     assert [score.success for score in scores.episodes] == [True, False]
     assert scores.success_rate == 0.5
@@ -184,7 +184,7 @@ def test_every_environment_has_equally_many_episodes(episodes: int, side_by_side
 
     for index, env in enumerate(evaluator.envs.envs):
         env.reset = recorded(index)  # type: ignore[method-assign, assignment]
-    scores = evaluator.judge(Linear(MAZE), Reading((0,)), deterministic=True)
+    scores = evaluator.judge(Linear(MAZE), PolicyInputs((0,)), deterministic=True)
     evaluator.close()
     rounds = episodes // side_by_side
     assert sorted(seed for own in seeds for seed in own[:rounds]) == [

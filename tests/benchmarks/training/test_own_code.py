@@ -186,7 +186,7 @@ def test_python_gets_the_exception_itself_with_where_it_was(
     with pytest.raises(KeyError) as raised:
         train(compose_run([*WORDS, f"out={tmp_path}/out"]))
     (note,) = raised.value.__notes__
-    assert "at update " in note and note.endswith("mend it and run the same command to go on")
+    assert "at update " in note and note.endswith("mend it and run the same command to resume")
 
 
 def test_a_callers_callback_raises_what_it_likes(own: ModuleType, tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_told_to_end_during_an_evaluation_repeats_it(
         return judge(evaluator, *args, **keywords)
 
     monkeypatch.setattr(Evaluator, "judge", interrupted)
-    with pytest.raises(Stopped, match="its state is saved, run the same command to go on"):
+    with pytest.raises(Stopped, match="its state is saved, run the same command to resume"):
         train(compose_run(words))
     folder = run_folder(tmp_path)
     assert load_checkpoint(folder / "checkpoint")["evaluation_due"]  # type: ignore[index]

@@ -40,7 +40,7 @@ def test_a_sweep_told_to_end_saves_its_runs(tiny: Any, tmp_path: Path) -> None:
         sweep.kill()
     assert sweep.returncode == 143, told
     assert told.splitlines()[-1].endswith(
-        "the runs' states are saved, run the same command to go on"
+        "the runs' states are saved, run the same command to resume"
     )
     folders = [path.parent for path in tmp_path.rglob("provenance.json")]
     assert len(folders) == 2  # the third was not started

@@ -242,8 +242,8 @@ def test_returns_that_become_known_later_are_saved_when_they_are(
     monkeypatch.setattr(segments, "FACTOR", 2)
 
     def make() -> ReplayBuffer:
-        wants = BatchSpec(mc_return=True)
-        return ReplayBuffer(capacity, 2, (1, 1), num_envs=2, wants=wants)
+        batch_spec = BatchSpec(mc_return=True)
+        return ReplayBuffer(capacity, 2, (1, 1), num_envs=2, batch_spec=batch_spec)
 
     generator = np.random.default_rng(0)
     buffer, checkpoints = make(), Checkpoints(tmp_path)

@@ -73,7 +73,7 @@ def test_a_batch_has_costs_where_they_are_asked_for_streamed_or_not(
     found = []
     for kind, one in ((ReplayBuffer.from_dataset, data), (StreamedBuffer, streamed)):
         source = kind(  # type: ignore[operator]
-            one, window=3, discount=0.9, chunked=True, wants=BatchSpec(n_step=2, cost=True)
+            one, window=3, discount=0.9, chunked=True, batch_spec=BatchSpec(n_step=2, cost=True)
         )
         found.append(source.sample(200))
         assert kind(one).sample(3).cost is None  # type: ignore[operator]
@@ -97,7 +97,7 @@ def test_data_without_costs_is_one_line(data: Dataset) -> None:
         last = replace(data.episodes[-1], infos=infos)
         wrong = replace(data, episodes=(*data.episodes[:-1], last))
         with pytest.raises(TrimtabError, match="have no costs of finite numbers") as caught:
-            ReplayBuffer.from_dataset(wrong, wants=BatchSpec(cost=True))
+            ReplayBuffer.from_dataset(wrong, batch_spec=BatchSpec(cost=True))
         return str(caught.value)
 
     steps = len(data.episodes[-1])

@@ -21,7 +21,7 @@ PARTS = {"all": (0, 1, 2, 3), "achieved_goal": (2,), "desired_goal": (3,)}
 GOALS = Goals((2,), (3,), lambda achieved, desired: -np.abs(achieved - desired)[..., 0])
 
 
-def made(wants: BatchSpec, window: int = 1, parts: bool = False, **settings: Any) -> Any:
+def made(batch_spec: BatchSpec, window: int = 1, parts: bool = False, **settings: Any) -> Any:
     """A dataset's buffer and its episodes; an observation is (episode, step, achieved, desired)."""
     generator, episodes = np.random.default_rng(0), []
     for number, length in enumerate(LENGTHS):
@@ -43,7 +43,7 @@ def made(wants: BatchSpec, window: int = 1, parts: bool = False, **settings: Any
         action_low=(-9.0,), action_high=(9.0,),
     )  # fmt: skip
     buffer = ReplayBuffer.from_dataset(
-        data, window=window, chunked=True, discount=GAMMA, wants=wants,
+        data, window=window, chunked=True, discount=GAMMA, batch_spec=batch_spec,
         parts=PARTS if parts else None, **settings,
     )  # fmt: skip
     return buffer, [
@@ -51,11 +51,11 @@ def made(wants: BatchSpec, window: int = 1, parts: bool = False, **settings: Any
     ]
 
 
-def gathered(wants: BatchSpec, rows: int, parts: bool = False, steps: int = 23) -> Any:
+def gathered(batch_spec: BatchSpec, rows: int, parts: bool = False, steps: int = 23) -> Any:
     """A ring of two environments; of each episode its first stored row and its rows so far."""
     obs: Any = {name: Part((len(entries),)) for name, entries in PARTS.items()} if parts else 4
     buffer = ReplayBuffer(
-        2 * rows, obs, (1, 1), num_envs=2, chunked=True, discount=GAMMA, wants=wants
+        2 * rows, obs, (1, 1), num_envs=2, chunked=True, discount=GAMMA, batch_spec=batch_spec
     )
     generator = np.random.default_rng(1)
     played: list[dict[str, Any]] = []
@@ -174,8 +174,8 @@ def assert_sequences(batch: Batch, stored: Any, length: int, window: int, starts
 @pytest.mark.parametrize("history", [2, 3, 20])
 @pytest.mark.parametrize(("window", "n_step"), [(1, 1), (3, 1), (1, 3), (4, 2)])
 def test_a_datasets_histories(history: int, window: int, n_step: int, parts: bool) -> None:
-    wants = BatchSpec(history=history, n_step=n_step)
-    buffer, stored = made(wants, window, parts)
+    batch_spec = BatchSpec(history=history, n_step=n_step)
+    buffer, stored = made(batch_spec, window, parts)
     drawn = assert_histories(buffer.sample(300), stored, history, window, n_step)
     assert drawn == {(e, s) for e, (_, _, stop) in enumerate(stored) for s in range(stop)}
 
@@ -225,9 +225,9 @@ def test_a_rings_sequences(length: int, rows: int) -> None:
 @pytest.mark.parametrize("ring", [False, True])
 @pytest.mark.parametrize(("history", "sequence"), [(3, 0), (1, 4)])
 def test_all_wants_at_once(history: int, sequence: int, ring: bool, parts: bool) -> None:
-    wants = BatchSpec(next_action=True, mc_return=True, history=history, sequence=sequence)
+    batch_spec = BatchSpec(next_action=True, mc_return=True, history=history, sequence=sequence)
     window = 1 if ring else 2
-    buffer, stored = gathered(wants, 30, parts) if ring else made(wants, window, parts)
+    buffer, stored = gathered(batch_spec, 30, parts) if ring else made(batch_spec, window, parts)
     batch = buffer.sample(300)
     seen = flat(batch.obs)
     starts = (seen[:, -1, :2] if history > 1 else seen[:, :2]).astype(int).tolist()
@@ -252,7 +252,7 @@ def test_all_wants_at_once(history: int, sequence: int, ring: bool, parts: bool)
 
 def test_sequences_of_windows_that_are_no_decisions_are_refused(make_dataset: Any) -> None:
     with pytest.raises(TrimtabError, match="sequences of windows of 3 want chunked=True"):
-        ReplayBuffer.from_dataset(make_dataset(), window=3, wants=BatchSpec(sequence=2))
+        ReplayBuffer.from_dataset(make_dataset(), window=3, batch_spec=BatchSpec(sequence=2))
 
 
 @pytest.mark.parametrize("history", [1, 3])
@@ -262,9 +262,9 @@ def test_sequences_of_windows_that_are_no_decisions_are_refused(make_dataset: An
 def test_goals_are_what_was_reached_later(
     share: float, ring: bool, parts: bool, history: int
 ) -> None:
-    wants = BatchSpec(goal=share, history=history)
-    buffer, stored = gathered(wants, 12, parts) if ring else made(wants, 1, parts)
-    twin, _ = gathered(wants, 12, parts) if ring else made(wants, 1, parts)
+    batch_spec = BatchSpec(goal=share, history=history)
+    buffer, stored = gathered(batch_spec, 12, parts) if ring else made(batch_spec, 1, parts)
+    twin, _ = gathered(batch_spec, 12, parts) if ring else made(batch_spec, 1, parts)
     plain = twin.sample(1500)
     batch = Relabelled(buffer, GOALS, share, seed=3).sample(1500)
     assert batch.goal is not None and batch.goal.shape == (1500, 1)
@@ -322,7 +322,7 @@ def test_goals_go_on_from_their_state_and_refuse_what_they_cannot_do() -> None:
         (made(BatchSpec(goal=1.0))[0], Goals((9,), (1,), GOALS.reward), "of an observation of 4"),
         (
             ReplayBuffer.from_dataset(
-                dataset_of(), parts={"all": (0, 1)}, wants=BatchSpec(goal=1.0)
+                dataset_of(), parts={"all": (0, 1)}, batch_spec=BatchSpec(goal=1.0)
             ),
             GOALS,
             "no part 'achieved_goal'",

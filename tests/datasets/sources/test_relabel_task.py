@@ -62,8 +62,10 @@ def _steps_by_search(data: Dataset, goals: Goals, batch: Batch) -> list[int]:
 
 def test_relabelled_rewards_are_the_tasks(recorded: tuple[Dataset, Goals]) -> None:
     data, goals = recorded
-    wants = BatchSpec(goal=1.0)
-    batch = Relabelled(ReplayBuffer.from_dataset(data, wants=wants), goals, 1.0).sample(500)
+    batch_spec = BatchSpec(goal=1.0)
+    batch = Relabelled(ReplayBuffer.from_dataset(data, batch_spec=batch_spec), goals, 1.0).sample(
+        500
+    )
     assert batch.goal is not None
     reached = goals.achieved_in(batch.next_obs)
     near = (reached - batch.goal).norm(dim=1) <= 0.45  # the radius of the task's goals
@@ -75,7 +77,9 @@ def test_relabelled_rewards_are_the_tasks(recorded: tuple[Dataset, Goals]) -> No
     assert batch.goal_steps is not None
     assert _steps_by_search(data, goals, batch) == batch.goal_steps.tolist()
     assert len(batch.goal_steps.unique()) > 40
-    plain = Relabelled(ReplayBuffer.from_dataset(data, wants=wants), goals, 0.0).sample(500)
+    plain = Relabelled(ReplayBuffer.from_dataset(data, batch_spec=batch_spec), goals, 0.0).sample(
+        500
+    )
     assert plain.goal is not None and plain.mc_return is not None
     assert plain.goal_steps is not None and not plain.goal_steps.any()
     assert np.array_equal(goals.desired_in(plain.obs), plain.goal)

@@ -92,7 +92,7 @@ def test_a_datasets_batches_have_what_is_wanted(rows: int, n_step: int, next_act
     data = dataset()
     buffer = ReplayBuffer.from_dataset(
         data, window=rows, discount=GAMMA, chunked=True,
-        wants=BatchSpec(n_step=n_step, next_action=next_action),
+        batch_spec=BatchSpec(n_step=n_step, next_action=next_action),
     )  # fmt: skip
     batch = buffer.sample(400)
     compare(batch, data.episodes, rows, n_step, next_action=next_action)
@@ -104,11 +104,11 @@ def test_a_datasets_batches_have_what_is_wanted(rows: int, n_step: int, next_act
     assert drawn == every - without
 
 
-def gathered(wants: BatchSpec, capacity: int, *, chunk: int = 1) -> tuple[ReplayBuffer, Any]:
+def gathered(batch_spec: BatchSpec, capacity: int, *, chunk: int = 1) -> tuple[ReplayBuffer, Any]:
     """A ring of two environments that play the dataset's episodes in turn, and those episodes."""
     data = dataset()
     buffer = ReplayBuffer(
-        capacity, 2, (chunk, 1), num_envs=2, discount=GAMMA, chunked=True, wants=wants
+        capacity, 2, (chunk, 1), num_envs=2, discount=GAMMA, chunked=True, batch_spec=batch_spec
     )
     order = [[0, 2, 1, 3], [3, 1, 2, 0]]
     places = [[0, 0], [0, 0]]  # which episode, which step
@@ -132,17 +132,19 @@ def gathered(wants: BatchSpec, capacity: int, *, chunk: int = 1) -> tuple[Replay
 @pytest.mark.parametrize("capacity", [60, 30])
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_what_is_gathered_has_returns_and_next_actions(capacity: int, n_step: int) -> None:
-    wants = BatchSpec(n_step=n_step, next_action=True, mc_return=True)
-    buffer, episodes = gathered(wants, capacity)
+    batch_spec = BatchSpec(n_step=n_step, next_action=True, mc_return=True)
+    buffer, episodes = gathered(batch_spec, capacity)
     batch = buffer.sample(500)
     assert batch.mc_return is not None and batch.mc_return.isfinite().all()
     compare(batch, episodes, 1, n_step, next_action=True)
 
 
 def test_a_resumed_ring_goes_on_to_the_same_batches() -> None:
-    wants = BatchSpec(next_action=True, mc_return=True)
-    buffer, _ = gathered(wants, 30)
-    other = ReplayBuffer(30, 2, (1, 1), num_envs=2, discount=GAMMA, chunked=True, wants=wants)
+    batch_spec = BatchSpec(next_action=True, mc_return=True)
+    buffer, _ = gathered(batch_spec, 30)
+    other = ReplayBuffer(
+        30, 2, (1, 1), num_envs=2, discount=GAMMA, chunked=True, batch_spec=batch_spec
+    )
     other.load_state_dict(buffer.state_dict())
     for one in (buffer, other):
         row = np.zeros((2, 2), np.float32), np.zeros((2, 1, 1)), np.ones(2), np.ones((2, 2))
@@ -157,7 +159,7 @@ def test_a_resumed_ring_goes_on_to_the_same_batches() -> None:
 
 
 def test_nothing_is_drawn_before_it_is_known() -> None:
-    buffer = ReplayBuffer(50, 2, (1, 1), wants=BatchSpec(mc_return=True))
+    buffer = ReplayBuffer(50, 2, (1, 1), batch_spec=BatchSpec(mc_return=True))
     row = np.zeros((1, 2)), np.zeros((1, 1, 1)), np.ones(1), np.ones((1, 2))
     for _ in range(5):
         buffer.add(*row, np.zeros(1, np.bool_), np.zeros(1, np.bool_))
@@ -166,7 +168,7 @@ def test_nothing_is_drawn_before_it_is_known() -> None:
         buffer.sample(3)
     buffer.add(*row, np.zeros(1, np.bool_), np.ones(1, np.bool_))
     assert buffer.ready and len(buffer.sample(3)) == 3
-    alone = ReplayBuffer(50, 2, (1, 1), wants=BatchSpec(next_action=True))
+    alone = ReplayBuffer(50, 2, (1, 1), batch_spec=BatchSpec(next_action=True))
     for _ in range(3):  # episodes of one step, which the clock ended: nothing ever follows
         alone.add(*row, np.zeros(1, np.bool_), np.ones(1, np.bool_))
     with pytest.raises(TrimtabError, match="hardly any of its 3 transitions has a next action"):
@@ -186,7 +188,7 @@ def test_nothing_is_drawn_before_it_is_known() -> None:
 
 @pytest.mark.parametrize("window", [1, 3])
 def test_a_young_ring_waits_until_next_actions_are_known(window: int) -> None:
-    ring = ReplayBuffer(50, 2, (1, 1), window=window, wants=BatchSpec(next_action=True))
+    ring = ReplayBuffer(50, 2, (1, 1), window=window, batch_spec=BatchSpec(next_action=True))
     plain = ReplayBuffer(50, 2, (1, 1), window=window)
     for step in range(2 * window + 1):
         assert not ring.ready
