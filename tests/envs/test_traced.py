@@ -1,6 +1,8 @@
-"""Playground's tasks that are not compiled, for time: JAX traces them, C MuJoCo steps their models.
+"""Playground's tasks that are not compiled, for time: C MuJoCo steps their models.
 
-They are built, and their reset is traced; their step, too, unless a task of the same class has it.
+Each is built as a run builds it, and its reset is traced, but for those that share another's class
+and model. Of two the step is traced, too. ``--every-task`` traces all, up to a minute each; do this
+when the version of Playground or JAX changes.
 """
 
 from collections.abc import Callable
@@ -19,27 +21,37 @@ pytestmark = pytest.mark.slow
 TASKS = load_module(Path(__file__).with_name("tasks.py"))
 TRACED: list[str] = TASKS.TRACED
 STEPPED_AS: set[str] = TASKS.STEPPED_AS
+STEPPED = ("playground/PointMass", "playground/AcrobotSwingup")
 
 
-@pytest.mark.parametrize("id", TRACED)
-def test_a_task_that_is_not_compiled_is_traced(
-    id: str, as_published: Callable[[str], None]
-) -> None:
-    """JAX follows its reset and a chunk of steps: what goes in comes out with the same types.
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    every = metafunc.config.getoption("every_task")
+    if "built" in metafunc.fixturenames:
+        metafunc.parametrize("built", [id for id in TRACED if every or id not in STEPPED_AS])
+    if "stepped" in metafunc.fixturenames:
+        metafunc.parametrize("stepped", TRACED if every else STEPPED)
 
-    No number is computed by MJX; ``get_spec`` plays the same model in C MuJoCo. A task's own code
-    never sees how many rows there are, so one is enough.
+
+def test_a_task_is_built_as_published(built: str, as_published: Callable[[str], None]) -> None:
+    """``get_spec`` traces the reset, and plays the same model in C MuJoCo."""
+    as_published(built)
+    spec = get_spec(built)
+    assert np.shape(spec.action_low) == (spec.action_dim,) and spec.fingerprint
+    first = programs(spec.task, "cpu").first
+    assert first.obs.shape == (spec.obs_dim,) and first.obs.dtype == "f4"
+
+
+def test_what_a_task_s_step_takes_it_also_returns(stepped: str) -> None:
+    """JAX follows a reset and a chunk of steps: what goes in comes out with the same types.
+
+    No number is computed by MJX. A task's own code never sees how many rows there are, so one is
+    enough.
     """
     import jax
 
-    as_published(id)
     count, chunk = 1, 3
-    spec = get_spec(id)
+    spec = get_spec(stepped)
     compiled = programs(spec.task, "cpu")
-    assert np.shape(spec.action_low) == (spec.action_dim,) and spec.fingerprint
-    if id in STEPPED_AS:
-        assert compiled.first.obs.shape == (spec.obs_dim,) and compiled.first.obs.dtype == "f4"
-        return
     state, begun = jax.eval_shape(compiled.begin, jax.ShapeDtypeStruct((count, 2), np.uint32))
     assert (begun.shape, begun.dtype) == ((count, spec.obs_dim), "f4")
     actions = jax.ShapeDtypeStruct((count, chunk, spec.action_dim), np.float32)

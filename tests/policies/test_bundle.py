@@ -31,7 +31,6 @@ BundleOf = Callable[[str], Path]
 FILES: tuple[str, ...] = load_module(Path(__file__).with_name("cases.py")).FILES
 
 
-@pytest.mark.bits
 def test_read_back_is_the_same_policy(
     case: str, policy_of: PolicyOf, bundle_of: BundleOf, rows: Any
 ) -> None:

@@ -130,7 +130,7 @@ def test_a_suite_goes_on_without_its_terminal_and_says_how_far_it_is(
     states: list[str] = []
 
     def done() -> bool:
-        time.sleep(0.5)
+        time.sleep(1)
         now = json.loads(tiny_suite.bench(tmp_path, "status", "format=json"))
         states.append(now["state"])
         return states[-1] != "running"

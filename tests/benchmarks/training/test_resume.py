@@ -190,7 +190,6 @@ def crash(share: float, text: str) -> None:
         raise Crash
 
 
-@pytest.mark.bits
 @pytest.mark.parametrize("method", [*STARTING, *BESIDE, *OF_DATA, SEQUENCES])
 def test_every_other_method_goes_on_from_a_crash_and_can_be_exported(
     method: str,
