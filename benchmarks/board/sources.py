@@ -26,8 +26,8 @@ from trimtab.benchmarks.training.folder import (
     named_runs,
     read_provenance,
 )
+from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.rows import SUITE_NOTE, collect_files, episode_files
-from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.words import listed
 from trimtab.benchmarks.training.settings_of import identity_words
 from trimtab.errors import TrimtabError

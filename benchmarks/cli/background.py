@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.cli.screen import print_json, print_line
+from trimtab.benchmarks.training.locking import in_use
 from trimtab.benchmarks.training.rows import SUITE_NOTE
-from trimtab.benchmarks.training.rundir import in_use
 from trimtab.errors import TrimtabError
 from trimtab.files import read_json
 

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from trimtab.benchmarks.artefacts.measures import base_distance, decision_times, held_out_states
-from trimtab.benchmarks.suites.run_suite import Outcome
+from trimtab.benchmarks.suites.run_suite import SuiteRuns
 from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.benchmarks.training.folder import read_result
 from trimtab.files import atomic_write_text, read_json
@@ -31,7 +31,7 @@ _KEPT = (
 Record = dict[str, Any]
 
 
-def records_of(suite: Suite, outcome: Outcome, folder: Path, console: Console) -> list[Record]:
+def records_of(suite: Suite, outcome: SuiteRuns, folder: Path, console: Console) -> list[Record]:
     """Return the records of a suite's runs, and write them to ``runs.json``.
 
     Args:

@@ -13,7 +13,7 @@ from torch import Tensor
 from trimtab.benchmarks.core.own_code import fault_of_own_code
 from trimtab.errors import Stopped, TrimtabError
 
-__all__ = ["Broken", "Outcome", "difference", "examine", "require"]
+__all__ = ["Broken", "CheckResult", "difference", "examine", "require"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ class Broken(TrimtabError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckResult:
     """What one check found.
 
     Attributes:
@@ -79,18 +79,18 @@ def _on_cpu(value: Any) -> Any:
     return value.detach().cpu() if isinstance(value, Tensor) else value
 
 
-def examine(check: str, function: Callable[..., str], *arguments: Any) -> Outcome:
+def examine(check: str, function: Callable[..., str], *arguments: Any) -> CheckResult:
     """Carry out one check; what it raises is what is broken."""
     try:
-        return Outcome(check, True, function(*arguments))
+        return CheckResult(check, True, function(*arguments))
     except Stopped:
         raise
     except TrimtabError as error:
-        return Outcome(check, False, str(error))
+        return CheckResult(check, False, str(error))
     except Exception as error:  # whatever code of a user's own raises
         logger.debug("%s", check, exc_info=error)
         words = fault_of_own_code(error) or f"{type(error).__name__}: {error}"
-        return Outcome(check, False, " ".join(words.split()))
+        return CheckResult(check, False, " ".join(words.split()))
 
 
 Checks = Mapping[str, Callable[..., str]]

@@ -11,7 +11,7 @@ import torch
 
 from trimtab.algorithms.base import Algorithm
 from trimtab.benchmarks.contracts import data, methods, policies
-from trimtab.benchmarks.contracts.base import Outcome, examine
+from trimtab.benchmarks.contracts.base import CheckResult, examine
 from trimtab.benchmarks.contracts.made_up import fitted, make_setup, spec_with
 from trimtab.benchmarks.contracts.resuming import check_resuming, small_run
 from trimtab.benchmarks.training.plan import make_method, method_of, policy_maker
@@ -23,7 +23,7 @@ from trimtab.policies.base import Policy
 __all__ = ["outcomes"]
 
 
-def outcomes(words: Sequence[str], skip: Collection[str] = ()) -> Iterator[Outcome]:
+def outcomes(words: Sequence[str], skip: Collection[str] = ()) -> Iterator[CheckResult]:
     """Yield what each check finds: of the method that is named; else of the policy, or the data.
 
     Args:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from trimtab.benchmarks.core.signals import sigterm_as_event
-from trimtab.child import Child, ChildDied, end
+from trimtab.child import Child, ChildDied, end_children
 from trimtab.errors import Stopped, TrimtabError
 
 __all__ = ["Workers", "call_elsewhere", "worker_pool"]
@@ -57,6 +57,7 @@ class Workers:
         Raises:
             Stopped: if the process is told to end, or all are.
             TrimtabError: if the function raises it, or the process ends by itself.
+            RuntimeError: if the function raises another exception.
         """
         with self._lock:
             if self._ended:
@@ -106,7 +107,7 @@ class Workers:
         with self._lock:
             self._ended = True
         self.threads.shutdown(wait=False, cancel_futures=True)
-        end(self._all)
+        end_children(self._all)
         self.threads.shutdown()
 
 

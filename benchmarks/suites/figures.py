@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trimtab.benchmarks.suites.run_suite import Outcome
+from trimtab.benchmarks.suites.run_suite import SuiteRuns
 from trimtab.benchmarks.training.base import load_base
 from trimtab.envs.families.robotics.mazes import CELL_SIZE, MazeMap, cell_to_xy, maze_map
 from trimtab.envs.families.robotics.two_doors import TWO_DOORS, map_by_lamp
@@ -25,7 +25,7 @@ SUCCESS, FAILURE, WALL, SHUT, GOAL = "#0072b2", "#d55e00", "#8a8f98", "#2b2b2b",
 Array = npt.NDArray[Any]
 
 
-def draw(figure: Mapping[str, Any], outcome: Outcome, path: Path) -> None:
+def draw(figure: Mapping[str, Any], outcome: SuiteRuns, path: Path) -> None:
     """Draw a suite's figure: one maze a panel, with the trajectories of one run's policy.
 
     Of a maze with a lamp there are two rows of panels: episodes are told apart by what it says.

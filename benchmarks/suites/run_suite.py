@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 
 from rich.console import Console
 
 from trimtab.benchmarks.suites.bars import Bars
-from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
+from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work
 from trimtab.benchmarks.suites.suite import Job, Suite
 from trimtab.benchmarks.training.folder import inspect_run
 from trimtab.benchmarks.training.rows import SUITE_NOTE
@@ -21,25 +19,23 @@ from trimtab.benchmarks.training.store import download, is_address, sibling
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import atomic_write_json, read_json
 
-__all__ = ["Outcome", "run_suite"]
+__all__ = ["SuiteRuns", "run_suite"]
 
 _USUAL = 60.0
-"""Weight in the progress bar of a run of which the suite does not say how long it takes."""
+"""Seconds assumed for a run whose suite gives none; only the progress bar uses them."""
 
 
 @dataclass
-class Outcome:
+class SuiteRuns:
     """What became of a suite's runs.
 
     Attributes:
         folders: of each run, on this machine.
         already_done: whether all were there before.
-        places: where other machines find them.
     """
 
     folders: dict[tuple[str, int], Path] = field(default_factory=dict)
     already_done: bool = False
-    places: dict[tuple[str, int], str] = field(default_factory=dict)
 
     def folder(self, name: str, seed: int) -> Path:
         """Return the folder of one run."""
@@ -47,8 +43,8 @@ class Outcome:
 
 
 def run_suite(
-    suite: Suite, out: Path, *, workers: int, console: Console, launcher: Chosen | None = None
-) -> Outcome:  # fmt: skip
+    suite: Suite, out: Path, *, workers: int, console: Console, launcher: Chosen
+) -> SuiteRuns:
     """Carry out every run of a suite that is not done; bases first, ``workers`` side by side.
 
     Args:
@@ -56,29 +52,26 @@ def run_suite(
         out: folder of the leaderboard; which runs are done is noted in it.
         workers: runs side by side; 0 for one a core.
         console: where progress is shown.
-        launcher: what carries the runs out; None for processes of this machine.
+        launcher: what carries the runs out.
 
     Raises:
         Stopped: if the process is told to end (SIGTERM): the runs' states are saved.
-        TrimtabError: the first error of a run; the other runs are stopped, and go on next time.
+        TrimtabError: the first error of a run; the other runs are stopped, and resume next time.
     """
-    chosen = launcher or chosen_launcher("local")
     note = out / SUITE_NOTE
     done = _all_done(note, suite)
     if done is not None:
-        _write_note(note, suite, done)
-        return Outcome(done, already_done=True)
-    outcome = Outcome()
+        return SuiteRuns(done, already_done=True)
+    outcome = SuiteRuns()
     weights = {job.label: _USUAL if job.seconds is None else job.seconds for job in suite.jobs}
-    process = {"process": os.getpid()}
-    _write_note(note, suite, {}, process)
+    _write_note(note, suite, {})
     with Bars(suite.name, weights, console) as bars:
 
         def finished(label: str) -> None:
             bars.finished(label)
-            _write_note(note, suite, outcome.folders, process)
+            _write_note(note, suite, outcome.folders)
 
-        with chosen.start(workers, bars.tell, out / JOBS) as launched:
+        with launcher.start(workers, bars.tell, out / JOBS) as launched:
             _schedule(suite, launched, outcome, finished)
     # In the suite's order, not in that in which the runs ended: the same runs, the same bytes.
     outcome.folders = {
@@ -88,14 +81,10 @@ def run_suite(
     return outcome
 
 
-def _write_note(
-    note: Path, suite: Suite, folders: Mapping[tuple[str, int], Path],
-    more: Mapping[str, int] = MappingProxyType({}),
-) -> None:  # fmt: skip
-    """Write what a suite's tables are of, and what they compare."""
+def _write_note(note: Path, suite: Suite, folders: Mapping[tuple[str, int], Path]) -> None:
+    """Write ``suite.json``: the runs that are done, those that wait, and the baselines."""
     jobs = [(job.name, job.seed) for job in suite.jobs]
     found = {
-        **more,
         "suite": suite.source,
         "digest": suite.digest,
         "baselines": dict(suite.baselines),
@@ -127,35 +116,39 @@ def _all_done(note: Path, suite: Suite) -> dict[tuple[str, int], Path] | None:
 
 
 def _schedule(
-    suite: Suite, launcher: Launcher, outcome: Outcome, finished: Callable[[str], None]
+    suite: Suite, launcher: Launcher, outcome: SuiteRuns, finished: Callable[[str], None]
 ) -> None:
     """Hand every run to the launcher as soon as its base is there."""
     waiting = list(suite.jobs)
     running: dict[concurrent.futures.Future[Done], Job] = {}
+    addresses: dict[tuple[str, int], str] = {}  # where other machines find a run's folder
     while waiting or running:
         for job in list(waiting):
-            if job.base is None or (job.base, job.seed) in outcome.places:
+            if job.base is None or (job.base, job.seed) in addresses:
                 waiting.remove(job)
-                base = outcome.places.get((job.base, job.seed)) if job.base else None
+                base = addresses.get((job.base, job.seed)) if job.base else None
                 running[launcher.submit(_work(job, base))] = job
         for future in launcher.await_some(running):
             job = running.pop(future)
             try:
-                place = future.result().folder
-                outcome.places[job.name, job.seed] = place
-                there = download(place, "runs") if is_address(place) else Path(place)
-                outcome.folders[job.name, job.seed] = there
+                address = future.result().folder
+                addresses[job.name, job.seed] = address
+                here = download(address, "runs") if is_address(address) else Path(address)
+                outcome.folders[job.name, job.seed] = here
             except Stopped:
                 raise
             except TrimtabError as error:
                 raise TrimtabError(f"{job.label}: {error}") from error
+            except Exception as error:
+                error.add_note(f"this was the run {job.label}")
+                raise
             finished(job.label)
 
 
 def _work(job: Job, base: str | None) -> Work:
     """Return a run as a launcher takes it.
 
-    Its base is named by its configuration: every seed starts from the base of its own seed.
+    The word ``base=`` has ``${seed}`` in it, so that all seeds of a run have one configuration.
     """
     words = [] if base is None else [f"base={quoted(sibling(base, 'seed${seed}'))}"]
     return Work(job.label, (*job.overrides, *words))

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Work
-from trimtab.benchmarks.suites.outcome import Outcome, outcome_of
 from trimtab.benchmarks.suites.space import Space, asked_for, import_optuna
-from trimtab.benchmarks.training.rundir import locked
+from trimtab.benchmarks.suites.sweep_line import SweepLine, sweep_line
+from trimtab.benchmarks.training.locking import locked
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.store import is_address
 from trimtab.benchmarks.training.train import check
@@ -77,7 +77,7 @@ class Search:
 def search(
     overrides: Sequence[str],
     how: Search,
-    tell: Callable[[Sequence[Outcome], str], None],
+    tell: Callable[[Sequence[SweepLine], str], None],
     *,
     console: Console,
     launcher: Chosen,
@@ -202,7 +202,7 @@ def _words_of(trial: Any, space: Space) -> list[str]:
 def _carry_out(
     study: Any, words: Sequence[str], space: Space, how: Search, console: Console, chosen: Chosen,
     folder: Path,
-) -> list[Outcome]:  # fmt: skip
+) -> list[SweepLine]:  # fmt: skip
     """Continue a search until enough trials have succeeded; return those that failed."""
     states = import_optuna().trial.TrialState
     for stopped in study.get_trials(states=(states.RUNNING,)):  # in an earlier sitting
@@ -211,7 +211,7 @@ def _carry_out(
     done = len(study.get_trials(states=(states.COMPLETE,)))
     number = sum(_OUTCOME in trial.user_attrs for trial in study.trials)
     end = number + how.n_trials - done
-    failed: list[Outcome] = []
+    failed: list[SweepLine] = []
     if number >= end:
         return failed
     weights = {f"trial {index}": 1.0 for index in range(number, end)}
@@ -241,27 +241,27 @@ def _carry_out(
 
 def _ended(
     future: concurrent.futures.Future[Done], label: str, how: Search
-) -> tuple[float | None, Outcome]:
+) -> tuple[float | None, SweepLine]:
     """Return the score of a trial that has ended, None where it failed, and what became of it."""
     try:
         done = future.result()
     except Stopped:
         raise
     except TrimtabError as error:
-        return None, outcome_of(label, reason=str(error))
+        return None, sweep_line(label, reason=str(error))
     score = SCORES[how.score](done.summary)
     if score is None or not math.isfinite(score):
-        return None, outcome_of(label, reason=f"its {how.score} is no finite number")
-    return score, outcome_of(label, done)
+        return None, sweep_line(label, reason=f"its {how.score} is no finite number")
+    return score, sweep_line(label, done)
 
 
 def _table(
     study: Any, words: Sequence[str], space: Space, how: Search
-) -> tuple[list[Outcome], str]:
+) -> tuple[list[SweepLine], str]:
     """Return what became of each trial, the best one first, and the best one's command."""
     sign = -1.0 if how.direction == DIRECTIONS[0] else 1.0
     known = [one for one in study.trials if one.value is not None]
     known.sort(key=lambda one: sign * one.value)
     best = command_line("train", *words, *_words_of(known[0], space)) if known else ""
     known += [one for one in study.trials if one.value is None and _OUTCOME in one.user_attrs]
-    return [Outcome(**one.user_attrs[_OUTCOME]) for one in known], best
+    return [SweepLine(**one.user_attrs[_OUTCOME]) for one in known], best

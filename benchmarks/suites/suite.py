@@ -46,7 +46,7 @@ class Job:
     overrides: tuple[str, ...]
     base: str | None
     seconds: float | None
-    """What it takes, by the suite's file."""
+    """Expected duration, from the suite's file."""
     place: Mapping[str, str | None] = field(default_factory=dict)
     """Where it stands in the suite's grid: ``task``, ``base``, ``method`` and ``variant``."""
 
@@ -90,8 +90,8 @@ class Suite:
     @functools.cached_property
     def digest(self) -> str:
         """A hash of all that decides the suite's numbers, code revisions and packages included."""
-        revised = {run: _revised(config) for run, config in self.composed.items()}
-        parts = {"protocol": PROTOCOL_REVISION, "packages": versions(), **revised}
+        revisions = {run: _revisions(config) for run, config in self.composed.items()}
+        parts = {"protocol": PROTOCOL_REVISION, "packages": versions(), **revisions}
         return sha256_json({**self.settings, "parts": parts})
 
     @functools.cached_property
@@ -104,7 +104,7 @@ class Suite:
         found: dict[str, RunConfig] = {}
         for job in self.jobs:
             if job.name not in found:
-                words = [*job.overrides, *(["base=x"] if job.base else [])]
+                words = [*job.overrides, *(["base=x"] if job.base else [])]  # it is not opened here
                 try:
                     found[job.name] = config = compose_run(words)
                     check_uses(config)
@@ -116,8 +116,8 @@ class Suite:
         return found
 
 
-def _revised(config: RunConfig) -> dict[str, Any]:
-    """Return what of a run may be revised while its settings stay: code, physics, recipes."""
+def _revisions(config: RunConfig) -> dict[str, Any]:
+    """Return what can change a run's result while its settings stay: code, physics, recipe."""
     groups = {"algorithm": config.algorithm, "policy": config.policy}
     options = checked_names(config["env_options"] or {})
     return {
@@ -147,14 +147,15 @@ def load_suite(
         runs: folder of the runs.
         seeds: instead of the suite's own, and of those that a run has for itself.
         scale: which of the suite's scales, lists of words that every run gets; None for the first.
-        only: names of runs, or patterns with ``*``: these, and the bases that they start from, are
-            the suite then, with its other settings as they are; none: all runs.
+        only: names of runs, or patterns with ``*``: only these runs and their bases are kept; none:
+            all runs.
 
     Raises:
         TrimtabError: if there is no such suite, scale or run, it is no suite, or its bases do not
             exist.
     """
-    source, (name, document) = name, read_document(name)
+    source = name
+    name, document = read_document(source)
     given = None if seeds is None else list(seeds)
     chosen_scale, scaled = _scale(name, document, scale)
     grid = expanded(name, document["grid"], scaled) if "grid" in document else {}
@@ -168,22 +169,24 @@ def load_suite(
     places = [f"suite_name={name}", f"out={quoted(runs)}"]
     shared: Mapping[str, Sequence[str]] = document.get("shared", {})
     jobs: list[Job] = []
-    for run, what in described.items():
-        base = what.get("base")
+    for run, description in described.items():
+        base = description.get("base")
         if base is not None and base not in list(described)[: list(described).index(run)]:
             raise TrimtabError(f"suite {name}: {run} starts from {base}, which no run above it is")
-        own = seeds_of.get(run) or scaled.get("seeds") or what.get("seeds", document["seeds"])
+        own = (
+            seeds_of.get(run) or scaled.get("seeds") or description.get("seeds", document["seeds"])
+        )
         chosen = given or own
         lacking = set(chosen) - {job.seed for job in jobs if job.name == base} if base else set()
         if lacking:
             raise TrimtabError(f"suite {name}: {run} has seeds {sorted(lacking)}, {base} has not")
-        for part in what.get("with", []):
+        for part in description.get("with", []):
             if part not in shared:
                 raise TrimtabError(
                     f"suite {name}: {run} is with {part} of shared; {nearest(part, shared)}"
                 )
-        words = [word for part in what.get("with", []) for word in shared[part]]
-        words += what.get("overrides", [])
+        words = [word for part in description.get("with", []) for word in shared[part]]
+        words += description.get("overrides", [])
         check_run(name, run, [*common, *words])
         jobs += [
             Job(
@@ -191,8 +194,8 @@ def load_suite(
                 seed=seed,
                 overrides=(*_with_own_files(source, [*common, *places, *words]), f"seed={seed}"),
                 base=base,
-                seconds=float(what["seconds"]) if "seconds" in what else None,
-                place=what.get("place", {}),
+                seconds=float(description["seconds"]) if "seconds" in description else None,
+                place=description.get("place", {}),
             )
             for seed in chosen
         ]

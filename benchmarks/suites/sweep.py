@@ -12,7 +12,7 @@ from rich.console import Console
 
 from trimtab.benchmarks.suites.bars import Bars
 from trimtab.benchmarks.suites.launch import JOBS, Chosen, Done, Launcher, Work, chosen_launcher
-from trimtab.benchmarks.suites.outcome import Outcome, outcome_of
+from trimtab.benchmarks.suites.sweep_line import SweepLine, sweep_line
 from trimtab.benchmarks.training.settings.config import RunConfig, compose_run
 from trimtab.benchmarks.training.settings.swept import swept_words
 from trimtab.benchmarks.training.store import is_address
@@ -28,7 +28,7 @@ MOST_RUNS = 1000
 
 def sweep(
     overrides: Sequence[str],
-    tell: Callable[[Sequence[Outcome]], None],
+    tell: Callable[[Sequence[SweepLine]], None],
     *,
     console: Console,
     launcher: Chosen | None = None,
@@ -64,7 +64,7 @@ def sweep(
         ):
             _carry_out(works, launched, bars, done, failed)
     finally:
-        tell([outcome_of(one.label, done.get(one), failed.get(one, "")) for one in works])
+        tell([sweep_line(one.label, done.get(one), failed.get(one, "")) for one in works])
     if failed:
         first = next(work for work in works if work in failed)
         raise TrimtabError(

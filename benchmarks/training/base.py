@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.training.folder import RESULT, find_runs, is_run, named_runs
+from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.rows import STOPPED_EARLY
-from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import Bundle, bundle_hash, open_bundle

@@ -21,7 +21,7 @@ import safetensors.numpy
 import torch
 from numpy.typing import NDArray
 
-from trimtab.benchmarks.training.rundir import remedy
+from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.segments import (
     SegmentFolder,
     describe,

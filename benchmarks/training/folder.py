@@ -19,8 +19,8 @@ from typing import Any
 import yaml
 
 from trimtab.benchmarks.training.checkpoint import glance, places_of
+from trimtab.benchmarks.training.locking import in_use, remedy
 from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, read_episodes
-from trimtab.benchmarks.training.rundir import in_use, remedy
 from trimtab.errors import TrimtabError
 from trimtab.files import read_bytes, read_json
 from trimtab.policies.bundle.files import read_files

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trimtab.benchmarks.training.folder import log_fault
-from trimtab.benchmarks.training.rundir import remedy
+from trimtab.benchmarks.training.locking import remedy
 from trimtab.errors import Stopped, TrimtabError
 from trimtab.files import limit_reached
 from trimtab.types import Metrics

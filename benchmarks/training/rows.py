@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from trimtab.benchmarks.training.rundir import remedy
+from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.settings.renamed import RENAMED
 from trimtab.errors import TrimtabError
 from trimtab.files import atomic_write_bytes, read_bytes

@@ -28,6 +28,7 @@ from trimtab.benchmarks.training.experience import (
     make_experience,
 )
 from trimtab.benchmarks.training.generated import with_generator
+from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.metrics_log import MetricsLog, NotFinite, placed
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.random_states import random_states, set_random_states
@@ -35,7 +36,6 @@ from trimtab.benchmarks.training.record import Record
 from trimtab.benchmarks.training.result import Progress, Result
 from trimtab.benchmarks.training.rows import EpisodeRow, write_episodes
 from trimtab.benchmarks.training.run_judge import RunJudge
-from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.spending import spent
 from trimtab.benchmarks.training.torch_state import start_torch
 from trimtab.benchmarks.training.tracking import start_trackers
@@ -75,21 +75,21 @@ class Run:
         check_lock: Callable[[], None] = lambda: None,
     ) -> None:
         self.config, self.plan, self.folder, self.progress = plan.config, plan, folder, progress
-        config, learner = plan.config, plan.initial_state
+        config, initial = plan.config, plan.initial_state
         self.foreign_code = foreign_code = start_torch(config["seed"], config["threads"])
-        set_random_states(config["device"], learner.random)
+        set_random_states(config["device"], initial.random)
         self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks, foreign_code)
         self._callback_stop = threading.Event()
         self.evaluation_due = False
         self.check_lock = check_lock
-        self.algorithm = learner.algorithm
+        self.algorithm = initial.algorithm
         self.record = Record(plan, plan.policy_label or self.algorithm.policy.label)
         self.dataset_source = make_dataset_source(
             plan, lambda share: progress(share, "returns of the dataset")
         )
         self.experience: Experience | None = None
         self.collector: Collector | None = None
-        self.phases = with_generator(learner.phases, self.dataset_source)
+        self.phases = with_generator(initial.phases, self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(plan, foreign_code)

@@ -34,7 +34,7 @@ import pyarrow.fs as pa_fs
 
 from trimtab.benchmarks.training.callbacks import Callback, RunProgress
 from trimtab.benchmarks.training.folder import CHECKPOINT, POLICIES
-from trimtab.benchmarks.training.rundir import LOCK, LOCK_FILE, check_writable
+from trimtab.benchmarks.training.locking import LEASE_FILE, LOCK, check_writable
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.errors import TrimtabError
 from trimtab.files import sha256_file
@@ -476,7 +476,7 @@ def _files_to_upload(folder: Path) -> list[str]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         half_written = any(part.startswith(".") and part.endswith(".tmp") for part in parts)
-        local_only = parts[0] in (_TRACKERS, LOCK, LOCK_FILE)
+        local_only = parts[0] in (_TRACKERS, LOCK, LEASE_FILE)
         if path.is_file() and not half_written and not local_only:
             found.append("/".join(parts))
     return found

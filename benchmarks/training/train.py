@@ -28,6 +28,7 @@ from trimtab.benchmarks.training.folder import (
     check_done,
     read_result,
 )
+from trimtab.benchmarks.training.locking import locked, remedy, remove_leftovers
 from trimtab.benchmarks.training.plan import Plan
 from trimtab.benchmarks.training.provenance import (
     check_same_base,
@@ -37,7 +38,6 @@ from trimtab.benchmarks.training.provenance import (
 from trimtab.benchmarks.training.result import Progress, Result
 from trimtab.benchmarks.training.rows import STOPPED_EARLY
 from trimtab.benchmarks.training.run import Run
-from trimtab.benchmarks.training.rundir import locked, remedy, remove_leftovers
 from trimtab.benchmarks.training.settings.config import RunConfig
 from trimtab.benchmarks.training.spending import planned
 from trimtab.benchmarks.training.store import (

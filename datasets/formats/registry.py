@@ -14,9 +14,9 @@ from trimtab.datasets.io.hdf5 import FORBIDDEN, check_opens
 from trimtab.discovery import modules_in
 from trimtab.errors import TrimtabError
 
-__all__ = ["format_for", "get_format", "list_formats", "recognise"]
+__all__ = ["choose_output_format", "get_format", "list_formats", "recognise"]
 
-_MOST_LOOKED_AT = 1000  # files and folders, for one that may not be read; a home folder has many
+_MAX_CHECKED = 1000  # files and folders, for one that may not be read; a home folder has many
 
 
 @functools.cache
@@ -60,13 +60,13 @@ def recognise(path: str | Path) -> Format:
             knows it.
     """
     path = Path(path)
-    if not path.exists():
+    if not os.path.exists(path):  # unlike Path.exists, it raises nothing below a closed folder
         raise TrimtabError(f"dataset {path}: there is no such file or folder; check the path")
     if not path.is_file() and not path.is_dir():  # a device may have no end
         raise TrimtabError(f"dataset {path}: neither a file nor a folder; check the path")
     _check_permission(path)
     below = itertools.chain.from_iterable(path.glob("[!.]*/" * deep + "[!.]*") for deep in range(3))
-    for place in itertools.islice(below, _MOST_LOOKED_AT):
+    for place in itertools.islice(below, _MAX_CHECKED):
         if not place.match("lost+found"):  # of a disk
             _check_permission(place)
     check_fetched(path)
@@ -86,7 +86,7 @@ def _check_permission(path: Path) -> None:
         raise TrimtabError(f"dataset {path}: {FORBIDDEN}")
 
 
-def format_for(path: str | Path, name: str = "") -> Format:
+def choose_output_format(path: str | Path, name: str = "") -> Format:
     """Return the format to write ``path`` in: the one named, or the only one that it can be.
 
     Raises:
@@ -103,6 +103,7 @@ def format_for(path: str | Path, name: str = "") -> Format:
                 f"{path}: a {name} file ends with {' or '.join(format.suffixes)}; rename it"
             )
         return format
+    # An unknown suffix is part of a folder's name.
     suffix = path.suffix if any(path.suffix in f.suffixes for f in list_formats()) else ""
     possible = [f for f in list_formats() if f.save is not None and suffix in f.suffixes]
     if len(possible) != 1:

@@ -1,9 +1,9 @@
-"""Reading in a separate process: a damaged file can crash or hang a C library, but not the caller.
+"""Reading in a separate process: a damaged file may crash a C library or make it loop.
 
 The process is started with the first reading and kept for the next ones; after a crash the next
 reading starts another. It is told what to read by the name of a module's function and by JSON. It
-writes its arrays into shared memory, so that nothing is copied twice, or into a file where they are
-too large for that; only JSON passes otherwise, and nothing is unpickled.
+writes its arrays into shared memory, so that nothing is copied twice, or into a file inside
+:func:`spill_to`; only JSON passes otherwise, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from trimtab.child import Child, ChildDied, end, reference, resolve
+from trimtab.child import Child, ChildDied, end_children, reference, resolve
 from trimtab.errors import TrimtabError
 
-__all__ = ["Blocks", "Read", "Received", "read_apart", "spilled_to", "stop_reader"]
+__all__ = ["Blocks", "Read", "Received", "read_apart", "spill_to", "stop_reader"]
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ _reader: Child | None = None
 
 
 @contextmanager
-def spilled_to(folder: Path) -> Iterator[None]:
+def spill_to(folder: Path) -> Iterator[None]:
     """Let arrays that are read meanwhile lie in nameless files in ``folder``, not in memory.
 
-    They go when the last array is let go of.
+    A file is deleted with its last array.
     """
     token = _spill.set(folder)
     try:
@@ -88,7 +88,7 @@ def read_apart(
     """Return what is read in a separate process; the arrays are read-only.
 
     Args:
-        path: what is read: named in errors, and its size decides the patience.
+        path: what is read: named in errors; its size sets the time limit.
         read: a module's function. It is called and entered in the separate process, and left when
             the arrays are gathered. It may raise TrimtabError.
         arguments: of ``read``: JSON values, so that a tuple arrives as a list.
@@ -146,17 +146,17 @@ def stop_reader() -> None:
     global _reader
     with _lock:
         if _reader is not None:
-            end([_reader])
+            end_children([_reader])
         _reader = None
 
 
-def _forget() -> None:
-    """Leave the process that reads to the process that this one was forked from."""
+def _drop_reader_after_fork() -> None:
+    """Forget, in a forked child, the reader of its parent."""
     global _lock, _reader
     _lock, _reader = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_drop_reader_after_fork)
 atexit.register(stop_reader)
 
 

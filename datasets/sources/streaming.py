@@ -33,7 +33,7 @@ from trimtab.datasets.formats.contents import (
 )
 from trimtab.datasets.formats.hints import Hints
 from trimtab.datasets.formats.registry import recognise
-from trimtab.datasets.io.sandbox import spilled_to
+from trimtab.datasets.io.sandbox import spill_to
 from trimtab.datasets.precision import Rounding
 from trimtab.datasets.sources.columns import open_columns, sha256_with_progress, write_columns
 from trimtab.datasets.sources.steps import step_flags, step_returns
@@ -192,7 +192,7 @@ def load(
     place = cache / sha256_json([_READERS, format.name, path.name, digests, hints])[:16]
     found = open_columns(place, lambda share: progress(0.1 + 0.9 * share))
     if found is None:
-        with spilled_to(cache):
+        with spill_to(cache):
             contents = format.open(path, **hints)
         _convert(contents, hints, place, lambda share: progress(0.1 + 0.8 * share))
         found = open_columns(place, lambda share: progress(0.9 + 0.1 * share))

@@ -22,12 +22,12 @@ __all__ = ["TaskEnv"]
 
 
 class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
-    """A single environment as the suite sees it.
+    """A single environment as Trimtab uses it.
 
     The observation is a flat float32 array ``[O]`` and the action a float32 array ``[A]`` in the
-    environment's raw units; it reaches the simulator as it is, so limits are enforced (or not) by
-    the simulator. Observations are not clipped: a declared bound of a simulator that does not hold
-    after a reset would otherwise change data.
+    environment's raw units. The action reaches the simulator unchanged, so the simulator enforces
+    limits, or does not. Observations are not clipped: a declared bound of a simulator that does
+    not hold after a reset would otherwise change data.
 
     Args:
         raw: bare environment whose ``reset(seed=...)`` decides the whole episode.
@@ -39,8 +39,8 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         render: whether ``raw`` was made to be rendered.
         id: what errors name.
 
-    What the first ``reset`` and the first ``step`` return is looked at in full. Later only that is
-    looked at which costs next to nothing; what would fail anyway is then explained.
+    The first ``reset`` and the first ``step`` are checked in full. Later calls make only cheap
+    checks; what would fail anyway is then explained.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}
@@ -109,7 +109,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
                 raise ValueError(first.shape)
             return first, info
         except (AttributeError, TypeError, ValueError) as error:
-            raise self._fault(faults_of_reset(result, self._shape), error) from error
+            raise self._first_fault(faults_of_reset(result, self._shape), error) from error
 
     def _reset_raw(self, seed: int | None, options: dict[str, Any] | None) -> Any:
         """Return what the bare environment's ``reset`` does; the first time, look at all of it."""
@@ -121,7 +121,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
             if "unexpected keyword argument" in str(error):
                 raise TrimtabError(f"{self.id}: {OLD_RESET}") from error
             raise
-        self._refuse(faults_of_reset(result, self._shape))
+        self._raise_first(faults_of_reset(result, self._shape))
         self._reset_seen = True
         return result
 
@@ -137,7 +137,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         # A copy: what an environment writes into it must not reach the policy.
         result: Any = self.raw.step(np.array(action))
         if not self._step_seen:
-            self._refuse(faults_of_step(result, self._shape, self.success_key))
+            self._raise_first(faults_of_step(result, self._shape, self.success_key))
             self._step_seen = True
         self._elapsed += 1
         try:
@@ -163,13 +163,13 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             faults = faults_of_step(result, self._shape, self.success_key)
-            raise self._fault(faults, error) from error
+            raise self._first_fault(faults, error) from error
 
-    def _refuse(self, faults: Iterator[str]) -> None:
-        for line in faults:
+    def _raise_first(self, faults: Iterator[str]) -> None:
+        if line := next(faults, None):
             raise TrimtabError(f"{self.id}: {line}")
 
-    def _fault(self, faults: Iterator[str], error: Exception) -> TrimtabError:
+    def _first_fault(self, faults: Iterator[str], error: Exception) -> TrimtabError:
         """Return the first of the faults as an error; the exception itself where none explains."""
         return TrimtabError(f"{self.id}: {next(faults, in_a_line(error))}")
 
@@ -184,7 +184,7 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         if self._closed:
             raise self._closed_error()
         if self.render_mode is None:
-            raise TrimtabError("make the environment with render=True to see it")
+            raise TrimtabError(f"{self.id}: make the environment with render=True to see it")
         # What a simulator draws with belongs to one thread; in another, MuJoCo's picture is black.
         here = threading.current_thread()
         if self._drawn_in not in (None, here):
@@ -195,8 +195,10 @@ class TaskEnv(gymnasium.Env[FloatArray, FloatArray]):
         try:
             found = cast(Any, self.raw.render())
         except Exception as error:  # simulators and drivers raise anything
-            line = " ".join(str(error).split())[:200]
-            raise TrimtabError(f"it cannot be drawn ({line}); trimtab doctor says how") from error
+            line = in_a_line(error)
+            raise TrimtabError(
+                f"{self.id}: it cannot be drawn ({line}); trimtab doctor says how"
+            ) from error
         self._drawn_in = here
         return as_picture(found)
 

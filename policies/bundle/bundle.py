@@ -130,6 +130,7 @@ def save_bundle(
     return folder
 
 
+@torch_defaults()
 def load_bundle(folder: str | Path) -> Bundle:
     """Load a bundle with torch; verify every file, key, shape and value, and the golden rows.
 
@@ -139,16 +140,15 @@ def load_bundle(folder: str | Path) -> Bundle:
     Raises:
         TrimtabError: if anything is missing, was changed, does not fit or does not replay.
     """
-    bundle = open_bundle(folder)
-    bundle.policy.input_check = CheckedInputs(Contract.parse(bundle.config, str(folder)))
-    return bundle
+    opened = _open(folder)
+    opened.bundle.policy.input_check = CheckedInputs(opened.contract)
+    return opened.bundle
 
 
 @torch_defaults()
 def open_bundle(folder: str | Path) -> Bundle:
     """Load a bundle as :func:`load_bundle` does, for callers whose inputs need no check."""
-    bundle, _, _ = _open(Path(folder))
-    return bundle
+    return _open(folder).bundle
 
 
 @torch_defaults()
@@ -162,12 +162,11 @@ def check_bundle(folder: str | Path) -> dict[str, float]:
         TrimtabError: as :func:`load_bundle`, and if onnxruntime does not replay within the
             contract's tolerance.
     """
-    folder = Path(folder)
-    bundle, files, golden = _open(folder)
-    contract = Contract.parse(bundle.config, str(folder))
-    errors = {"torch": _replay(bundle.policy, golden, contract, str(folder))}
-    if ONNX in files:
-        errors["onnx"] = PolicyRunner(contract, files[ONNX], f"bundle {folder}").check(golden)
+    opened = _open(folder)
+    errors = {"torch": opened.error}
+    if ONNX in opened.files:
+        runner = PolicyRunner(opened.contract, opened.files[ONNX], f"bundle {folder}")
+        errors["onnx"] = runner.check(opened.golden)
     return errors
 
 
@@ -185,8 +184,20 @@ def bundle_hash(folder: str | Path) -> str:
     return sha256_json({"policy": config.get("policy"), "model": weights})
 
 
-def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, NDArray[Any]]]:
-    """Read, verify and build a bundle; return it with its files and golden rows."""
+@dataclass(frozen=True)
+class _Opened:
+    """A verified bundle and what was read of it; ``error`` is that of its golden rows on torch."""
+
+    bundle: Bundle
+    contract: Contract
+    files: Mapping[str, bytes]
+    golden: Mapping[str, NDArray[Any]]
+    error: float
+
+
+def _open(folder: str | Path) -> _Opened:
+    """Read, verify and build a bundle, and replay its golden rows."""
+    folder = Path(folder)
     config, files = read_files(folder)
     contract = Contract.parse(config, str(folder / CONFIG))
     golden = read_golden(files[GOLDEN], contract, str(folder / GOLDEN))
@@ -197,8 +208,8 @@ def _open(folder: Path) -> tuple[Bundle, dict[str, bytes], dict[str, NDArray[Any
     else:
         policy = black_box(contract, files[ONNX], golden, str(folder / ONNX))
     policy.evaluate_deterministic = bool(config["evaluate_deterministic"])
-    _replay(policy, golden, contract, str(folder))
-    return Bundle(policy, config, folder), files, golden
+    error = _replay(policy, golden, contract, str(folder))
+    return _Opened(Bundle(policy, config, folder), contract, files, golden, error)
 
 
 def _build(config: Any, where: str) -> Policy:

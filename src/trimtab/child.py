@@ -25,7 +25,7 @@ from typing import IO, Any
 
 from trimtab.errors import Stopped, TrimtabError
 
-__all__ = ["GRACE", "Child", "ChildDied", "end", "reference", "resolve", "say", "serve"]
+__all__ = ["GRACE", "Child", "ChildDied", "end_children", "reference", "resolve", "say", "serve"]
 
 GRACE = 60.0
 """Seconds that a process has to save its state before it is killed."""
@@ -105,9 +105,9 @@ class Child:
             TrimtabError: if the function raises it.
             RuntimeError: if the function raises another exception; a note has its traceback.
         """
-        task = json.dumps([reference(function), arguments])
+        request = json.dumps([reference(function), arguments])
         try:
-            answer = self._answer(task, tell)
+            answer = self._answer(request, tell)
         except BaseException:
             self.process.kill()
             raise
@@ -121,11 +121,11 @@ class Child:
             raise error
         raise (Stopped if answer["stopped"] else TrimtabError)(answer["error"])
 
-    def _answer(self, task: str, tell: Callable[..., None]) -> dict[str, Any] | None:
-        """Send a task; return its answer, or None if the process has ended."""
+    def _answer(self, request: str, tell: Callable[..., None]) -> dict[str, Any] | None:
+        """Send a request; return its answer, or None if the process has ended."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
-            self.process.stdin.write(f"{task}\n".encode())
+            self.process.stdin.write(f"{request}\n".encode())
             self.process.stdin.flush()
         except (OSError, ValueError):  # it has ended, or end() has closed its input
             return None
@@ -139,7 +139,7 @@ class Child:
         return None
 
 
-def end(children: Iterable[Child], seconds: float = GRACE) -> None:
+def end_children(children: Iterable[Child], seconds: float = GRACE) -> None:
     """Close the input of processes, wait for their end, and kill those that still run.
 
     Args:
@@ -165,6 +165,7 @@ def end(children: Iterable[Child], seconds: float = GRACE) -> None:
 # What follows is carried out in the child process.
 
 _answers: IO[str]
+_exit_code = 0
 _writing = threading.Lock()
 
 
@@ -178,17 +179,17 @@ def serve() -> None:
     # Registered first, so called last: it exits before Python's own teardown, in which threads of
     # C++ libraries may abort the process.
     atexit.register(_leave)
-    asked = os.fdopen(os.dup(0), "rb")
+    incoming = os.fdopen(os.dup(0), "rb")
     _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     with open(os.devnull, "rb") as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)  # prints go to standard error; standard output is for answers
-    tasks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
     busy = threading.Event()
-    threading.Thread(target=_listen, args=(asked, tasks, busy), daemon=True).start()
-    while (task := tasks.get()) is not None:
-        answer = _carry_out(task)
-        busy.clear()  # before the answer: the next task may arrive as soon as it is written
+    threading.Thread(target=_listen, args=(incoming, requests, busy), daemon=True).start()
+    while (request := requests.get()) is not None:
+        answer = _answer_call(request)
+        busy.clear()  # before the answer: the next request may arrive as soon as it is written
         _write(answer)
 
 
@@ -200,28 +201,32 @@ def say(*said: Any) -> None:
 def _leave() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(_exit_code)
 
 
 def _listen(
-    asked: IO[bytes], tasks: queue.SimpleQueue[bytes | None], busy: threading.Event
+    incoming: IO[bytes], requests: queue.SimpleQueue[bytes | None], busy: threading.Event
 ) -> None:
-    """Queue tasks as they arrive; end this process when the input is closed."""
-    for task in asked:
+    """Queue requests as they arrive; end this process when the input is closed."""
+    for request in incoming:
         busy.set()
-        tasks.put(task)
-    tasks.put(None)
+        requests.put(request)
+    requests.put(None)
     if busy.is_set():
         os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(GRACE)  # this is a daemon thread: an idle process has ended long before
     os._exit(1)
 
 
-def _carry_out(task: bytes) -> str:
-    """Carry out a task; return its answer as JSON."""
-    name, arguments = json.loads(task)
+def _answer_call(request: bytes) -> str:
+    """Call the function that a request names; return the answer as JSON."""
+    global _exit_code
+    name, arguments = json.loads(request)
     try:
         return json.dumps({"value": resolve(name)(*arguments)})
+    except SystemExit as error:  # the function ends this process, and says how
+        _exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        raise
     except TrimtabError as error:
         return json.dumps({"error": str(error), "stopped": isinstance(error, Stopped)})
     except Exception as error:

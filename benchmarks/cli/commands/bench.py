@@ -24,11 +24,11 @@ from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows
 from trimtab.benchmarks.cli.surroundings import answer_stream
 from trimtab.benchmarks.core.numerals import time_text
 from trimtab.benchmarks.suites import figures
+from trimtab.benchmarks.suites.estimate import Estimate, estimate_suite
 from trimtab.benchmarks.suites.launch import chosen_launcher
-from trimtab.benchmarks.suites.plan import Plan, plan_of
-from trimtab.benchmarks.suites.run_suite import Outcome, run_suite
+from trimtab.benchmarks.suites.run_suite import SuiteRuns, run_suite
 from trimtab.benchmarks.suites.suite import Suite, load_suite
-from trimtab.benchmarks.training import provenance, rundir
+from trimtab.benchmarks.training import locking, provenance
 from trimtab.benchmarks.training.rows import FILE_NAME, SUITE_NOTE, collect_files
 from trimtab.benchmarks.training.settings.run_settings import MOST_SEED
 from trimtab.benchmarks.training.settings.words import listed, nearest
@@ -81,7 +81,7 @@ def bench(
         background.print_status(folder, runs, format)
         return 0
     if action == "plan":
-        _print_plan(plan_of(loaded, Path(runs), _done(folder)), workers, format)
+        _print_plan(estimate_suite(loaded, Path(runs), _done(folder)), workers, format)
         return 0
     where = chosen_launcher(launcher, overrides)
     chosen_by = {"suite": suite, "scale": scale, "only": only}
@@ -89,7 +89,7 @@ def bench(
     console = Console(stderr=True, markup=False)
     _check_place(folder, loaded)
     _ = loaded.composed  # a wrong word of the last run is told before the first run begins
-    with rundir.locked(folder):
+    with locking.locked(folder):
         outcome = run_suite(loaded, folder, workers=workers, console=console, launcher=where)
         board, paths = _publish(loaded, outcome, folder, Path(runs), command, console)
     if format == "json":
@@ -110,7 +110,7 @@ def _done(folder: Path) -> set[str]:
     return {run.replace("/", " seed ") for run in done}
 
 
-def _print_plan(plan: Plan, workers: int, format: str) -> None:
+def _print_plan(plan: Estimate, workers: int, format: str) -> None:
     """Print what a suite will take, a line a run, and in all."""
     side = workers or os.cpu_count() or 1
     hours = sum(one.hours for one in plan.runs)
@@ -178,7 +178,7 @@ def _text_in(path: Path, key: str) -> str | None:
 
 
 def _publish(
-    suite: Suite, outcome: Outcome, folder: Path, runs: Path, command: str, console: Console
+    suite: Suite, outcome: SuiteRuns, folder: Path, runs: Path, command: str, console: Console
 ) -> tuple[Leaderboard, dict[str, Path]]:
     """Write the leaderboard, the figure and the bundle of a suite's runs.
 

@@ -33,7 +33,7 @@ from trimtab.datasets.formats.minari.metadata import read_metadata
 from trimtab.datasets.formats.minari.reader import load as load_minari
 from trimtab.datasets.formats.minari.writer import check_id
 from trimtab.datasets.formats.own import missing_ends
-from trimtab.datasets.formats.registry import format_for, recognise
+from trimtab.datasets.formats.registry import choose_output_format, recognise
 from trimtab.datasets.sources.streaming import UnevenInfosError, with_env
 from trimtab.envs.registry import is_task
 from trimtab.errors import TrimtabError
@@ -243,7 +243,7 @@ def _convert(words: dict[str, Any], format: str) -> int:
         if not words[name]:
             raise TrimtabError(f"dataset: action=convert needs {name}=<file or folder>")
     source, target = Path(words["from"]), Path(words["to"])
-    writer = format_for(target, words["as"])
+    writer = choose_output_format(target, words["as"])
     if os.path.lexists(target) and not (target.is_file() or target.is_dir()):
         raise TrimtabError(f"dataset: to={target}: is neither a file nor a folder; name another")
     reader = recognise(source)

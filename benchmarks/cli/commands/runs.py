@@ -11,8 +11,8 @@ from typing import Any
 from trimtab.benchmarks.cli.screen import print_json, print_line, print_rows
 from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.training.folder import find_runs
+from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.overview import Line, lines_of
-from trimtab.benchmarks.training.rundir import remedy
 from trimtab.benchmarks.training.settings.words import nearest
 from trimtab.benchmarks.training.settings_of import settings_of, text_of
 from trimtab.benchmarks.training.store import is_address, local_view

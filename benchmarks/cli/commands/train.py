@@ -12,9 +12,9 @@ from trimtab.benchmarks.cli.screen import print_line, print_result, print_rows, 
 from trimtab.benchmarks.cli.words import Command, Setting, parse
 from trimtab.benchmarks.core.numerals import score_words
 from trimtab.benchmarks.suites.launch import WITHIN, Chosen, chosen_launcher, launcher_kinds
-from trimtab.benchmarks.suites.outcome import Outcome
 from trimtab.benchmarks.suites.search import DIRECTIONS, SAMPLERS, SCORES, Search, search
 from trimtab.benchmarks.suites.sweep import sweep
+from trimtab.benchmarks.suites.sweep_line import SweepLine
 from trimtab.benchmarks.training.settings import config, groups
 from trimtab.benchmarks.training.settings.explained import keywords_help, settings_help
 from trimtab.benchmarks.training.settings.overrides import check_name
@@ -120,21 +120,21 @@ _SEARCH = {
 _SWEEPERS = {"basic": _grid, "optuna": _search}
 
 
-def _print_trials(outcomes: Sequence[Outcome], best: str) -> None:
+def _print_trials(outcomes: Sequence[SweepLine], best: str) -> None:
     """Print the table at the end of a search, and how the best trial is repeated."""
     _print_outcomes(outcomes, "trials")
     if best:
         print_line(f"the best one is repeated with: {best}")
 
 
-def _print_outcomes(outcomes: Sequence[Outcome], called: str = "runs") -> None:
+def _print_outcomes(outcomes: Sequence[SweepLine], called: str = "runs") -> None:
     """Print the table at the end of a sweep: what became of each run."""
     states = [outcome.state for outcome in outcomes]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     print_rows(f"sweep: {len(outcomes)} {called}, {counts}", [_row(one) for one in outcomes])
 
 
-def _row(outcome: Outcome) -> dict[str, str]:
+def _row(outcome: SweepLine) -> dict[str, str]:
     score = score_words(outcome.return_, outcome.success, outcome.held_out)
     return {
         "settings": outcome.label,

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from trimtab.benchmarks.training.checkpoint import load_checkpoint
-from trimtab.benchmarks.training.rundir import locked, remedy, remove_leftovers
+from trimtab.benchmarks.training.locking import locked, remedy, remove_leftovers
 from trimtab.datasets.catalog import format_of
 from trimtab.datasets.episodes import ContentHash, Dataset, Episode, validate
 from trimtab.datasets.formats.contents import Summary, scanned
 from trimtab.datasets.formats.hints import Hints
-from trimtab.datasets.io.sandbox import spilled_to
+from trimtab.datasets.io.sandbox import spill_to
 from trimtab.datasets.sources import streaming
 from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.datasets.sources.streamed_buffer import StreamedBuffer
@@ -98,7 +98,7 @@ def summary_of(path: Path, out: Path, stream_above: int) -> Summary:
     if not is_large(path, stream_above):
         return scanned(format.open(path))
     with streams(out) as cache:
-        with spilled_to(cache):
+        with spill_to(cache):
             contents = format.open(path)
         return scanned(contents)
 

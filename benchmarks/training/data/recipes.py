@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.benchmarks.training.data.recording import dataset_of
-from trimtab.benchmarks.training.rundir import locked
+from trimtab.benchmarks.training.locking import locked
 from trimtab.benchmarks.training.settings.groups import load_group
 from trimtab.datasets.catalog import made_datasets, success_sentence
 from trimtab.datasets.episodes import Dataset, Episode, validate

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from trimtab.benchmarks.training.rundir import check_writable
+from trimtab.benchmarks.training.locking import check_writable
 from trimtab.benchmarks.training.tracking import Kind, TrackedRun, Tracker
 
 PROJECT = "trimtab"

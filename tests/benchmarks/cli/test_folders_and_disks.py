@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from trimtab.benchmarks.training.rundir import locked, remove_leftovers
+from trimtab.benchmarks.training.locking import locked, remove_leftovers
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 from trimtab.files import atomic_directory, atomic_file, atomic_write_bytes, sha256_file
@@ -34,7 +34,7 @@ except TrimtabError as error:
 HOLDER = """
 import sys
 from pathlib import Path
-from trimtab.benchmarks.training.rundir import locked
+from trimtab.benchmarks.training.locking import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

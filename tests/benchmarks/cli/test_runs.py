@@ -15,8 +15,8 @@ import pytest
 from trimtab.benchmarks.cli.commands.runs import _row
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.cli.words import Command, Setting, parse
+from trimtab.benchmarks.training.locking import locked
 from trimtab.benchmarks.training.overview import lines_of
-from trimtab.benchmarks.training.rundir import locked
 from trimtab.benchmarks.training.settings.config import compose_run
 from trimtab.benchmarks.training.train import train
 from trimtab.types import TrimtabError

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from trimtab.benchmarks.core.pools import call_elsewhere, worker_pool
-from trimtab.child import Child, ChildDied, end
+from trimtab.child import Child, ChildDied, end_children
 from trimtab.errors import Stopped, TrimtabError
 
 WORK = """
@@ -161,7 +161,7 @@ def test_a_second_interrupt_kills_what_still_saves() -> None:
     child.process.send_signal(signal.SIGSTOP)  # it does not get to its end
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
-        end([child])
+        end_children([child])
     assert child.process.returncode == -signal.SIGKILL
 
 

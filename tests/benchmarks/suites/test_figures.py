@@ -9,7 +9,7 @@ import pytest
 from matplotlib import image
 
 from trimtab.benchmarks.suites.figures import draw, trajectories
-from trimtab.benchmarks.suites.run_suite import Outcome
+from trimtab.benchmarks.suites.run_suite import SuiteRuns
 from trimtab.envs.families.robotics.mazes import TWO_ROUTES_MAP
 from trimtab.envs.families.robotics.two_doors import DOORS, map_by_lamp
 from trimtab.envs.registry import get_spec
@@ -58,6 +58,6 @@ def test_a_maze_with_a_lamp_is_drawn_once_for_each_thing_that_it_says(
     save_bundle(driving_right(envs[0]), tmp_path / "bundle", contract=contract, onnx=False)
     panels = [{"title": f"panel {env}", "run": "mine", "env": env} for env in envs]
     figure = {"seed": 0, "episodes": 4, "eval_seed": 500, "open": envs[0], "panels": panels}
-    draw(figure, Outcome({("mine", 0): tmp_path / "bundle"}), tmp_path / "figure.png")
+    draw(figure, SuiteRuns({("mine", 0): tmp_path / "bundle"}), tmp_path / "figure.png")
     height, width, _ = image.imread(tmp_path / "figure.png").shape
     assert height / width == pytest.approx((0.75 + 3.15 * rows) / (3.15 * len(envs)), rel=0.02)

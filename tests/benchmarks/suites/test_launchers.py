@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from trimtab.benchmarks.suites.launchers import slurm as slurm_jobs
-from trimtab.benchmarks.training.rundir import in_use
+from trimtab.benchmarks.training.locking import in_use
 
 pytestmark = pytest.mark.slow
 

@@ -15,6 +15,7 @@ import yaml
 from rich.console import Console
 
 from trimtab.benchmarks.cli.main import main, run
+from trimtab.benchmarks.suites.launch import chosen_launcher
 from trimtab.benchmarks.suites.run_suite import run_suite
 from trimtab.benchmarks.suites.suite import load_suite
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -196,7 +197,9 @@ def test_a_run_that_fails_ends_the_suite_with_its_name(tmp_path: Path) -> None:
     bad = suite.jobs[0].__class__("bad", 0, words, None, 1.0)
     broken = suite.__class__(**{**vars(suite), "jobs": (bad,)})
     with pytest.raises(TrimtabError, match="bad seed 0: .*nowhere"):
-        run_suite(broken, tmp_path, workers=1, console=Console(file=open("/dev/null", "w")))  # noqa: SIM115
+        nowhere = Console(file=io.StringIO())
+        launcher = chosen_launcher("local")
+        run_suite(broken, tmp_path, workers=1, console=nowhere, launcher=launcher)
 
 
 def test_paths_with_awkward_letters_survive_as_overrides() -> None:

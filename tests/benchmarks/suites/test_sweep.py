@@ -21,9 +21,9 @@ from trimtab import plugins
 from trimtab.benchmarks.cli.commands.train import _print_outcomes
 from trimtab.benchmarks.cli.main import run as trimtab
 from trimtab.benchmarks.suites.launch import Chosen, Done, Kind, Launcher, Start, Work, carry_out
-from trimtab.benchmarks.suites.outcome import Outcome
 from trimtab.benchmarks.suites.search import SAMPLERS, Search, search
 from trimtab.benchmarks.suites.sweep import sweep
+from trimtab.benchmarks.suites.sweep_line import SweepLine
 from trimtab.benchmarks.training import run as loop
 from trimtab.benchmarks.training.settings import groups
 from trimtab.benchmarks.training.settings.config import compose_run
@@ -79,7 +79,7 @@ def short(tiny: Any, out: Path) -> list[str]:
     return [*words, "offline_steps=20", "eval_episodes=2", "checkpoint_every=5"]
 
 
-def shown(outcomes: Sequence[Outcome], capsys: pytest.CaptureFixture[str]) -> list[str]:
+def shown(outcomes: Sequence[SweepLine], capsys: pytest.CaptureFixture[str]) -> list[str]:
     capsys.readouterr()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("COLUMNS", raising=False)
@@ -90,7 +90,7 @@ def shown(outcomes: Sequence[Outcome], capsys: pytest.CaptureFixture[str]) -> li
 def test_a_run_that_fails_stands_in_the_table_with_its_reason(
     tiny: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told: list[Outcome] = []
+    told: list[SweepLine] = []
     lines = Console(record=True, width=300, force_terminal=False)
     words = [*short(tiny, tmp_path), "algorithm.learning_rate=0.001,1e30"]
     reason = "1 of 2 runs failed: .*1e[+]30: .* is (nan|inf);"  # as the processor rounds
@@ -120,7 +120,7 @@ def test_a_sweep_that_is_interrupted_shows_what_there_is(
         if run.position >= 10 and run.config["seed"] == 1:
             raise KeyboardInterrupt
 
-    told: list[Outcome] = []
+    told: list[SweepLine] = []
     words = [*short(tiny, tmp_path), "seed=0,1,2"]
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(loop.Run, "_finish_step", stop)
@@ -139,7 +139,7 @@ SPACE = [
 ]
 
 
-def searched(words: Sequence[str], launcher: Chosen, **how: Any) -> tuple[list[Outcome], str]:
+def searched(words: Sequence[str], launcher: Chosen, **how: Any) -> tuple[list[SweepLine], str]:
     told: list[Any] = []
     chosen = Search(n_trials=4, score="return", sampler="random", seed=3, **how)
     search(words, chosen, lambda *said: told.extend(said), console=quiet(), launcher=launcher)
@@ -270,7 +270,7 @@ def scripted(before: Callable[[int], None]) -> Chosen:
     return Chosen(Kind("scripted", started), {})
 
 
-def searched_scripted(out: Path, before: Callable[[int], None], **how: Any) -> list[Outcome]:
+def searched_scripted(out: Path, before: Callable[[int], None], **how: Any) -> list[SweepLine]:
     told: list[Any] = []
     search(
         [*CHEAP, f"out={out}", "algorithm.tau=interval(0.001,0.1)"], Search(**how),
@@ -372,7 +372,7 @@ def test_a_file_of_ones_own_is_one_of_the_values(
     monkeypatch.setattr(groups, "adopted", {})  # later tests do not find the file
     method = "_target_: trimtab.algorithms.offline.bc.BehaviorCloning"
     (tmp_path / "mine.yaml").write_text(f"# @package _global_\nalgorithm:\n  {method}\n")
-    told: list[Outcome] = []
+    told: list[SweepLine] = []
     others = [word for word in short(tiny, tmp_path / "runs") if not word.startswith("algorithm=")]
     words = [*others, f"algorithm=bc,{tmp_path}/mine.yaml"]
     # As in a process of its own, which knows nothing of this one's files.

@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from trimtab.datasets.episodes import Dataset
-from trimtab.datasets.formats.registry import format_for, get_format, list_formats, recognise
+from trimtab.datasets.formats.registry import (
+    choose_output_format,
+    get_format,
+    list_formats,
+    recognise,
+)
 from trimtab.datasets.io import hdf5
 from trimtab.datasets.io import sandbox as apart
 from trimtab.types import TrimtabError
@@ -184,8 +189,8 @@ def test_formats_are_told_apart(foreign: Any, tmp_path: Path) -> None:
 
 
 def test_the_format_to_write_is_named_or_the_only_one() -> None:
-    assert format_for("x.npz").name == "ogbench"
-    assert format_for("x", "lerobot").name == "lerobot"
+    assert choose_output_format("x.npz").name == "ogbench"
+    assert choose_output_format("x", "lerobot").name == "lerobot"
     for path, name, message in [
         ("x", "", "say as= which format to write: lerobot, minari"),
         ("x.hdf5", "", "say as= which format to write: d4rl, robomimic"),
@@ -195,7 +200,7 @@ def test_the_format_to_write_is_named_or_the_only_one() -> None:
         ("x.npz", "pickle", "no such dataset format; there are d4rl"),
     ]:
         with pytest.raises(TrimtabError, match=message):
-            format_for(path, name)
+            choose_output_format(path, name)
 
 
 def test_a_reader_that_crashes_hangs_or_fails_is_one_line(

@@ -281,7 +281,7 @@ def test_what_spills_leaves_nothing_and_a_full_disk_is_told(
     resource.prlimit(reader, resource.RLIMIT_FSIZE, (64, hard))  # its files grow no larger
     with (
         pytest.raises(TrimtabError, match="there is no room for its arrays in .*streams"),
-        apart.spilled_to(tmp_path / "streams"),
+        apart.spill_to(tmp_path / "streams"),
     ):
         get_format("d4rl").load(tmp_path / file_name)
     assert not list((tmp_path / "streams").iterdir())

@@ -1,4 +1,4 @@
-"""The folder of a run: which process may write in it, and what a killed one leaves there."""
+"""Which process may write in a folder, and what a killed process leaves there."""
 
 from __future__ import annotations
 
@@ -20,22 +20,18 @@ from filelock import BaseFileLock, FileLock, SoftFileLease, Timeout
 from trimtab.errors import TrimtabError
 
 LOCK = "run.lock"
-LOCK_FILE = "run.lock.held"
-"""There while a folder is locked whose file system knows no locks."""
-LOCKS = "TRIMTAB_LOCKS"
+LEASE_FILE = "run.lock.held"
+"""The lease: it exists while a process holds the folder by a lease."""
+LOCKS_VARIABLE = "TRIMTAB_LOCKS"
 """Environment variable: ``lease`` for a file system whose locks other machines do not see."""
-_LEASE = ("lease", "files")  # the second is the earlier word
+_LEASE = "lease"
 RENEWED_EVERY = 5.0
 """Seconds between two renewals of a lease."""
 STALE_AFTER = 60.0
 """Seconds without a renewal after which another process takes a lease over."""
-_LATELY = 120.0  # seconds; clocks of two machines may differ
+_RECENT = 120.0  # seconds; clocks of two machines may differ
 _LOOK = 0.15  # seconds
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP)
-
-
-class InUseError(TrimtabError):
-    """Another process holds the folder."""
 
 
 def remedy(folder: Path) -> str:
@@ -48,10 +44,10 @@ def in_use(folder: Path) -> bool:
 
     A lease counts as held for as long as it was renewed lately.
     """
-    renewed = _renewed_at(folder / LOCK_FILE)
-    if renewed is not None and time.time() - renewed < _LATELY:
+    renewed = _renewed_at(folder / LEASE_FILE)
+    if renewed is not None and time.time() - renewed < _RECENT:
         return True
-    if os.environ.get(LOCKS) in _LEASE:
+    if os.environ.get(LOCKS_VARIABLE) == _LEASE:
         return False
     try:
         with (folder / LOCK).open("rb") as lock:
@@ -74,19 +70,18 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[Callable[[], None]]:
         wait: wait for another process that holds it, instead of giving up.
 
     Yields:
-        What raises a ``TrimtabError`` once another process has taken the folder over, as may happen
-        to one that was suspended where there are no locks but leases. Call it before writing.
+        A function that raises ``TrimtabError`` if another process has taken the folder: with leases
+        this happens to a process that was suspended. Call it before writing.
 
     Raises:
         TrimtabError: if another process holds it, or it cannot be written.
     """
-    missing = not folder.exists()
     top = _first_missing(folder)
     lock = _lock(folder, wait=wait)
     try:
         yield functools.partial(_check_held, lock, folder)
     except BaseException:
-        if missing:
+        if top is not None:
             _remove_empty(folder, top)
         raise
     finally:
@@ -95,9 +90,9 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[Callable[[], None]]:
 
 def _lock(folder: Path, *, wait: bool) -> BaseFileLock:
     """Lock a folder; see :func:`locked`."""
-    asked = os.environ.get(LOCKS, "")
-    if asked and asked not in _LEASE:
-        raise TrimtabError(f"{LOCKS}={asked}: must be lease, or not be set")
+    asked = os.environ.get(LOCKS_VARIABLE, "")
+    if asked not in ("", _LEASE):
+        raise TrimtabError(f"{LOCKS_VARIABLE}={asked}: must be {_LEASE}, or not be set")
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -107,7 +102,7 @@ def _lock(folder: Path, *, wait: bool) -> BaseFileLock:
         try:
             return _lease(folder, wait=wait) if asked else _system_lock(folder, wait=wait)
         except Timeout as error:
-            raise InUseError(
+            raise TrimtabError(
                 f"{folder} is in use by another process; wait for it or choose another out="
             ) from error
         except FileNotFoundError:  # its last holder has removed the folder; make it again
@@ -126,7 +121,7 @@ def _system_lock(folder: Path, *, wait: bool) -> BaseFileLock:
     """Lock a folder by ``flock``, or by a lease where the file system has no locks."""
     lock = FileLock(folder / LOCK, thread_local=False, fallback_to_soft=False)
     try:
-        # A process that only looks whether the folder is held has it for a moment.
+        # in_use() holds the lock for a moment; wait for it.
         lock.acquire(timeout=-1 if wait else _LOOK)
     except (Timeout, FileNotFoundError):
         raise
@@ -144,7 +139,7 @@ def _lease(folder: Path, *, wait: bool) -> SoftFileLease:
 
     A process that does not wait gives up as soon as it sees the file renewed.
     """
-    path = folder / LOCK_FILE
+    path = folder / LEASE_FILE
     lease = SoftFileLease(
         path, lease_duration=STALE_AFTER, heartbeat_interval=RENEWED_EVERY, thread_local=False
     )
@@ -166,7 +161,7 @@ def _check_held(lock: BaseFileLock, folder: Path) -> None:
         return
     for _ in range(2):  # another process that checks the file moves it aside for a moment
         with contextlib.suppress(OSError):
-            if (lock.token or "") in (folder / LOCK_FILE).read_text():
+            if lock.token and lock.token in (folder / LEASE_FILE).read_text():
                 return
         time.sleep(_LOOK)
     raise TrimtabError(
@@ -189,7 +184,7 @@ def check_writable(folder: Path, variable: str, needed_by: str = "") -> None:
     Args:
         folder: the folder.
         variable: name of the variable.
-        needed_by: the word that makes it needed, if one does.
+        needed_by: the setting that needs the folder, for the message.
 
     Raises:
         TrimtabError: if it cannot be written.
@@ -206,8 +201,10 @@ def check_writable(folder: Path, variable: str, needed_by: str = "") -> None:
         ) from error
 
 
-def _first_missing(folder: Path) -> Path:
-    """Return the highest folder of ``folder`` and those above it that is not there."""
+def _first_missing(folder: Path) -> Path | None:
+    """Return the highest folder that would be made with ``folder``; None if ``folder`` exists."""
+    if folder.exists():
+        return None
     top = folder
     while not top.parent.exists():
         top = top.parent
@@ -215,13 +212,13 @@ def _first_missing(folder: Path) -> Path:
 
 
 def _remove_empty(folder: Path, top: Path) -> None:
-    """Remove what a refused command has made and the caller holds, if it wrote no file in it.
+    """Remove a folder that this process made and holds, unless a file was written in it.
 
     Args:
-        folder: goes with its lock and the empty folders in it.
+        folder: it goes with its lock and the empty folders in it.
         top: the highest folder above it that was made with it; those between go where empty.
     """
-    if any(path.name not in (LOCK, LOCK_FILE) for path in folder.rglob("*") if not path.is_dir()):
+    if any(path.name not in (LOCK, LEASE_FILE) for path in folder.rglob("*") if not path.is_dir()):
         return
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # another's in the meantime

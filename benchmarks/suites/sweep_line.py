@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from trimtab.benchmarks.suites.launch import Done
 
-__all__ = ["Outcome", "outcome_of"]
+__all__ = ["SweepLine", "sweep_line"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SweepLine:
     """What there is to say of one run of a sweep.
 
     Attributes:
@@ -36,7 +36,7 @@ class Outcome:
     held_out: float | None = None
 
 
-def outcome_of(label: str, done: Done | None = None, reason: str = "") -> Outcome:
+def sweep_line(label: str, done: Done | None = None, reason: str = "") -> SweepLine:
     """Return what became of a run.
 
     Args:
@@ -45,10 +45,10 @@ def outcome_of(label: str, done: Done | None = None, reason: str = "") -> Outcom
         reason: why it failed, if it did.
     """
     if done is None:
-        return Outcome(label, "failed" if reason else "not finished", note=reason)
+        return SweepLine(label, "failed" if reason else "not finished", note=reason)
     found = done.summary
     note = "already done" if done.already_done else ""
-    return Outcome(
+    return SweepLine(
         label, "done", found["return"], found["success"], found["episodes"], found.get("seconds"),
         done.folder, note, found.get("held_out", {}).get("error"),
     )  # fmt: skip

@@ -16,14 +16,14 @@ from trimtab.benchmarks.training.data.recipes import is_recipe_section, recipe_f
 from trimtab.benchmarks.training.folder import find_runs, read_result
 from trimtab.errors import TrimtabError
 
-__all__ = ["Plan", "PlannedRun", "plan_of"]
+__all__ = ["Estimate", "RunEstimate", "estimate_suite"]
 
 _A_SECOND = 500.0
 """Updates or environment steps a second, roughly, of a small policy on one core."""
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class RunEstimate:
     """The runs of one name.
 
     Attributes:
@@ -46,14 +46,14 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Estimate:
     """A suite's runs, and the recipes whose data is recorded first."""
 
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[RunEstimate, ...]
     recipes: tuple[str, ...]
 
 
-def plan_of(suite: Suite, runs: Path, done: Collection[str] = ()) -> Plan:
+def estimate_suite(suite: Suite, runs: Path, done: Collection[str] = ()) -> Estimate:
     """Return what a suite will take.
 
     Args:
@@ -78,7 +78,7 @@ def plan_of(suite: Suite, runs: Path, done: Collection[str] = ()) -> Plan:
         else:
             seconds, source = (updates + steps) / _A_SECOND, "rough guess"
         planned.append(
-            PlannedRun(
+            RunEstimate(
                 run=name, seeds=len(jobs), done=len(jobs) - len(left), updates=updates, steps=steps,
                 hours=len(left) * seconds / 3600, hours_from=source,
             )
@@ -86,7 +86,7 @@ def plan_of(suite: Suite, runs: Path, done: Collection[str] = ()) -> Plan:
         recipe = config["dataset"]
         if left and is_recipe_section(recipe) and not recipe_folder(recipe, runs).exists():
             recipes[str(recipe["id"])] = None
-    return Plan(tuple(planned), tuple(recipes))
+    return Estimate(tuple(planned), tuple(recipes))
 
 
 def _measured(runs: Path) -> Mapping[tuple[str, str], list[float]]:

@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from filelock import SoftFileLease
 
-from trimtab.benchmarks.training import rundir
-from trimtab.benchmarks.training.rundir import LOCK_FILE, in_use, locked
+from trimtab.benchmarks.training import locking
+from trimtab.benchmarks.training.locking import LEASE_FILE, in_use, locked
 from trimtab.types import TrimtabError
 
 HOLDER = """
 import sys
 from pathlib import Path
-from trimtab.benchmarks.training.rundir import locked
+from trimtab.benchmarks.training.locking import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
@@ -32,7 +32,7 @@ with locked(Path(sys.argv[1])):
 CONTENDER = """
 import sys
 from pathlib import Path
-from trimtab.benchmarks.training.rundir import locked
+from trimtab.benchmarks.training.locking import locked
 folder, count = Path(sys.argv[1]), Path(sys.argv[2])
 for _ in range(10):
     with locked(folder, wait=True):
@@ -52,8 +52,8 @@ def way(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases of this process that are left over soon."""
-    monkeypatch.setattr(rundir, "RENEWED_EVERY", 0.1)
-    monkeypatch.setattr(rundir, "STALE_AFTER", 1.0)
+    monkeypatch.setattr(locking, "RENEWED_EVERY", 0.1)
+    monkeypatch.setattr(locking, "STALE_AFTER", 1.0)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_file_system_without_locks_has_leases(
 ) -> None:
     refuse(monkeypatch, code)
     with locked(tmp_path / "run"):
-        assert names(tmp_path / "run") == ["run.lock", LOCK_FILE]
+        assert names(tmp_path / "run") == ["run.lock", LEASE_FILE]
         assert in_use(tmp_path / "run")
     assert names(tmp_path / "run") == ["run.lock"]
 
@@ -126,7 +126,7 @@ def test_what_a_killed_process_left_is_taken_over_at_once(
     holder.wait()
     begun = time.monotonic()
     with locked(tmp_path / "run"):
-        assert time.monotonic() - begun < rundir.STALE_AFTER / 2
+        assert time.monotonic() - begun < locking.STALE_AFTER / 2
         assert in_use(tmp_path / "run")
     assert names(tmp_path / "run") == ["run.lock"]
 
@@ -143,8 +143,8 @@ def test_of_many_that_contend_one_at_a_time_has_it(tmp_path: Path, way: str) -> 
 
 def of_another_machine(folder: Path) -> Path:
     """Leave a lease that a process elsewhere wrote and renews no more."""
-    path = folder / LOCK_FILE
-    with SoftFileLease(path, lease_duration=rundir.STALE_AFTER):
+    path = folder / LEASE_FILE
+    with SoftFileLease(path, lease_duration=locking.STALE_AFTER):
         text = path.read_text()
     assert os.uname().nodename in text
     path.write_text(text.replace(os.uname().nodename, "elsewhere"))
@@ -180,19 +180,19 @@ def test_a_process_that_lost_its_lease_says_so_before_it_writes(
     monkeypatch.setenv("TRIMTAB_LOCKS", "lease")
     with locked(tmp_path) as check:
         check()
-        (tmp_path / LOCK_FILE).unlink()
-        other = SoftFileLease(tmp_path / LOCK_FILE, lease_duration=rundir.STALE_AFTER)
+        (tmp_path / LEASE_FILE).unlink()
+        other = SoftFileLease(tmp_path / LEASE_FILE, lease_duration=locking.STALE_AFTER)
         other.acquire(timeout=5)
         with pytest.raises(TrimtabError, match="another process .* writes no more there"):
             check()
-    assert other.token is not None and other.token in (tmp_path / LOCK_FILE).read_text()
+    assert other.token is not None and other.token in (tmp_path / LEASE_FILE).read_text()
     other.release()
 
 
 def test_a_lease_that_was_not_renewed_for_long_is_of_nobody(tmp_path: Path) -> None:
-    (tmp_path / LOCK_FILE).touch()
+    (tmp_path / LEASE_FILE).touch()
     assert in_use(tmp_path)
-    os.utime(tmp_path / LOCK_FILE, (0, 0))
+    os.utime(tmp_path / LEASE_FILE, (0, 0))
     assert not in_use(tmp_path)
 
 
@@ -206,7 +206,7 @@ def test_another_error_of_a_lock_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_lock_that_cannot_be_made_is_told(tmp_path: Path, way: str) -> None:
-    (tmp_path / {"locks": "run.lock", "lease": LOCK_FILE}[way]).mkdir()
+    (tmp_path / {"locks": "run.lock", "lease": LEASE_FILE}[way]).mkdir()
     with pytest.raises(TrimtabError, match="cannot (write|lock) "), locked(tmp_path):
         raise AssertionError("held")
 
