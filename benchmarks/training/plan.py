@@ -60,7 +60,10 @@ class InitialState:
 
 
 class Plan:
-    """The parts of one run, each opened or made once, at its first use.
+    """The parts of one run, each opened or made at its first use.
+
+    A recipe's data make statistics and method anew: the hash, which names the folder, needs a
+    method before there are data.
 
     :mod:`trimtab.benchmarks.training.fits` checks that the parts fit one another.
 
@@ -136,16 +139,17 @@ class Plan:
         return self._recorded_dataset if self.makes_data else self._stored_dataset
 
     def load_dataset(self) -> None:
-        """Open a recipe's dataset, and record it if it is missing; others open at first use.
+        """Open a recipe's dataset, and record it if it is missing; do nothing for other data.
 
         Raises:
             TrimtabError: if they are missing, damaged or wrong, or cannot be recorded.
         """
         if self.makes_data and self._recorded_dataset is None:
             self._recorded_dataset = load_dataset(self.config, self.env, self._progress)
-            # These were computed without the data.
-            for part in ("split", "statistics", "_setup", "learner", "start"):
-                self.__dict__.pop(part, None)
+            # They were made without the data.
+            parts: Any = (Plan.split, Plan.statistics, Plan._setup, Plan.initial_state, Plan.start)
+            for part in parts:
+                self.__dict__.pop(part.attrname, None)
 
     @functools.cached_property
     def split(self) -> Split:
@@ -350,7 +354,7 @@ def make_method(config: RunConfig, method: type[Algorithm], setup: Setup) -> Alg
             "modules and optimisers"
         )
     for name, part in state.items():
-        if not all(hasattr(part, method) for method in ("state_dict", "load_state_dict")):
+        if not all(hasattr(part, function) for function in ("state_dict", "load_state_dict")):
             raise TrimtabError(
                 f"{config.algorithm}: state() has {name} of type {type(part).__name__}; return a "
                 "dict of modules and optimisers"

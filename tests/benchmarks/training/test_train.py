@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -102,6 +103,24 @@ def test_a_run_makes_its_method_and_opens_its_base_once(
     counted(base, "open_bundle")
     train(compose_run(tiny.online(tmp_path, "dsrl_sac") if steers else tiny.cloning(tmp_path)))
     assert sorted(made) == (["make_method", "open_bundle"] if steers else ["make_method"])
+
+
+def test_a_method_that_was_made_before_its_recipe_s_data_is_made_anew(tmp_path: Path) -> None:
+    """The hash names the folder, so the method is made first with placeholder statistics."""
+    words = ["env=robotics/PointMaze-TwoRoutes-v0", "dataset=two_routes", "dataset.episodes=2"]
+    words += ["algorithm=bc", "policy=flow", "act_steps=4", "offline_steps=2", f"out={tmp_path}"]
+    planned = checked_plan(compose_run(words))
+    before, named = planned.algorithm, planned.config_hash
+    planned.load_dataset()
+    assert planned.algorithm is not before and planned.config_hash == named
+    assert planned.dataset is not None
+    fitted = copy.deepcopy(planned.algorithm.policy)
+    fitted.fit_normalizer(planned.dataset.statistics())
+    expected, placeholders = fitted.state_dict(), before.policy.state_dict()
+    for name, value in planned.algorithm.policy.state_dict().items():
+        assert torch.equal(value, expected[name]), name
+    shift = next(name for name in expected if name.endswith("obs_shift"))
+    assert not torch.equal(expected[shift], placeholders[shift])
 
 
 def test_the_rows_of_a_cloning_run(cloned: Result) -> None:
