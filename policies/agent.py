@@ -2,7 +2,8 @@
 
 The evaluator, the collector and the robot use the same class, so that a policy gets the same inputs
 wherever it runs. A caller calls ``act`` at each decision, ``rewarded`` after it if rewards are
-known, and ``reset`` when episodes end. It needs numpy alone.
+known, and ``reset`` when episodes end. This module imports only numpy. A collector on a GPU passes
+tensors, which go through unchanged if there is no history and no memory.
 """
 
 from __future__ import annotations
@@ -192,7 +193,7 @@ class Agent:
         if not self.deterministic:
             for row in deciding:
                 self._noise[row] = self.draw_noise(1, row)[0]
-        read = self.with_history(obs, where)
+        read = self._append_history(obs, where)
         if self._inputs:
             inputs = {
                 name: np.repeat(value[None], self.rows, axis=0)
@@ -228,7 +229,7 @@ class Agent:
         vector: Array = np.concatenate(flat, axis=1).astype(np.float32)
         return vector
 
-    def with_history(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> ArrayObs:
+    def _append_history(self, obs: ArrayObs, where: NDArray[np.bool_] | None = None) -> ArrayObs:
         """Append observations to the history, and return it, ``[N, K, ...]``.
 
         Without a history the observations are returned as they are.

@@ -8,16 +8,15 @@ Haarnoja et al., "Soft Actor-Critic Algorithms and Applications" (arXiv 1812.059
 - temperature:  L_alpha = -mean log(alpha) (log pi(a|s) + H_target)
 - target:       Q' <- (1 - tau) Q' + tau Q
 
-Some settings make it RLPD's learner (Ball et al., "Efficient Online Reinforcement Learning with
-Offline Data", arXiv 2302.02948): ``critics`` Q functions of which y takes the least of
-``target_critics`` drawn at random, an actor on their mean, one step of actor and temperature for
-``actor_every`` of the critics, normalised critics and a lower target entropy.
+With ``algorithm=rlpd`` it is RLPD's learner (Ball et al., "Efficient Online Reinforcement Learning
+with Offline Data", arXiv 2302.02948): y is the minimum over ``target_critics`` random members of
+``critics`` Q functions; the actor ascends their mean, once for ``actor_every`` updates of the
+critics; the critics have layer normalisation, and the target entropy is lower.
 
 Deviations from the published code: the temperature loss uses ``log alpha`` in place of ``alpha``,
 as Stable-Baselines3 does; critics see actions scaled to [-1, 1]; ``gamma (1 - d)`` is the batch's
 ``discount``, which a time limit does not cut; the actor's log standard deviation is held above -5,
-as in CleanRL and DPPO's baselines (published, and in RLPD and Stable-Baselines3: -20, which
-``log_std_min`` sets).
+as in CleanRL and DPPO's baselines. The paper, RLPD and Stable-Baselines3 have ``log_std_min=-20``.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class SAC(Algorithm):
         layer_norm: normalise after each hidden layer of actor and critics.
         actor_layer_norm: the same for the actor alone; None: as the critics.
         critics: number of Q functions.
-        target_critics: how many of them, drawn anew each time, y takes the least of; None: all.
+        target_critics: number of members, drawn anew in each update, whose minimum is y; None: all.
         pessimistic_actor: whether the actor ascends the least Q function; else their mean.
         actor_every: critic updates for one of actor and temperature.
         learning_rate: Adam's, for actor, critics and temperature.
@@ -58,7 +57,7 @@ class SAC(Algorithm):
         target_entropy: H_target; None for ``entropy_per_dimension`` of each action dimension.
         entropy_per_dimension: see ``target_entropy``; in RLPD's code it is -1/2.
         backup_entropy: whether the target y counts the entropy of later actions (RLPD's
-            ``backup_entropy``, arXiv 2302.02948); without it, living on earns nothing by itself.
+            ``backup_entropy``, arXiv 2302.02948). Without it a longer episode earns no entropy.
         warmup_steps: environment steps with uniform random actions before learning.
         updates_per_decision: updates for each executed action chunk.
         log_std_min: lower bound of the actor's log standard deviation before squashing.
@@ -118,7 +117,7 @@ class SAC(Algorithm):
         obs = self.actor.normalizer.obs(data.obs)
         alpha = self.temperature().detach()
 
-        # Critic: regress every Q to the soft value of the next state under the target critics.
+        # Critic: regress every Q to y, the soft value of the next state under the target critics.
         with torch.no_grad():
             backup = data.reward + data.discount * self.next_value(data, alpha)
         value = self.critic(obs, action)
@@ -186,7 +185,7 @@ class SAC(Algorithm):
         return EnsembleCritic(obs_dim, size, hidden=hidden, members=critics, layer_norm=layer_norm)
 
     def initialize_weights(self) -> None:
-        """Change the weights that actor and critics begin with; here they stay."""
+        """Change the initial weights. A subclass may override this; by default nothing changes."""
 
 
 class Temperature(nn.Module):

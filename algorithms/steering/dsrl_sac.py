@@ -29,11 +29,10 @@ Deviations from the public code:
   latent for the whole chunk, as in the authors' code for pi0);
 - rewards are the task's own (there: robomimic's rewards of 0 and 1 are lowered by 1 in every step,
   those of Gym are not); ``reward_offset=1`` lowers them by 1 for each executed action, as there;
-- y contains no entropy by default (there: it does). A latent has many dimensions, so the entropy of
-  later actions rewards an agent for not ending its episode. With rewards of 0 and 1, failing was
-  then better than a success that ends the episode (observed: success fell to 0 while values rose
-  to 11). With ``reward_offset=1`` each further step costs more than its entropy is worth. The
-  published target is ``backup_entropy=true`` with ``reward_offset=1``;
+- y contains no entropy by default (there: it does), because the entropy of later latents, which
+  have many dimensions, outweighs a success of 1: not ending the episode is then worth more. The
+  published target is ``backup_entropy=true`` with ``reward_offset=1``, which makes each step cost
+  more than its entropy is worth;
 - evaluation uses the actor's mode (there: a sampled latent).
 """
 
@@ -79,8 +78,8 @@ class DSRLSAC(Algorithm):
         log_std_min: lower bound of the actor's log standard deviation before squashing.
         reward_offset: is subtracted from the reward of every executed environment step, so k times
             for a chunk of k steps; same sign as in the official code. The published value for
-            robomimic is 1, which turns rewards of 0 into -1. ``backup_entropy`` needs it: each step
-            before a success must cost something.
+            robomimic is 1, which turns rewards of 0 into -1. Use it with ``backup_entropy``, or
+            longer episodes earn more.
         noise_chunk: ``each`` action of a chunk has a latent of its own, or one is ``repeated``.
     """
 

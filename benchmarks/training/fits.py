@@ -1,8 +1,9 @@
 """Checks that the parts of a run fit one another; each is made once.
 
 Three lists at the end name them: ``PARTS`` check what the settings name, before a method is made;
-``METHOD`` checks the method, before any data are recorded; ``DATA`` checks the data, once they are
-loaded. Each check takes the run's plan and raises a ``TrimtabError`` that names the setting.
+``METHOD`` checks the method and the rest of the settings, before any data are recorded; ``DATA``
+checks the data, once they are loaded. Each check takes the run's plan and raises a ``TrimtabError``
+that names the setting. A part that is wrong by itself is refused where it is opened.
 """
 
 from __future__ import annotations
@@ -30,22 +31,13 @@ from trimtab.errors import TrimtabError
 from trimtab.policies.bundle.bundle import bundle_hash
 from trimtab.policies.registry import check_is_kind
 
-__all__ = [
-    "DATA",
-    "METHOD",
-    "PARTS",
-    "check_data",
-    "check_method",
-    "check_parts",
-    "check_uses",
-    "checked_plan",
-]
+__all__ = ["check_data", "check_method", "check_uses", "checked_plan"]
 
 logger = logging.getLogger(__name__)
 
 
 def checked_plan(config: RunConfig, progress: Callable[[float], None] = lambda share: None) -> Plan:
-    """Return a run's plan after the checks ``PARTS``; a recipe has not recorded data yet.
+    """Return a run's plan after the checks in ``PARTS``. No recipe has recorded data by then.
 
     Args:
         config: settings of the run.
@@ -55,14 +47,9 @@ def checked_plan(config: RunConfig, progress: Callable[[float], None] = lambda s
         TrimtabError: if anything is missing, unknown, or does not fit.
     """
     plan = Plan(config, progress)
-    check_parts(plan)
-    return plan
-
-
-def check_parts(plan: Plan) -> None:
-    """Check what the settings name."""
     for check in PARTS:
         check(plan)
+    return plan
 
 
 def check_method(plan: Plan) -> None:
@@ -415,7 +402,7 @@ def _data_are_informative(plan: Plan) -> None:
 def _check_rewards_differ(dataset: Dataset, method: str) -> None:
     """Check that some decisions of a dataset are better than others.
 
-    Equal rewards still tell episode lengths apart, unless they are 0 or no episode terminates.
+    Equal rewards other than 0 do so if an episode terminates: returns then differ with lengths.
     """
     only = dataset.only_reward
     if only is None or only and any(episode.terminations[-1] for episode in dataset.episodes):

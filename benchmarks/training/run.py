@@ -77,6 +77,7 @@ class Run:
         self.config, self.plan, self.folder, self.progress = plan.config, plan, folder, progress
         config, initial = plan.config, plan.initial_state
         self.foreign_code = foreign_code = start_torch(config["seed"], config["threads"])
+        # Continue after the initialisation, which the same seed began.
         set_random_states(config["device"], initial.random)
         self.stop, self.listeners = stop or threading.Event(), Listeners(callbacks, foreign_code)
         self._callback_stop = threading.Event()
@@ -194,7 +195,7 @@ class Run:
         try:
             steps = self.collector.step(warmup=warmup)
         except TrimtabError as error:
-            self._check_metrics()  # a metric that is not finite is the likelier cause
+            self._check_metrics()  # report a metric that is not finite first
             where = self.where(self.updates + 1)
             raise TrimtabError(f"{where}: {error}; {self._last_good_state()}") from error
         self.env_steps += steps
@@ -329,9 +330,8 @@ class Run:
         return here
 
     def _finish(self) -> Result:
-        # Save before the last evaluation: a run killed during or after it evaluates again, and its
-        # rows are written once. The evaluation itself saves nothing: the policy may have the
-        # weights of its best evaluation by then, beside the optimisers of the last update.
+        # Save before the last evaluation, so that a killed run repeats it. Do not save after it:
+        # the policy may then have its best weights, and the optimisers those of the last update.
         self._check_metrics()
         if self._saved_at != self.position:
             self._save()
@@ -357,9 +357,9 @@ class Run:
         return Result(self.folder, summary, already_done=False)
 
     def _save_policy(self, folder: Path, ending: Mapping[str, Any]) -> None:
-        ending = {**ending, **self.judge.told(self.scores)}
+        notes = {**ending, **self.judge.told(self.scores)}
         contract = self.record.contract(
-            env_steps=self.env_steps, updates=self.updates, ending=ending
+            env_steps=self.env_steps, updates=self.updates, ending=notes
         )
         results = self.record.results(self.scores)
         save_bundle(self.algorithm.policy, folder, contract=contract, results=results, onnx=False)

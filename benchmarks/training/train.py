@@ -1,4 +1,4 @@
-"""Train one run: check its settings, return its result if done, or else resume it."""
+"""Train one run: check its settings; return its result if it is done, else start or resume it."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def train(
         progress: called with the share that is done, and a few words.
         wait: whether to wait while another process trains this run, instead of raising.
         callbacks: notified of steps, evaluations and checkpoints, unless the run is done already.
-            A run that a callback stopped early is done in a call with callbacks; a call without
-            callbacks resumes it.
+            If a callback stopped a run, a call with callbacks returns its result, and a call
+            without callbacks resumes it.
 
     Raises:
         Stopped: if this process receives SIGTERM; the state of the run is saved first.
@@ -156,7 +156,7 @@ def _train(
     """Train a run whose addresses are resolved; see :func:`train`."""
     resume_stopped = not callbacks  # a callback may have stopped the run on purpose
     plan = checked_plan(config, lambda share: progress(share, "the dataset"))
-    path = _run_path(plan)
+    path = _run_path(plan)  # its hash needs the method, which is made here
     folder = Path(config["out"], path)
     if store is None:
         done = _finished(folder, plan, resume_stopped=resume_stopped)
@@ -165,7 +165,7 @@ def _train(
     check_method(plan)
     plan.load_dataset()
     check_data(plan)
-    torch.set_num_threads(config["threads"])  # recording data may have changed it
+    torch.set_num_threads(config["threads"])  # the plan has restored the caller's number
     with locked(folder, wait=wait) as held:
         if store is None:
             return _resume_or_start(
@@ -248,7 +248,7 @@ def _finished(folder: Path, plan: Plan, *, resume_stopped: bool) -> Result | Non
 
 
 def _check_begun(folder: Path) -> None:
-    """Check that a run that left something also says what it was started with.
+    """Check that a run with a result or a checkpoint has its provenance and its settings.
 
     Raises:
         TrimtabError: if it does not: it cannot be known whether this is the same run.

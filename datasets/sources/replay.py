@@ -33,7 +33,7 @@ _USUAL = BatchSpec()
 
 
 class ReplayBuffer:
-    """Ring of ``[capacity // num_envs, num_envs]`` transitions; meets ``Source``.
+    """Ring of ``[capacity // num_envs, num_envs]`` transitions; implements ``Source``.
 
     A start is uniform over all stored rows. Its window ends at the first of: ``window`` rows, the
     end of its episode, the newest stored row of its column. The n-step return over the rows used is
@@ -141,9 +141,9 @@ class ReplayBuffer:
         carry ``mc_return``: the sum of the rewards from the row to its episode's end, discounted as
         the windows are, with nothing bootstrapped. Mix it with an online buffer by ``Mixture``.
         ``weights`` holds a weight for each episode, with which each of its steps is drawn as a
-        start; None: all alike. ``successors`` says that ``next_obs`` is made use of: a last step
-        whose next observation was not recorded is then in no window, and windows end before it.
-        Cloning, which looks at no ``next_obs``, sets it false and has every step. ``parts`` names
+        start; None: all alike. ``successors`` says whether ``next_obs`` is read: if so, a last step
+        whose next observation was not recorded is in no window, and windows end before it.
+        Cloning sets it false and has every step. ``parts`` names
         entries of an observation (``EnvSpec.obs_parts``); batches then have these parts.
 
         Raises:
@@ -248,9 +248,9 @@ class ReplayBuffer:
             terminated: ``[N]`` bool, the task ended.
             truncated: ``[N]`` bool, the episode was cut.
             aux: the declared further values by name, each ``[N, ...]``.
-            steps: ``[N]`` how many actions of each chunk were taken, at least 1; None: all. What
-                was planned after them is not kept: as in a dataset's windows the last one that was
-                taken is repeated.
+            steps: ``[N]`` how many actions of each chunk were taken, at least 1; None: all. Later
+                actions of the chunk are replaced by the last one that was taken, as in a dataset's
+                windows.
 
         Raises:
             TrimtabError: on a wrong shape or type, a missing or unknown part or ``aux`` name, or a
@@ -282,10 +282,10 @@ class ReplayBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether there is anything that can be drawn, and enough of what batches want."""
+        """Whether ``sample`` can draw a batch."""
         if self._size == 0 or (self._returns is not None and self._returns.known == 0):
             return False
-        # Next actions come with the next decisions: of a ring's newest rows nobody knows them yet.
+        # The newest rows of a ring have no next action yet.
         waits = self._batch_spec.next_action and self._dataset_hash is None
         return self._size > (2 * self._rule.window if waits else 0)
 
@@ -384,12 +384,12 @@ class ReplayBuffer:
                     "dataset; resume with the settings of the saved run"
                 )
             size, written = filled(state, self.rows)
-            words = generator_words(state["generator"])
-            trial = np.random.Generator(np.random.PCG64())  # refuses before anything changes
-            trial.bit_generator.state = words
+            generator_state = generator_words(state["generator"])
+            # A damaged state fails here, before anything changes.
+            np.random.Generator(np.random.PCG64()).bit_generator.state = generator_state
             if self._ring is not None:
                 self._ring.load(state["arrays"], size)
-            self._generator.bit_generator.state = words
+            self._generator.bit_generator.state = generator_state
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, TrimtabError):
                 raise
