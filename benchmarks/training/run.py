@@ -27,6 +27,14 @@ from trimtab.benchmarks.training.experience import (
     make_dataset_source,
     make_experience,
 )
+from trimtab.benchmarks.training.folder import (
+    CHECKPOINT,
+    EPISODES,
+    METRICS,
+    POLICIES,
+    POLICY,
+    RESULT,
+)
 from trimtab.benchmarks.training.generated import with_generator
 from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.metrics_log import MetricsLog, NotFinite, placed
@@ -95,13 +103,13 @@ class Run:
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(plan, foreign_code)
         if gathered := sum(phase.length for phase in self.phases if phase.gathers):
-            envs = make_training_envs(plan, foreign_code)
             self.experience = make_experience(plan, self.dataset_source, gathered)
             buffer = self.experience.buffer
+            envs = make_training_envs(plan, foreign_code)
             self.collector = Collector(envs, self.algorithm, buffer, config["device"], foreign_code)
         self.judge = RunJudge(plan, self.algorithm.policy, foreign_code)
-        self.checkpoints = Checkpoints(folder / "checkpoint")
-        self.metrics = MetricsLog(folder / "metrics.jsonl")
+        self.checkpoints = Checkpoints(folder / CHECKPOINT)
+        self.metrics = MetricsLog(folder / METRICS)
         self.rows: list[EpisodeRow] = []
         self.evaluations: list[dict[str, Any]] = []
         self.updates, self.env_steps = 0, 0
@@ -235,7 +243,7 @@ class Run:
         return f"{self.folder}: at update {update}, after {self.env_steps} environment steps"
 
     def _last_good_state(self) -> str:
-        saved = self.folder / "checkpoint"
+        saved = self.folder / CHECKPOINT
         return f"the last good state is in {saved}" if saved.is_dir() else "nothing was saved"
 
     def _log(self, **values: Any) -> None:
@@ -315,7 +323,7 @@ class Run:
         self.evaluations.append({**here, **cost, **self.scores.found})
         if self.config["keep_policies"]:
             ending = self.record.ending(self.success_reached)
-            self._save_policy(self.folder / "policies" / str(self.position), ending)
+            self._save_policy(self.folder / POLICIES / str(self.position), ending)
         if self.scores.fit is not None:
             self._log(**self.scores.fit.curves)
         self._evaluated_at = self.position
@@ -326,7 +334,7 @@ class Run:
         here = {"env_steps": self.env_steps, "updates": self.updates}
         self.rows = [x for x in self.rows if {k: getattr(x, k) for k in here} != here]
         self.rows += self.record.rows(self.scores, self.algorithm, stopped=stopped, **here)
-        write_episodes(self.folder / "episodes.parquet", self.rows)
+        write_episodes(self.folder / EPISODES, self.rows)
         return here
 
     def _finish(self) -> Result:
@@ -351,8 +359,8 @@ class Run:
             updates=self.updates, seconds=time.perf_counter() - self._started,
             ending=ending | self.judge.summary(self.scores),
         ) | spent(self.plan.initial_state.phases, self.algorithm, self.trials)  # fmt: skip
-        self._save_policy(self.folder / "policy", ending)
-        atomic_write_json(self.folder / "result.json", summary)
+        self._save_policy(self.folder / POLICY, ending)
+        atomic_write_json(self.folder / RESULT, summary)
         self.progress(1.0, "done")
         return Result(self.folder, summary, already_done=False)
 
