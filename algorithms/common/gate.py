@@ -45,7 +45,7 @@ class Gate(nn.Module):
         action_size: int,
         *,
         decisions: int,
-        hidden: Sequence[int] = (200, 200),
+        hidden: Sequence[Size] = (200, 200),
         members: Size = 5,
         candidates: Size | None = None,
     ) -> None:

@@ -67,7 +67,7 @@ class GroupActorCritic(Algorithm):
         group: Annotated[int, Bounds(least=2)] = 8,
         candidates: Size = 8,
         conservative: bool = False,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = True,
         critics: Size = 10,
         learning_rate: NonNegative = 4.5e-5,

@@ -64,7 +64,7 @@ class FittedQ(metaclass=CheckedSettings):
         *,
         rewards: tuple[float, float],
         discount: Annotated[float, Bounds(least=0, most=1 - 1e-6)],
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         learning_rate: NonNegative = 3e-4,
         tau: Share = 0.005,
     ) -> None:
@@ -126,7 +126,7 @@ class ModelValue:
         obs_dim: int,
         action_size: int,
         *,
-        hidden: Sequence[int] = (200, 200),
+        hidden: Sequence[Size] = (200, 200),
         members: Size = 3,
         learning_rate: NonNegative = 3e-4,
         limit: float = 10.0,

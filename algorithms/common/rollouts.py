@@ -113,7 +113,7 @@ class RolloutActorCritic(Algorithm):
         learned: Sequence[nn.Parameter],
         points: int,
         *,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         activation: Activation = "silu",
         normalize_rewards: bool = True,
         learning_rate: NonNegative = 1e-4,

@@ -94,7 +94,7 @@ class EXPO(Algorithm):
         scale: Annotated[float, Bounds(least=1e-6)] = 0.1,
         candidates: Size = 8,
         backup_candidates: Size = 4,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = True,
         critics: Size = 10,
         target_critics: Annotated[int, Bounds(least=1, most_of="critics")] = 2,

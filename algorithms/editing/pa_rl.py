@@ -95,7 +95,7 @@ class PARL(Algorithm):
         ascent_steps: Natural = 2,
         step_size: NonNegative = 1.5e-3,
         temperature: Annotated[float, Bounds(least=1e-6)] = 0.1,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = True,
         critics: Size = 5,
         target_critics: Annotated[int, Bounds(least=1, most_of="critics")] = 2,

@@ -104,7 +104,7 @@ class Residual(Algorithm):
         explore_decisions: Natural = 2_000,
         sees_base: bool = False,
         store_base: bool = True,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         layer_norm: bool = False,
         critics: Size = 2,
         target_critics: Annotated[int, Bounds(least=1, most_of="critics")] | None = None,

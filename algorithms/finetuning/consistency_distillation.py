@@ -73,7 +73,7 @@ class ConsistencyDistillation(Algorithm):
         *,
         target: Literal["same_noise", "consistency"] = "same_noise",
         sampling_steps: Size = 1,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         time_dim: Annotated[int, Bounds(least=0, most=1 << 16)] = 16,
         levels: Size = 40,
         learning_rate: NonNegative = 3e-4,

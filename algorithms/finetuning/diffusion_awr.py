@@ -37,7 +37,7 @@ from trimtab.algorithms.common.plans import as_plans
 from trimtab.algorithms.common.starts import any_start_of
 from trimtab.algorithms.common.weighting import NoisyPlans, advantage_weight, weighted_bc_loss
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import Bounds, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Natural, NonNegative, Share, Size
 from trimtab.types import Batch, BatchSpec, Metrics, Obs
 
 
@@ -69,7 +69,7 @@ class DiffusionAWR(Algorithm):
         most_weight: Annotated[float, Bounds(least=1)] = 100.0,
         return_decay: Share = 0.95,
         sampling_floor: NonNegative = 0.1,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         learning_rate: NonNegative = 1e-4,
         critic_learning_rate: NonNegative = 1e-3,
         batch_size: Annotated[int, Bounds(least=2)] = 256,

@@ -81,7 +81,7 @@ class DiffusionQL(Algorithm):
         candidates: Size = 50,
         temperature: Annotated[float, Bounds(least=1e-9)] = 1.0,
         backup_samples: Size = 1,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         layer_norm: bool = False,
         learning_rate: NonNegative = 3e-4,
         max_gradient_norm: Positive | None = 1.0,

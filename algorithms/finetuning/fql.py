@@ -78,7 +78,7 @@ class FQL(Algorithm):
         *,
         alpha: NonNegative = 10.0,
         normalize_q: bool = False,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         layer_norm: bool = True,
         critics: Size = 2,
         pessimistic: bool = False,

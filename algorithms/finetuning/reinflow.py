@@ -53,7 +53,7 @@ from trimtab.observations import count
 from trimtab.policies.kinds.flow import FlowPolicy
 from trimtab.policies.networks.chains import FlowChain, NoiseNetwork, chain_noise, log_density
 from trimtab.policies.networks.samplers import euler_steps
-from trimtab.settings import Bounds, Count, NonNegative
+from trimtab.settings import Bounds, Count, NonNegative, Size
 from trimtab.types import Metrics, Obs, Rollout
 
 LIMIT = 1.0
@@ -83,7 +83,7 @@ class ReinFlow(RolloutActorCritic):
         self,
         setup: Setup,
         *,
-        noise_hidden: Sequence[int] = (64, 64),
+        noise_hidden: Sequence[Size] = (64, 64),
         least_noise: Annotated[float, Bounds(least=1e-6)] = 0.1,
         most_noise: Annotated[float, Bounds(least_of="least_noise")] = 0.24,
         noise_hold: Annotated[float, Bounds(least=0, most=1 - 1e-6)] = 0.35,

@@ -95,7 +95,7 @@ class PolicyGuidedDiffusion(Generator):
         refresh_every: Count = 10_000,
         real_share: Share = 0.0625,
         fit_updates: Count = 100_000,
-        hidden: Sequence[int] = (64, 128, 256),
+        hidden: Sequence[Size] = (64, 128, 256),
         learning_rate: NonNegative = 2e-3,
         batch_size: Size = 32,
         ema_rate: Share = 0.005,

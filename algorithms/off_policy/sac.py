@@ -67,7 +67,7 @@ class SAC(Algorithm):
         self,
         setup: Setup,
         *,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = False,
         actor_layer_norm: bool | None = None,
         critics: Size = 2,

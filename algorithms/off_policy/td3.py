@@ -52,7 +52,7 @@ class TD3(Algorithm):
         self,
         setup: Setup,
         *,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         learning_rate: NonNegative = 3e-4,
         batch_size: Size = 256,
         tau: Share = 0.005,

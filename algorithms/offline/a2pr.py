@@ -33,7 +33,7 @@ from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.offline.td3_bc import TD3BC
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import NonNegative
+from trimtab.settings import NonNegative, Size
 from trimtab.types import Batch, Metrics
 
 _WIDTHS = (-4.0, 15.0)
@@ -59,9 +59,9 @@ class A2PR(TD3BC):
         *,
         mask: NonNegative = 0.5,
         vae_weight: NonNegative = 1.0,
-        vae_hidden: Sequence[int] = (750, 750),
+        vae_hidden: Sequence[Size] = (750, 750),
         vae_learning_rate: NonNegative = 1e-3,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         **td3_bc: Any,
     ) -> None:
         super().__init__(setup, hidden=hidden, **td3_bc)

@@ -62,7 +62,7 @@ class AWAC(Algorithm):
         *,
         advantage_scale: Annotated[float, Bounds(least=1e-9)] = 1 / 3,
         most_weight: Annotated[float, Bounds(least=1)] = 100.0,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         learning_rate: NonNegative = 3e-4,
         batch_size: Size = 256,
         tau: Share = 0.005,

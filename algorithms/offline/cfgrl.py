@@ -74,7 +74,7 @@ class CFGRL(Algorithm):
         expectile: Annotated[float, Bounds(least=0.001, most=0.999)] = 0.9,
         threshold: Annotated[float, Bounds(least=-1e9, most=1e9)] = 0.0,
         unlabelled: Share = 0.1,
-        hidden: Sequence[int] = (512, 512, 512, 512),
+        hidden: Sequence[Size] = (512, 512, 512, 512),
         layer_norm: bool = True,
         critics: Size = 2,
         sampling_steps: Size = 16,

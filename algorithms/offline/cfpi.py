@@ -72,7 +72,7 @@ class CFPI(Algorithm):
         deltas: Sequence[float] = (0.5,),
         pessimism: float = 1.0,
         trivial: float = 0.05,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         critics: Size = 2,
         learning_rate: NonNegative = 3e-4,
         policy_learning_rate: NonNegative = 1e-4,

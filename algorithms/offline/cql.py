@@ -74,7 +74,7 @@ class CQL(SAC):
         lagrange_gap: NonNegative | None = None,
         least_gap: float | None = None,
         max_backup: bool = False,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         actor_learning_rate: NonNegative = 3e-5,
         backup_entropy: bool = False,
         log_std_min: float = -20.0,

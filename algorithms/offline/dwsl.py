@@ -64,7 +64,7 @@ class DWSL(Algorithm):
         clip: NonNegative = 10.0,
         bins: Annotated[int, Bounds(least=2)] = 140,
         alpha: Positive | None = None,
-        hidden: Sequence[int] = (512, 512),
+        hidden: Sequence[Size] = (512, 512),
         learning_rate: NonNegative = 5e-4,
         batch_size: Size = 512,
     ) -> None:

@@ -63,7 +63,7 @@ class EDAC(SAC):
         *,
         diversity: NonNegative = 1.0,
         critics: Size = 10,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         warmup_steps: int = 0,
         **sac: Any,
     ) -> None:

@@ -72,7 +72,7 @@ class IQL(Algorithm):
         expectile: Annotated[float, Bounds(least=0.001, most=0.999)] = 0.7,
         beta: NonNegative = 3.0,
         most_weight: Annotated[float, Bounds(least=1)] = 100.0,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         learning_rate: NonNegative = 3e-4,
         decay_updates: Natural | None = 1_000_000,
         batch_size: Size = 256,

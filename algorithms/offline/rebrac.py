@@ -35,7 +35,7 @@ from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.initial import near_zero_outputs_
-from trimtab.settings import NonNegative, Share
+from trimtab.settings import NonNegative, Share, Size
 from trimtab.types import Batch, BatchSpec, Metrics
 
 
@@ -65,7 +65,7 @@ class ReBRAC(TD3):
         actor_penalty: NonNegative = 0.01,
         critic_penalty: NonNegative = 0.01,
         least_decay: Share = 0.0,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         layer_norm: bool = True,
         learning_rate: NonNegative = 1e-3,
         critic_learning_rate: NonNegative = 1e-3,

@@ -72,7 +72,7 @@ from trimtab.policies.kinds.diffusion import DiffusionPolicy
 from trimtab.policies.networks.chains import DiffusionChain, chain_noise, log_density, walk
 from trimtab.policies.networks.critic import EnsembleCritic
 from trimtab.policies.networks.mlp import DenoisingNetwork
-from trimtab.settings import Bounds, Count, NonNegative, Positive, Share
+from trimtab.settings import Bounds, Count, NonNegative, Positive, Share, Size
 from trimtab.types import Batch, Metrics, Obs, Rollout
 
 
@@ -110,7 +110,7 @@ class RL100(RolloutActorCritic):
         setup: Setup,
         *,
         one_step: bool = True,
-        student_hidden: Sequence[int] = (256, 256, 256),
+        student_hidden: Sequence[Size] = (256, 256, 256),
         clone_share: Share = 0.5,
         value_share: Share = 0.5,
         expectile: Share = 0.7,

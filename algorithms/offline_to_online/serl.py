@@ -38,7 +38,7 @@ from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.errors import TrimtabError
 from trimtab.policies.networks.mlp import mlp
-from trimtab.settings import NonNegative
+from trimtab.settings import NonNegative, Size
 from trimtab.types import Batch, Metrics
 
 
@@ -65,7 +65,7 @@ class SERL(SAC):
         setup: Setup,
         *,
         success_reward: float = 1.0,
-        classifier_hidden: Sequence[int] = (256,),
+        classifier_hidden: Sequence[Size] = (256,),
         classifier_learning_rate: NonNegative = 1e-4,
         **sac: Any,
     ) -> None:

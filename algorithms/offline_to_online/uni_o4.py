@@ -117,7 +117,7 @@ class UniO4(RolloutActorCritic):
         entropy_weight: NonNegative = 0.01,
         minibatch_size: Annotated[int, Bounds(least=2)] = 128,
         decay_steps: Natural | None = None,
-        hidden: Sequence[int] = (256, 256, 256),
+        hidden: Sequence[Size] = (256, 256, 256),
         **common: Any,
     ) -> None:
         assert setup.statistics is not None

@@ -97,7 +97,7 @@ class PPO(Algorithm):
         self,
         setup: Setup,
         *,
-        hidden: Sequence[int] = (64, 64),
+        hidden: Sequence[Size] = (64, 64),
         activation: Activation = "tanh",
         initial_log_std: float = 0.0,
         normalize_observations: bool = True,

@@ -57,7 +57,7 @@ from trimtab.errors import TrimtabError
 from trimtab.observations import count, tree_map
 from trimtab.policies.features import features, observations
 from trimtab.policies.normalizer import RunningNormalizer
-from trimtab.settings import Bounds, Count, Natural, NonNegative, Share
+from trimtab.settings import Bounds, Count, Natural, NonNegative, Share, Size
 from trimtab.types import Metrics, Obs, Rollout
 
 
@@ -101,12 +101,12 @@ class RPI(PPO):
         rollin_decisions: Count = 1_000,
         pretraining_updates: Natural = 8,
         members: Annotated[int, Bounds(least=2)] = 5,
-        value_hidden: Sequence[int] = (256, 256),
+        value_hidden: Sequence[Size] = (256, 256),
         value_rate: float = 1e-3,
         value_steps: Count = 64,
         value_batch_size: Count = 128,
         value_rows: Count = 19_200,
-        hidden: Sequence[int] = (128, 128),
+        hidden: Sequence[Size] = (128, 128),
         gae_decay: float = 0.9,
         **ppo: Any,
     ) -> None:

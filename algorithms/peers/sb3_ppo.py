@@ -59,7 +59,7 @@ class SB3PPO(Peer):
         self,
         setup: Setup,
         *,
-        hidden: Sequence[int] = (64, 64),
+        hidden: Sequence[Size] = (64, 64),
         activation: Activation = "tanh",
         initial_log_std: float = 0.0,
         learning_rate: NonNegative = 3e-4,

@@ -52,7 +52,7 @@ class SB3TD3(ReplayingPeer):
         self,
         setup: Setup,
         *,
-        hidden: Sequence[int] = (400, 300),
+        hidden: Sequence[Size] = (400, 300),
         learning_rate: NonNegative = 1e-3,
         batch_size: Size = 256,
         tau: Share = 0.005,

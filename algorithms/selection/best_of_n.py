@@ -70,7 +70,7 @@ class BestOfN(Algorithm):
         *,
         candidates: Size = 32,
         target_candidates: Size = 4,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = True,
         critics: Size = 2,
         pessimistic: bool = False,

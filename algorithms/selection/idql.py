@@ -74,7 +74,7 @@ class IDQL(Algorithm):
         expectile: Share = 0.7,
         exploration_expectile: Annotated[float, Bounds(least=0.5, most=1)] = 0.7,
         candidates: Size = 32,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = False,
         critics: Size = 2,
         learning_rate: NonNegative = 3e-4,

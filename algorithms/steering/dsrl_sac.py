@@ -93,7 +93,7 @@ class DSRLSAC(Algorithm):
         setup: Setup,
         *,
         magnitude: Annotated[float, Bounds(least=1e-3)] = 1.5,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         layer_norm: bool = True,
         learning_rate: NonNegative = 3e-4,
         batch_size: Size = 256,

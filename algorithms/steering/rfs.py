@@ -32,7 +32,7 @@ from torch import Tensor
 from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.on_policy.ppo import PPO
 from trimtab.policies.kinds.edited_latent import EditedLatentPolicy, modulation_spec
-from trimtab.settings import Bounds
+from trimtab.settings import Bounds, Size
 from trimtab.types import Obs
 
 
@@ -59,7 +59,7 @@ class RFS(PPO):
         magnitude: Annotated[float, Bounds(least=1e-3)] = 1.5,
         scale: Annotated[float, Bounds(least=1e-6)] = 0.1,
         edit_log_std: Annotated[float, Bounds(least=-20, most=2)] = -1.0,
-        hidden: Sequence[int] = (256, 256),
+        hidden: Sequence[Size] = (256, 256),
         rollout_steps: int = 64,
         **ppo: Any,
     ) -> None:

@@ -110,6 +110,7 @@ class Child:
             answer = self._answer(request, tell)
         except BaseException:
             self.process.kill()
+            self.process.wait()  # so that its caller sees at once that it has ended
             raise
         if answer is None:
             raise ChildDied(self.process.wait())

@@ -211,7 +211,7 @@ def test_repeating_the_last_action_of_a_cut_chunk_would_not_do(
 ) -> None:
     torch.manual_seed(0)
     algorithm = chain.built(name, 2, **EXACT)
-    monkeypatch.setattr(algorithm, "continued_action", lambda data: data.action)
+    monkeypatch.setattr(algorithm, "continue_chunks", lambda data: data.action)
     assert worst(algorithm, (-1, 1)) > 0.5
 
 

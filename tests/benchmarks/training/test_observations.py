@@ -135,8 +135,12 @@ def test_what_is_usual_is_no_other_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("own", "more", "told"),
     [
-        ("wants = BatchSpec(history=2)", [], "wants a history of 2, its policy reads 1"),
-        ("wants = BatchSpec(history=2)", ["history=3"], "wants a history of 2, its policy reads 3"),
+        ("batch_spec = BatchSpec(history=2)", [], "wants a history of 2, its policy reads 1"),
+        (
+            "batch_spec = BatchSpec(history=2)",
+            ["history=3"],
+            "wants a history of 2, its policy reads 3",
+        ),
         (
             "def __init__(self, setup, **sac):\n"
             "        spec = setup.spec.with_history(2)\n"
@@ -144,7 +148,7 @@ def test_what_is_usual_is_no_other_run(tmp_path: Path) -> None:
             ["history=3"],
             "history=3: the policy of sac reads 2",
         ),
-        ("wants = BatchSpec(sequence=3)", ["history=2"], "its observations have no history"),
+        ("batch_spec = BatchSpec(sequence=3)", ["history=2"], "its observations have no history"),
     ],
 )
 def test_a_history_that_a_method_does_not_read_is_refused(

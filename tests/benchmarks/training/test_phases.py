@@ -62,7 +62,7 @@ class Staged(SAC):
 
     def __init__(self, setup: Setup, *, n_step: int = 2, **sac: Any) -> None:
         super().__init__(setup, **sac)
-        self.wants = BatchSpec(n_step=n_step, next_action=True, mc_return=True)
+        self.batch_spec = BatchSpec(n_step=n_step, next_action=True, mc_return=True)
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:
         return (

@@ -128,9 +128,9 @@ WAITING = """
 import sys
 from pathlib import Path
 import apart_readers
-from trimtab.datasets.io.sandbox import read_apart, spilled_to
+from trimtab.datasets.io.sandbox import read_apart, spill_to
 
-with spilled_to(Path(sys.argv[1]) / "spill"):
+with spill_to(Path(sys.argv[1]) / "spill"):
     read_apart(Path(sys.argv[1]), apart_readers.waits, sys.argv[1] + "/note")
 """
 
