@@ -93,9 +93,8 @@ class UniO4(RolloutActorCritic):
     """
 
     needs = Needs({"dataset"}, transitions_only=True)
-    unused_settings = frozenset(
-        {"normalize_rewards", "critic_warmup"}
-    )  # V is learned offline, in rewards
+    # V is learned offline, in unscaled rewards.
+    unused_settings = frozenset({"normalize_rewards", "critic_warmup"})
     faithful = False
     policy: BoundedGaussianPolicy
 

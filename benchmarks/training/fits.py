@@ -402,7 +402,7 @@ def _data_are_informative(plan: Plan) -> None:
 def _check_rewards_differ(dataset: Dataset, method: str) -> None:
     """Check that some decisions of a dataset are better than others.
 
-    Equal rewards other than 0 do so if an episode terminates: returns then differ with lengths.
+    Equal rewards other than 0 pass if an episode terminates: its length then decides its return.
     """
     only = dataset.only_reward
     if only is None or only and any(episode.terminations[-1] for episode in dataset.episodes):

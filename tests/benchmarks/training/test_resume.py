@@ -123,7 +123,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     """Return a method's outcome without interruption, in this process; made once."""
     known: dict[str, Any] = {}
 
-    def sweep_line(method: str) -> Any:
+    def outcome_of(method: str) -> Any:
         if method not in known:
             out = tmp_path_factory.mktemp(f"left-alone-{method.split()[0]}")
             with pytest.MonkeyPatch.context() as patch:
@@ -133,7 +133,7 @@ def left_alone(tiny: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
                 known[method] = outcome(train(compose_run(words_of(tiny, method, out))).folder)
         return known[method]
 
-    return sweep_line
+    return outcome_of
 
 
 @pytest.mark.bits
