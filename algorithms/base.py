@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -150,6 +150,7 @@ class Algorithm(metaclass=CheckedSettings):
             refused.
         pace: the batch size, and the ratio of updates to gathered steps; the constructor sets it.
         updates: number of calls of ``update`` so far; methods with a schedule increment it.
+        actor_every: updates for each step of the actor.
         last_metrics: the latest metrics of a part that only some updates train.
         policy: the policy that is evaluated and exported; the constructor sets it.
         unsaved: attributes that :meth:`state` leaves out, because they never change, affect no
@@ -157,6 +158,8 @@ class Algorithm(metaclass=CheckedSettings):
             Every other attribute that changes must be saved.
         revision: version of the method's mathematics. A change raises it by one, in the class that
             changes. Results of different revisions never share a table or a run's folder.
+        capturable: whether its updates on batches read no number back and change tensors alone, so
+            that a GPU can replay them; ``trimtab check algorithm`` tests it.
         neutral: settings added after results were published, each with the value that reproduces
             those results. Runs with these values keep their identity.
         faithful: whether it follows its paper or the paper's code, apart from the deviations in its
@@ -173,12 +176,14 @@ class Algorithm(metaclass=CheckedSettings):
     # How it goes on.
     pace: Pace
     updates: int = 0
+    actor_every: int = 1
     last_metrics: Mapping[str, float | Tensor] = MappingProxyType({})
     policy: Policy
     unsaved: ClassVar[frozenset[str]] = frozenset()
     # What identifies it, and its settings.
     revision: ClassVar[int] = 1
     neutral: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    capturable: ClassVar[bool] = True
     faithful: ClassVar[bool] = True
     section: ClassVar[str] = "algorithm"
     unused_settings: ClassVar[frozenset[str]] = frozenset()
@@ -190,6 +195,21 @@ class Algorithm(metaclass=CheckedSettings):
         They come back in ``Batch.aux``.
         """
         return {}
+
+    @property
+    def actor_due(self) -> bool:
+        """Whether the next update has a step of the actor."""
+        return (self.updates + 1) % self.actor_every == 0
+
+    @property
+    def branch(self) -> Hashable:
+        """What Python decides the next update by: where it is equal, updates do the same.
+
+        A GPU captures the kernels of one update of each branch, and replays them for the others.
+        What only numbers depend on, such as a learning rate that falls, is no matter of branches:
+        it is computed from a tensor, such as ``common.schedules.UpdateCount``.
+        """
+        return self.actor_due
 
     def explore(self, obs: Obs, *, warmup: bool) -> tuple[Tensor, Mapping[str, Tensor]]:
         """Return raw actions ``[N, H, A]`` to execute, and tensors to store with them, by name.

@@ -3,9 +3,10 @@
     python scripts/gpu.py out=benchmarks/results/gpu rounds=3 scale=1
     python scripts/gpu.py out=benchmarks/results/gpu only=ppo_half_cheetah_4096 scale=0.3
 
-Three ways to update SAC (``gpu_updates.py``), MJX's environments (``gpu_simulation.py``) and whole
-runs of PPO beside Brax's (``gpu_training.py``). The first two are checked, and then timed in turns
-with a peer as ``trimtab speed`` does it; a run and its peer's are made one after the other.
+Updates that are replayed as CUDA graphs (``gpu_updates.py``), a run that is killed and resumed,
+MJX's environments (``gpu_simulation.py``) and runs of PPO beside Brax's (``gpu_training.py``).
+Updates and environments are checked, and then timed in turns with a peer as ``trimtab speed`` does
+it; a run and its peer's are made one after the other. The cheapest rows come first.
 ``rows.json`` is written anew after each row. All other rows stay in the file, so a measurement may
 take several sittings; each row has the machine that it is from. A row that failed says why, but
 does not take the place of one that was measured. Without a GPU the script says so in one line and
@@ -31,6 +32,7 @@ import torch
 from gpu_part import Part
 
 from trimtab.benchmarks.cli.words import Command, Setting, parse
+from trimtab.benchmarks.contracts.resuming import check_resuming
 from trimtab.benchmarks.speed.measure import check_scale, measure
 from trimtab.benchmarks.speed.report import machine
 from trimtab.benchmarks.training.settings.words import listed, nearest
@@ -44,6 +46,8 @@ Row = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent
 COMMITTED = ROOT / "benchmarks" / "results" / "gpu"
 """The committed rows; the table of their page is written with them."""
+NO_JAX = ("resume_sac", *gpu_updates.ROWS)
+"""The rows for which torch alone has to see the GPU."""
 SETTINGS = {
     "out": Setting("gpu", "folder of the rows"),
     "rounds": Setting(3, "turns of each side; a row has their medians", least=1),
@@ -95,7 +99,17 @@ def jobs(asked: Settings) -> dict[str, Callable[[], Row]]:
         part.pair.name: functools.partial(timed, part, asked.rounds, asked.scale) for part in parts
     }
     runs = {one.name: functools.partial(trained, asked, one) for one in gpu_training.RUNS}
-    return {**found, **runs}
+    return {"resume_sac": resumed, **found, **runs}
+
+
+def resumed(device: str = "cuda") -> Row:
+    """Kill a run of SAC, let it go on, and compare it with one that was not killed.
+
+    Raises:
+        TrimtabError: if a bit of weights, rows or metrics differs.
+    """
+    told = check_resuming(["algorithm=sac", f"device={device}"])
+    return {"name": "resume_sac", "group": "gpu", "found": told}
 
 
 def trained(asked: Settings, training: gpu_training.Training) -> Row:
@@ -162,9 +176,9 @@ def check_gpu(names: Sequence[str]) -> None:
     """
     if not torch.cuda.is_available():
         raise TrimtabError("gpu: torch sees no CUDA GPU here; run it on a machine that has one")
-    if all(name in gpu_updates.WAYS for name in names):
+    if all(name in NO_JAX for name in names):
         return
-    others = f"or ask for other rows: only={','.join(gpu_updates.WAYS)}"
+    others = f"or ask for other rows: only={','.join(NO_JAX)}"
     try:
         if not has_device("cuda"):
             raise TrimtabError(f"gpu: JAX sees no CUDA GPU here; install jax[cuda12], {others}")

@@ -1,8 +1,8 @@
-"""SAC's update on a CUDA GPU: eager, compiled and as a CUDA graph, each against its peer.
+"""Updates on a CUDA GPU: replayed as CUDA graphs, as runs do it, and kernel by kernel.
 
-A part of ``scripts/gpu.py``. Each way to update is first checked: with its noise held at zero, it
-must lead to the weights that ``SAC.update`` leads to. Its peer is Stable-Baselines3 on the same
-GPU.
+A part of ``scripts/gpu.py``. The replayed updates of each method are first checked: with the same
+draws they must lead to the very weights that plain ones lead to. Then both take turns. SAC also has
+Stable-Baselines3 on the same GPU as a peer, in both ways.
 """
 
 from __future__ import annotations
@@ -10,168 +10,140 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import gymnasium
 import torch
 from gpu_part import Part
-from torch import Tensor
 
-from trimtab.algorithms.common.targets import polyak
+from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.finetuning.nft import NFT
 from trimtab.algorithms.off_policy.sac import SAC
-from trimtab.benchmarks.speed.cases.shared import (
-    BATCH,
-    HIDDEN,
-    SB3,
-    TASK,
-    fill_sb3,
-    filled_replay,
-    setup,
-    silenced,
-)
+from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.offline.awac import AWAC
+from trimtab.algorithms.offline.bc import BehaviorCloning
+from trimtab.algorithms.offline.cql import CQL
+from trimtab.algorithms.offline.iql import IQL
+from trimtab.algorithms.offline.rebrac import ReBRAC
+from trimtab.algorithms.offline.td3_bc import TD3BC
+from trimtab.algorithms.phases import Feed, Phase
+from trimtab.algorithms.steering.dsrl_na import DSRLNA
+from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
+from trimtab.benchmarks.speed.cases import improvement, latency, offline
+from trimtab.benchmarks.speed.cases.shared import BATCH, HIDDEN, SB3, TASK, fill_sb3, silenced
 from trimtab.benchmarks.speed.measure import Pair, Side, Stage, Work
+from trimtab.benchmarks.training.graphs import CapturedUpdate, replayed
+from trimtab.datasets.sources.replay import ReplayBuffer
 from trimtab.errors import TrimtabError
-from trimtab.types import Batch
+from trimtab.policies.kinds.flow import FlowPolicy
+from trimtab.types import Batch, Metrics
 
 UPDATES, STORED = 1_000, 100_000
-WARMUP, CHECKED, TOLERANCE = 3, 10, 1e-3
-"""Updates before a graph is captured, updates that are compared, and how far weights may differ."""
+CHECKED = 30
+"""Updates that are compared: enough to capture and replay a delayed actor."""
 
-Update = Callable[[Batch], object]
-Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
+Update = Callable[[Batch], Metrics]
+Way = Callable[[Algorithm, str], Update]
 
 
-def make(device: str) -> SAC:
-    """Return a SAC of Hopper's sizes, with the same weights every time."""
+def made(kind: Callable[..., Algorithm], device: str) -> Algorithm:
+    """Return a method of Hopper's sizes, with the same weights every time."""
     torch.manual_seed(0)
-    return SAC(replace(setup(), device=device), hidden=HIDDEN)
+    return kind(replace(offline.setup(), device=device), hidden=HIDDEN)
 
 
-def eager(sac: SAC) -> Update:
-    """Return the update as runs call it."""
-    return sac.update
+def improving(kind: Callable[..., Algorithm], device: str) -> Algorithm:
+    """Return a method that starts from a flow, which plans chunks."""
+    torch.manual_seed(0)
+    setup = replace(improvement.improving(latency.flow().to(device)), device=device)
+    return kind(replace(setup, statistics=offline.setup().statistics), hidden=HIDDEN)
 
 
-def without_metrics(sac: SAC, compiled: Compile = lambda function: function) -> Update:
-    """Return the same update in three functions of tensors alone; no number is read back."""
-    normalizer = sac.actor.normalizer
-
-    @compiled
-    def backup(data: Batch) -> Tensor:
-        alpha = sac.temperature()
-        return data.reward + data.discount * sac.next_value(data, alpha)
-
-    @compiled
-    def critic_loss(data: Batch, target: Tensor) -> Tensor:
-        action = normalizer.normalize_action(data.action)
-        return sac.critic_loss(sac.critic(normalizer.obs(data.obs), action), target)
-
-    @compiled
-    def actor_loss(data: Batch) -> tuple[Tensor, Tensor]:
-        action, log_prob = sac.sample(data.obs)
-        value = sac.critic(normalizer.obs(data.obs), action).amin(0)
-        return (sac.temperature().detach() * log_prob - value).mean(), log_prob.detach()
-
-    def update(data: Batch) -> None:
-        torch.compiler.cudagraph_mark_step_begin()
-        with torch.no_grad():
-            target = backup(data)
-        sac.critic_optimizer.step(critic_loss(data, target))
-        loss, log_prob = actor_loss(data)
-        sac.actor_optimizer.step(loss)
-        entropy_error = log_prob + sac.target_entropy
-        sac.temperature_optimizer.step(-(sac.temperature.log * entropy_error).mean())
-        polyak(sac.target, sac.critic, sac.tau)
-
-    return update
+def cloning(device: str) -> Algorithm:
+    """Return behaviour cloning of a flow."""
+    torch.manual_seed(0)
+    policy = functools.partial(FlowPolicy, hidden=latency.WIDTHS)
+    return BehaviorCloning(replace(offline.setup(), policy=policy, device=device))
 
 
-def compiled(sac: SAC) -> Update:
-    """Return the update with its three functions compiled, which on a GPU are CUDA graphs then."""
-    return without_metrics(sac, lambda function: torch.compile(function, mode="reduce-overhead"))
+METHODS: Mapping[str, Callable[[str], Algorithm]] = {
+    **{
+        name: functools.partial(made, kind)
+        for name, kind in {
+            "sac": SAC, "td3": TD3, "td3_bc": TD3BC, "iql": IQL, "cql": CQL, "awac": AWAC,
+            "rebrac": ReBRAC,
+        }.items()
+    },
+    "bc_flow": cloning,
+    "dsrl_na": functools.partial(improving, DSRLNA),
+    "nft": functools.partial(improving, NFT),
+}  # fmt: skip
+"""What makes each method, on a device."""
+CHUNKED = {"dsrl_na", "nft"}
+"""Those whose decisions are chunks of actions."""
 
 
-def cuda_graph(sac: SAC) -> Update:
-    """Return the whole update as one CUDA graph, optimisers included, after ``WARMUP`` updates."""
-    learn = without_metrics(sac)
-    graph = torch.cuda.CUDAGraph()
-    fixed: dict[str, Any] = {}
-    calls = 0
-
-    def update(data: Batch) -> None:
-        nonlocal calls
-        calls += 1
-        values = {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
-        if calls <= WARMUP:  # on another stream, as capturing asks for
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                learn(data)
-            torch.cuda.current_stream().wait_stream(stream)
-            return
-        if not fixed:
-            fixed.update({name: value.clone() for name, value in values.items()})
-            with torch.cuda.graph(graph):
-                learn(replace(data, **fixed))
-        for name, value in values.items():
-            fixed[name].copy_(value)
-        graph.replay()
-
-    return update
+def plain(algorithm: Algorithm, device: str) -> Update:
+    """Return the update itself."""
+    return algorithm.update
 
 
-WAYS: Mapping[str, Callable[[SAC], Update]] = {
-    "sac_update_eager": eager,
-    "sac_update_compiled": compiled,
-    "sac_update_cuda_graph": cuda_graph,
-}
-"""The ways to update, by the names of their rows."""
+def graphs(algorithm: Algorithm, device: str) -> Update:
+    """Return the update as runs replay it; on a processor, as the contract tests do."""
+    if device == "cpu":
+        return CapturedUpdate(algorithm, algorithm.update, RecordedGraph)
+    (phase,) = replayed((Phase("", 1, "updates", Feed.DATASET, algorithm.update),), algorithm)
+    assert phase.update is not None
+    return phase.update
 
 
-def check(way: Callable[[SAC], Update], device: str) -> float:
-    """Return how far the weights of a way to update are from those of ``SAC.update``.
+def batches(name: str, algorithm: Algorithm, device: str) -> ReplayBuffer:
+    """Return what a method learns from: random transitions, or chunks where it plans them."""
+    return ReplayBuffer.from_dataset(
+        offline.dataset(), window=improvement.ACT_STEPS if name in CHUNKED else 1, chunked=True,
+        device=device, batch_spec=algorithm.batch_spec,
+    )  # fmt: skip
+
+
+def check(name: str, device: str, way: Way = graphs, updates: int = CHECKED) -> float:
+    """Return how far a method's weights are from those of plain updates with the same draws.
 
     Raises:
-        TrimtabError: if it is too far.
+        TrimtabError: if there is a difference at all.
     """
     weights = []
-    for build in (eager, way):
-        sac = make(device)
-        shape = sac.actor.noise_shape
-        # Random numbers come in another order in a compiled graph, so there are none.
-        actor: Any = sac.actor
-        actor.sample_noise = lambda rows, shape=shape: torch.zeros(rows, *shape, device=device)
-        update, buffer = build(sac), filled_replay(STORED)
-        buffer.device = torch.device(device)
-        for _ in range(CHECKED):
-            update(buffer.sample(BATCH))
-        modules = (sac.actor, sac.critic, sac.target, sac.temperature)
-        weights.append(torch.cat([p.detach().flatten() for m in modules for p in m.parameters()]))
+    for learning in (plain, way):
+        algorithm = METHODS[name](device)
+        update, source = learning(algorithm, device), batches(name, algorithm, device)
+        for step in range(updates):
+            torch.manual_seed(step)
+            update(source.sample(BATCH))
+        parts = [part for part in algorithm.state().values() if isinstance(part, torch.nn.Module)]
+        weights.append(torch.cat([p.detach().flatten() for m in parts for p in m.parameters()]))
     furthest = float((weights[0] - weights[1]).abs().max())
-    if not furthest <= TOLERANCE:
-        raise TrimtabError(f"weights differ by {furthest:.1e} from those of SAC.update")
+    if not furthest == 0.0:
+        raise TrimtabError(f"{name}: replayed weights differ by {furthest:.1e} from plain ones")
     return furthest
 
 
-def ours(way: Callable[[SAC], Update]) -> Side:
-    """Return the side of one way to update, drawing its batches included."""
+def side(name: str, way: Way, updates: int = UPDATES) -> Side:
+    """Return the side of a method in one way to update, drawing its batches included."""
 
-    def side(stage: Stage) -> Work:
-        update, buffer = way(make("cuda")), filled_replay(STORED)
-        buffer.device = torch.device("cuda")
-        for _ in range(CHECKED):  # compiled or captured before anything is timed
-            update(buffer.sample(BATCH))
-        count = stage.amount(UPDATES)
+    def set_up(stage: Stage) -> Work:
+        algorithm = METHODS[name]("cuda")
+        update, source = way(algorithm, "cuda"), batches(name, algorithm, "cuda")
+        for _ in range(CHECKED):  # captured before anything is timed
+            update(source.sample(BATCH))
+        count = stage.amount(updates)
 
         def work() -> float:
             for _ in range(count):
-                update(buffer.sample(BATCH))
+                update(source.sample(BATCH))
             torch.cuda.synchronize()
             return count
 
         return work
 
-    return side
+    return set_up
 
 
 def sb3(stage: Stage) -> Work:
@@ -184,7 +156,7 @@ def sb3(stage: Stage) -> Work:
     )  # fmt: skip
     silenced(model).learn(1)
     fill_sb3(model.replay_buffer)
-    count = stage.amount(UPDATES)
+    count = stage.amount(UPDATES // 4)  # it is slower
 
     def work() -> float:
         for _ in range(count):
@@ -196,12 +168,22 @@ def sb3(stage: Stage) -> Work:
 
 
 def parts() -> Iterator[Part]:
-    """Yield each way to update as a part of the measurement."""
-    for name, way in WAYS.items():
-        pair = Pair(name, "gpu", "updates/s", ours(way), sb3, SB3)
-        yield Part(pair, functools.partial(checked, way))
+    """Yield SAC in both ways beside its peer, and each method beside its own plain updates."""
+    for row, way in (("sac_update_cuda_graph", graphs), ("sac_update_eager", plain)):
+        pair = Pair(row, "gpu", "updates/s", side("sac", way), sb3, SB3)
+        yield Part(pair, functools.partial(found, "sac", way))
+    for name in METHODS:
+        pair = Pair(
+            f"{name}_replayed", "gpu", "updates/s", side(name, graphs),
+            side(name, plain, UPDATES // 4), "the same update, kernel by kernel",
+        )  # fmt: skip
+        yield Part(pair, functools.partial(found, name, graphs))
 
 
-def checked(way: Callable[[SAC], Update]) -> dict[str, float]:
-    """Return what the check of a way to update found."""
-    return {"difference": check(way, "cuda")}
+def found(name: str, way: Way) -> dict[str, float]:
+    """Return what the check of a row found."""
+    return {"difference": check(name, "cuda", way)}
+
+
+ROWS = tuple(part.pair.name for part in parts())
+"""The names of the rows, which need no JAX."""

@@ -33,7 +33,7 @@ class Group:
     """
 
     parameters: Sequence[nn.Parameter]
-    learning_rate: float
+    learning_rate: float | Tensor
     weight_decay: float = 0.0
 
 
@@ -42,6 +42,9 @@ class Adam:
 
     A loss is differentiated by these weights alone: others that it depends on, such as those of a
     critic that an actor climbs, get no gradients, and nothing is left in ``Tensor.grad``.
+
+    Attributes:
+        learning_rates: alpha of each group: a number, or a scalar tensor where it changes.
 
     Args:
         parameters: the weights, all of one type and on one device; or groups of them.
@@ -61,7 +64,7 @@ class Adam:
     def __init__(
         self,
         parameters: Iterable[nn.Parameter | Group],
-        learning_rate: NonNegative = 0.0,
+        learning_rate: NonNegative | Tensor = 0.0,
         *,
         betas: tuple[float, float] = (0.9, 0.999),
         epsilon: float = 1e-8,
@@ -85,7 +88,7 @@ class Adam:
             if not group.weight_decay >= 0:
                 raise ValueError(f"a weight decay must be at least 0, got {group.weight_decay}")
         self.parameters: list[Tensor] = [one for group in groups for one in group.parameters]
-        self.learning_rates = [group.learning_rate for group in groups]
+        self.learning_rates: list[float | Tensor] = [group.learning_rate for group in groups]
         self.weight_decays = [group.weight_decay for group in groups]
         self._sizes = [len(group.parameters) for group in groups]
         self.betas, self.epsilon = betas, epsilon
@@ -97,12 +100,12 @@ class Adam:
         self._counts = [torch.zeros((), device=self.parameters[0].device) for _ in range(counts)]
 
     @property
-    def learning_rate(self) -> float:
+    def learning_rate(self) -> float | Tensor:
         """The learning rate of the first group, which is all of them where there is one."""
         return self.learning_rates[0]
 
     @learning_rate.setter
-    def learning_rate(self, value: float) -> None:
+    def learning_rate(self, value: float | Tensor) -> None:
         self.learning_rates[0] = value
 
     def step(self, loss: Tensor) -> None:
@@ -146,6 +149,9 @@ class Adam:
         """Move some weights of a group, given by their numbers, by their gradients."""
         decay = self.weight_decays[group]
         kernel = torch._fused_adamw_ if decay else torch._fused_adam_
+        rate = self.learning_rates[group]
+        if isinstance(rate, Tensor) and rate.is_cuda:
+            rate = rate.float()  # as the kernel reads it there
         kernel(
             [self.parameters[number] for number in members],
             [gradients[number] for number in members],
@@ -153,7 +159,7 @@ class Adam:
             [self.second_moment[number] for number in members],
             [],
             [self._counts[number if self.partial else 0] for number in members],
-            lr=self.learning_rates[group],
+            lr=rate,
             beta1=self.betas[0],
             beta2=self.betas[1],
             weight_decay=decay,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from trimtab.algorithms.common.schedules import UpdateCount
 from trimtab.policies.networks.dynamics import DynamicsEnsemble
 from trimtab.settings import Size
 
@@ -25,6 +26,7 @@ class Gate(nn.Module):
         best: the score to beat, a scalar or ``[N]``.
         accepted: how many candidates were accepted, as ``best``.
         updates: updates of the candidate so far.
+        count: the same, as a tensor.
 
     Args:
         obs_dim: length of a normalised observation.
@@ -51,6 +53,7 @@ class Gate(nn.Module):
     ) -> None:
         super().__init__()
         self.decisions, self.updates = decisions, 0
+        self.count = UpdateCount()
         self.dynamics = DynamicsEnsemble(obs_dim, action_size, hidden=hidden, members=members)
         shape = () if candidates is None else (candidates,)
         self.register_buffer("best", torch.zeros(shape))
@@ -84,6 +87,19 @@ class Gate(nn.Module):
             total += (alive * value(seen, action).amin(0)).reshape(own).sum(-1)
             weight += alive.reshape(own).sum(-1)
         return total / weight
+
+    def increase(self) -> None:
+        """Count an update of the candidate."""
+        self.updates += 1
+        self.count.increase()
+
+    def branch(self, every: int) -> tuple[bool, bool]:
+        """Return whether the candidate's next update is its first, and whether it is scored then.
+
+        Args:
+            every: updates for each score.
+        """
+        return self.updates == 0, (self.updates + 1) % every == 0
 
     @torch.no_grad()
     def set_baseline(self, score: Tensor) -> None:

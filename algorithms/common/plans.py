@@ -33,7 +33,7 @@ def continued(data: Batch, proposer: Policy) -> Tensor:
     """
     if data.action.shape[1] == 1 or data.whole:
         return data.action
-    if not data.valid.is_cpu:
+    if data.fixed or not data.valid.is_cpu:
         planned = proposer.act(data.obs)[:, : data.action.shape[1]]
         return torch.where(data.valid[..., None], data.action, planned)
     cut = (~data.valid.all(1)).nonzero().squeeze(1)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 __all__ = ["polyak"]
 
 
 @torch.no_grad()
-def polyak(target: nn.Module, online: nn.Module, rate: float) -> None:
+def polyak(target: nn.Module, online: nn.Module, rate: float | Tensor) -> None:
     """Move ``target`` to ``online`` by ``rate``: ``target <- (1 - rate) target + rate online``.
 
     Buffers, such as the statistics of batch normalisation or of a normaliser, are copied, as in
     Stable-Baselines3.
     """
+    if isinstance(rate, Tensor):
+        rate = rate.to(next(target.parameters()).dtype)
     for mine, ahead in zip(target.parameters(), online.parameters(), strict=True):
         mine.lerp_(ahead, rate)
     for behind, now in zip(target.buffers(), online.buffers(), strict=True):

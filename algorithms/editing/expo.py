@@ -151,12 +151,12 @@ class EXPO(Algorithm):
         self.critic_optimizer.step(critic_loss)
         polyak(self.policy.critic, self.critic, self.tau)
 
-        self.updates += 1
-        if self.updates % self.actor_every == 0:
+        if self.actor_due:
             self.last_metrics = {
                 **self.update_editor(data.obs, obs, taken, alpha),
                 **self.imitate(data),
             }
+        self.updates += 1
         return {
             "critic_loss": critic_loss.detach(),
             "q_mean": value.detach().mean(),

@@ -130,10 +130,16 @@ class PARL(Algorithm):
         self.clone_optimizer = Adam(self.policy.base.parameters(), clone_learning_rate)
         self.last_metrics = {"bc_loss": 0.0, "q_spread": 0.0}
 
+    @property
+    def branch(self) -> bool:
+        """Whether the next update has a step of the policy."""
+        return (self.updates + 1) % self.base_every == 0
+
     def update(self, data: Batch) -> Metrics:
         """Take one step of the critics, and at times one of the policy."""
+        base_due = self.branch
         metrics = self.update_critic(data)
-        if self.updates % self.base_every == 0:
+        if base_due:
             self.last_metrics = self.distill(data)
         return {**metrics, **self.last_metrics}
 

@@ -174,9 +174,9 @@ class Residual(Algorithm):
         critic_loss = 0.5 * (value - backup).square().mean(1).sum()
         self.critic_optimizer.step(critic_loss)
 
-        self.updates += 1
-        if self.updates % self.actor_every == 0:
+        if self.actor_due:
             self.last_metrics = self.update_actor(data.obs, obs, plan, alpha)
+        self.updates += 1
         polyak(self.target, self.critic, self.tau)
         return {
             "critic_loss": critic_loss.detach(),

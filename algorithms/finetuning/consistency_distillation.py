@@ -37,6 +37,7 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.one_step import KarrasDenoiser, same_noise_loss, student_of
+from trimtab.algorithms.common.schedules import UpdateCount, average_decay
 from trimtab.algorithms.common.targets import polyak
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.consistency import ConsistencyPolicy
@@ -101,14 +102,14 @@ class ConsistencyDistillation(Algorithm):
             )
         self.policy = copy.deepcopy(self.student).requires_grad_(False).eval()
         self.optimizer = Adam(self.student.parameters(), learning_rate)
+        self.count = UpdateCount().to(setup.device)
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of the student, and move the average that is judged."""
         loss = self.loss(data.obs)
         self.optimizer.step(loss)
-        # As in behaviour cloning, the average forgets its start quickly at first.
-        decay = min(self.ema_decay, (1 + self.updates) / (10 + self.updates))
-        polyak(self.policy, self.student, 1.0 - decay)
+        polyak(self.policy, self.student, 1.0 - average_decay(self.ema_decay, self.count()))
+        self.count.increase()
         self.updates += 1
         return {"distillation_loss": loss.detach()}
 

@@ -115,6 +115,11 @@ class DiffusionQL(Algorithm):
             self.critic.parameters(), learning_rate, max_gradient_norm=max_gradient_norm
         )
 
+    @property
+    def branch(self) -> bool:
+        """Whether the next update moves the average."""
+        return self.updates >= self.ema_start and self.updates % self.ema_every == 0
+
     def update(self, data: Batch) -> Metrics:
         """Take one step of critics and policy; move target and average."""
         # Critics: the value of the next state under the policy's average and the targets.
@@ -130,7 +135,7 @@ class DiffusionQL(Algorithm):
         self.policy_optimizer.step(clone_loss + self.eta * value_loss)
 
         polyak(self.policy.critic, self.critic, self.tau)
-        if self.updates >= self.ema_start and self.updates % self.ema_every == 0:
+        if self.branch:
             polyak(self.policy.base, self.learner, 1.0 - self.ema_decay)
         self.updates += 1
         return {

@@ -159,9 +159,10 @@ class PolicyGuidedDiffusion(Generator):
         clean = (self.rows(data) - self.mean) / self.std
         loss = denoising_loss(self.network, clean, self.levels)
         rising = max(self.fit_updates // 10, 1)
-        rise = 0.1 + 0.9 * min(self.updates / rising, 1.0)
+        made = torch.tensor(self.updates, dtype=torch.float64, device=self.mean.device)
+        rise = 0.1 + 0.9 * (made / rising).clamp(max=1.0)
         falling = max(self.fit_updates - rising, 1)
-        rate = cosine(self.learning_rate, 0.0, max(self.updates - rising, 0), falling)
+        rate = cosine(self.learning_rate, 0.0, (made - rising).clamp(min=0.0), falling)
         self.optimizer.learning_rate = rise * rate
         self.optimizer.step(loss)
         self.updates += 1

@@ -53,8 +53,8 @@ class AnnealedSAC(SAC):
         updates_per_step = self.pace.updates_per_decision / setup.spec.horizon
         self.expectile = AnnealedExpectile(
             expectile, anneal_steps, self.pace.warmup_steps, updates_per_step
-        )
+        ).to(setup.device)
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the expectile's loss; at 1/2 it is SAC's."""
-        return 0.5 * expectile_loss(value, backup, self.expectile.after(self.updates))
+        return 0.5 * expectile_loss(value, backup, self.expectile())

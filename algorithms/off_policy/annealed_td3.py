@@ -54,8 +54,8 @@ class AnnealedTD3(TD3):
         updates_per_step = self.pace.updates_per_decision / setup.spec.horizon
         self.expectile = AnnealedExpectile(
             expectile, anneal_steps, self.pace.warmup_steps, updates_per_step
-        )
+        ).to(setup.device)
 
     def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
         """Return the expectile's loss; at 1/2 it is TD3's."""
-        return expectile_loss(value, backup, self.expectile.after(self.updates))
+        return expectile_loss(value, backup, self.expectile())

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from trimtab.algorithms.base import Setup
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.schedules import UpdateCount
 from trimtab.algorithms.off_policy.sac import SAC
 from trimtab.observations import count, first_leaf
 from trimtab.policies.networks.critic import EnsembleCritic
@@ -89,14 +90,17 @@ class APRL(SAC):
         reads = spec.obs_dim + spec.horizon * spec.action_dim
         self.dynamics = mlp(reads, self.hidden, spec.obs_dim).to(setup.device)
         self.dynamics_optimizer = Adam(self.dynamics.parameters(), rate)
+        self.count = UpdateCount().to(setup.device)
         self.ramp = Ramp(first_limit, last_limit, ramp_steps, surprise_threshold).to(setup.device)
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of SAC, and of the dynamics network where the actor had one."""
+        self.count.increase()  # the limit is that of this update
+        actor_due, judged_due = self.branch
         metrics = super().update(data)
-        if self.updates % self.actor_every == 0:
+        if actor_due:
             self.update_dynamics(data)
-        if self.updates % self.judged_every == 0:
+        if judged_due:
             self.ramp.judge(self.steps)
         return {
             **metrics,
@@ -105,6 +109,11 @@ class APRL(SAC):
             "limit": self.ramp.limit(self.steps),
             "beyond_limit": self.ramp.beyond.clone(),
         }
+
+    @property
+    def branch(self) -> tuple[bool, bool]:
+        """Whether the next update has a step of the actor, and a judgement of the surprise."""
+        return self.actor_due, (self.updates + 1) % self.judged_every == 0
 
     def update_actor(self, raw_obs: Obs, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of actor and temperature; return the actor's loss and log-densities."""
@@ -135,15 +144,14 @@ class APRL(SAC):
         error = (predicted - normalizer.obs(data.next_obs)).square().mean(1)
         loss = error.mean()
         self.dynamics_optimizer.step(loss)
-        newest = data.aux["moment"] > self.updates - self.judged_every
+        newest = data.aux["moment"] > self.count() - self.judged_every
         self.ramp.see(error.detach(), newest)
 
     @property
-    def steps(self) -> float:
-        """Environment steps of the run, as many as its updates say."""
-        return (
-            self.pace.warmup_steps + self.act_steps * self.updates / self.pace.updates_per_decision
-        )
+    def steps(self) -> Tensor:
+        """Environment steps of the run, as many as its updates say, a scalar."""
+        learned: Tensor = self.act_steps * self.count() / self.pace.updates_per_decision
+        return (self.pace.warmup_steps + learned).float()
 
     @property
     def aux_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -199,7 +207,7 @@ class Ramp(nn.Module):
         for name, value in {**beginnings, **kept}.items():
             self.register_buffer(name, torch.tensor(value))
 
-    def limit(self, step: float) -> Tensor:
+    def limit(self, step: float | Tensor) -> Tensor:
         """Return L, a scalar, at a step."""
         share = ((step - self.begin) / self.length).clamp(0.0, 1.0)
         return self.start + (self.last - self.start) * share
@@ -210,7 +218,7 @@ class Ramp(nn.Module):
         self.total += (error * newest).sum()
         self.rows += newest.sum()
 
-    def judge(self, step: float) -> None:
+    def judge(self, step: Tensor) -> None:
         """Average what was counted into the surprise, and shrink the limit if it is too much."""
         seen, known = self.rows > 0, self.judged > 0
         error = self.total / self.rows.clamp(min=1.0)
@@ -224,5 +232,5 @@ class Ramp(nn.Module):
         shrinks = (self.judged > 0) & (self.average > self.threshold)
         halved = (0.5 * self.limit(step)).clamp(min=self.first)
         self.start.copy_(torch.where(shrinks, halved, self.start))
-        self.begin.copy_(torch.where(shrinks, torch.full_like(self.begin, step), self.begin))
+        self.begin.copy_(torch.where(shrinks, step, self.begin))
         self.judged.mul_(~shrinks)

@@ -58,9 +58,19 @@ class MDPOSAC(SAC):
         self.old_policy_updates = old_policy_updates
         self.old_actor = copy.deepcopy(self.actor).requires_grad_(False)
 
+    @property
+    def old_policy_due(self) -> bool:
+        """Whether the next update takes the present actor as the old policy."""
+        return (self.updates + 1) % self.old_policy_updates == 0
+
+    @property
+    def branch(self) -> tuple[bool, bool]:
+        """Whether the next update has a step of the actor, and whether it has a new old policy."""
+        return self.actor_due, self.old_policy_due
+
     def update_actor(self, raw_obs: Obs, obs: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         """Take one step of the actor; return its loss and log-densities."""
-        if self.updates % self.old_policy_updates == 0:
+        if self.old_policy_due:
             self.old_actor.load_state_dict(self.actor.state_dict())
         noise = self.actor.sample_noise(len(obs))
         mean, log_std = self.actor.distribution(raw_obs)

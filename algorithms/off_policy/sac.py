@@ -124,13 +124,13 @@ class SAC(Algorithm):
         critic_loss = self.critic_loss(value, backup)
         self.critic_optimizer.step(critic_loss)
 
-        self.updates += 1
-        if self.updates % self.actor_every == 0:
+        if self.actor_due:
             actor_loss, log_prob = self.update_actor(data.obs, obs, alpha)
             self.last_metrics = {
                 "actor_loss": actor_loss.detach(),
                 "entropy": -log_prob.mean(),
             }
+        self.updates += 1
         polyak(self.target, self.critic, self.tau)
         return {
             "critic_loss": critic_loss.detach(),

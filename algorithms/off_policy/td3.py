@@ -93,8 +93,7 @@ class TD3(Algorithm):
         critic_loss = self.critic_loss(value, backup)
         self.critic_optimizer.step(critic_loss)
 
-        self.updates += 1
-        if self.updates % self.actor_every == 0:
+        if self.actor_due:
             # Actor: ascend the critics, whose weights get no gradients.
             squashed = self.policy.squashed(data.obs)
             actor_loss = self.policy_loss(data, self.actor_value(obs, squashed), squashed)
@@ -102,6 +101,7 @@ class TD3(Algorithm):
             polyak(self.critic_target, self.critic, self.tau)
             polyak(self.policy_target, self.policy, self.tau)
             self.last_metrics = {"actor_loss": actor_loss.detach()}
+        self.updates += 1
         return {
             "critic_loss": critic_loss.detach(),
             "q_mean": value.detach().mean(),

@@ -107,13 +107,13 @@ class A2PR(TD3BC):
         vae_loss = vae_loss + 0.5 * divergence(mean, log_std)
         self.vae_optimizer.step(vae_loss)
 
-        self.updates += 1
-        if self.updates % self.actor_every == 0:
+        if self.actor_due:
             actor_loss = self.regularized(data, obs, action, worth, usual)
             self.policy_optimizer.step(actor_loss)
             polyak(self.critic_target, self.critic, self.tau)
             polyak(self.policy_target, self.policy, self.tau)
             self.last_metrics = {"actor_loss": actor_loss.detach()}
+        self.updates += 1
         return {
             "critic_loss": critic_loss.detach(),
             "value_loss": value_loss.detach(),

@@ -17,7 +17,7 @@ import copy
 
 from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.schedules import cosine
+from trimtab.algorithms.common.schedules import UpdateCount, average_decay, cosine
 from trimtab.algorithms.common.targets import polyak
 from trimtab.settings import NonNegative, Share, Size
 from trimtab.types import Batch, Metrics
@@ -56,15 +56,15 @@ class BehaviorCloning(Algorithm):
         self.learner.fit_normalizer(setup.statistics)
         self.policy = copy.deepcopy(self.learner).requires_grad_(False).eval()
         self.optimizer = Adam(self.learner.parameters(), learning_rate)
+        self.count = UpdateCount().to(setup.device)
 
     def update(self, data: Batch) -> Metrics:
         """Take one gradient step on the policy's imitation loss."""
         loss = self.learner.bc_loss(data)
-        rate = cosine(*self.learning_rate, self.updates, self.decay_updates)
+        rate = cosine(*self.learning_rate, self.count(), self.decay_updates)
         self.optimizer.learning_rate = rate
         self.optimizer.step(loss)
-        # The average forgets its start quickly at first: decay min(ema_decay, (1 + n) / (10 + n)).
-        decay = min(self.ema_decay, (1 + self.updates) / (10 + self.updates))
-        polyak(self.policy, self.learner, 1.0 - decay)
+        polyak(self.policy, self.learner, 1.0 - average_decay(self.ema_decay, self.count()))
+        self.count.increase()
         self.updates += 1
         return {"bc_loss": loss.detach(), "learning_rate": rate}

@@ -28,7 +28,7 @@ from typing import Annotated
 
 from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
-from trimtab.algorithms.common.schedules import rising
+from trimtab.algorithms.common.schedules import UpdateCount, rising
 from trimtab.algorithms.phases import Budget, Phase
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.decision_transformer import DecisionTransformerPolicy, with_context
@@ -86,6 +86,7 @@ class DecisionTransformer(Algorithm):
         self.pace = Pace(batch_size)
         self.dropout = dropout
         self.learning_rate, self.rise_updates = learning_rate, rise_updates
+        self.count = UpdateCount().to(setup.device)
         self.batch_spec = BatchSpec(mc_return=True, sequence=context)
         self.policy: DecisionTransformerPolicy = DecisionTransformerPolicy(
             with_context(setup.spec, context, target),
@@ -106,9 +107,10 @@ class DecisionTransformer(Algorithm):
         context = self.context(data.sequence)
         count = context.there.sum()
         loss = self.policy.imitation_errors(context, self.dropout).sum() / count
-        rate = rising(self.learning_rate, self.updates, self.rise_updates)
+        rate = rising(self.learning_rate, self.count(), self.rise_updates)
         self.optimizer.learning_rate = rate
         self.optimizer.step(loss)
+        self.count.increase()
         self.updates += 1
         return {"action_loss": loss.detach(), "learning_rate": rate, "decisions": count.float()}
 

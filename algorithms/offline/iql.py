@@ -35,7 +35,7 @@ from torch import Tensor
 from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam
 from trimtab.algorithms.common.expectiles import expectile_loss
-from trimtab.algorithms.common.schedules import cosine
+from trimtab.algorithms.common.schedules import UpdateCount, cosine
 from trimtab.algorithms.common.targets import polyak
 from trimtab.algorithms.common.weighting import advantage_weight, weighted_bc_loss
 from trimtab.algorithms.phases import Budget, Phase, default_phases
@@ -92,11 +92,12 @@ class IQL(Algorithm):
         self.critic = EnsembleCritic(spec.obs_dim, size, hidden=hidden).to(setup.device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.value = mlp(spec.obs_dim, hidden, 1).to(setup.device)
+        self.count = UpdateCount().to(setup.device)
         self.policy_optimizer = Adam(self.policy.parameters(), learning_rate)
         self.critic_optimizer = Adam(self.critic.parameters(), learning_rate)
         self.value_optimizer = Adam(self.value.parameters(), learning_rate)
 
-    def learn(self, data: Batch, policy_rate: float) -> Metrics:
+    def learn(self, data: Batch, policy_rate: float | Tensor) -> Metrics:
         """Take one step of V, critics and policy.
 
         Args:
@@ -124,6 +125,7 @@ class IQL(Algorithm):
 
         self.policy_optimizer.learning_rate = policy_rate
         policy_loss, weight, further = self.update_policy(data, obs, reached - value.detach())
+        self.count.increase()
         self.updates += 1
         return {
             "value_loss": value_loss.detach(),
@@ -154,9 +156,9 @@ class IQL(Algorithm):
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of V, critics and policy, whose learning rate decays."""
-        rate = self.learning_rate
+        rate: float | Tensor = self.learning_rate
         if self.decay_updates is not None:
-            rate = cosine(rate, 0.0, self.updates, self.decay_updates)
+            rate = cosine(self.learning_rate, 0.0, self.count(), self.decay_updates)
         return self.learn(data, rate)
 
     def update_online(self, data: Batch) -> Metrics:

@@ -98,10 +98,20 @@ class OAP(TD3BC):
         answered = self.policy.masked_mean((own - preferred).square(), valid.bool())
         return climb + (1 - self.asked_share) * imitation + self.asked_share * answered
 
+    @property
+    def asks(self) -> bool:
+        """Whether the next update asks the oracle."""
+        left = self.answers.written + self.queries <= self.most_queries
+        return left and self.updates % self.query_every == 0
+
+    @property
+    def branch(self) -> tuple[bool, bool, int]:
+        """Whether the next update has a step of the actor, whether it asks, and the answers."""
+        return self.actor_due, self.asks, self.answers.written
+
     def update(self, data: Batch) -> Metrics:
         """Ask the oracle when it is time, and take one step of TD3+BC."""
-        asks = self.updates % self.query_every == 0
-        if asks and self.answers.written + self.queries <= self.most_queries:
+        if self.asks:
             self.ask(data)
         return {
             **super().update(data),

@@ -147,9 +147,9 @@ class OGSRL(TD3):
             optimizer.step(loss)
             losses.append(loss.detach())
 
-        self.updates += 1
-        if self.updates % self.actor_every == 0:
+        if self.actor_due:
             self.last_metrics = self.improve(data, obs)
+        self.updates += 1
         return {
             "critic_loss": losses[0],
             "cost_loss": losses[1],

@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from trimtab.algorithms.base import Algorithm, Needs, Pace, Setup
 from trimtab.algorithms.common.adam import Adam, Group
-from trimtab.algorithms.common.schedules import rising
+from trimtab.algorithms.common.schedules import UpdateCount, rising
 from trimtab.algorithms.phases import Budget, Phase
 from trimtab.errors import TrimtabError
 from trimtab.policies.kinds.preferred_sequence import PreferredSequencePolicy
@@ -114,6 +114,7 @@ class OPPO(Algorithm):
         self.discount = setup.discount
         self.preference_weight, self.norm_weight = preference_weight, norm_weight
         self.learning_rate, self.rise_updates = learning_rate, rise_updates
+        self.count = UpdateCount().to(setup.device)
         self.batch_spec = BatchSpec(sequence=context, n_step=foresee)
         self.policy: PreferredSequencePolicy = PreferredSequencePolicy(
             with_memory(setup.spec, context),
@@ -151,7 +152,7 @@ class OPPO(Algorithm):
         length = torch.linalg.vector_norm(embedded, dim=1)
         off_sphere = 2 * (length - 1).square().mean()  # of each half, which are as large
         loss = imitation + self.preference_weight * preference + self.norm_weight * off_sphere
-        rate = rising(self.learning_rate, self.updates, self.rise_updates)
+        rate = rising(self.learning_rate, self.count(), self.rise_updates)
         self.optimizer.learning_rate = rate
         self.optimizer.step(loss)
 
@@ -159,6 +160,7 @@ class OPPO(Algorithm):
             embedded = self.encoder(seen, self.dropout)
         pull = preference_loss(optimal, embedded, first, second, self.margin)
         self.optimal_optimizer.step(pull)
+        self.count.increase()
         self.updates += 1
         return {
             "action_loss": imitation.detach() / 2,

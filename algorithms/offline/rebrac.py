@@ -31,6 +31,7 @@ from torch import Tensor
 
 from trimtab.algorithms.base import Needs, Setup
 from trimtab.algorithms.common.adam import Adam
+from trimtab.algorithms.common.schedules import UpdateCount
 from trimtab.algorithms.off_policy.td3 import TD3
 from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.policies.networks.critic import EnsembleCritic
@@ -78,7 +79,9 @@ class ReBRAC(TD3):
         )
         self.critic_optimizer = Adam(self.critic.parameters(), critic_learning_rate)
         self.offline_penalties = (actor_penalty, critic_penalty)
+        self.actor_penalty: float | Tensor
         self.actor_penalty, self.critic_penalty = self.offline_penalties
+        self.count = UpdateCount().to(setup.device)
         self.least_decay = least_decay
         self.offline_updates, self.online_updates = 0, 1.0
 
@@ -111,13 +114,14 @@ class ReBRAC(TD3):
 
     def update_online(self, data: Batch) -> Metrics:
         """Take one step with penalties on the actor alone, less of them the later it is."""
-        spent = (self.updates - self.offline_updates) / self.online_updates
-        left = max(self.least_decay, 1.0 - spent)
+        spent = (self.count() - self.offline_updates) / self.online_updates
+        left = (1.0 - spent).clamp(min=self.least_decay)
         return self.learn(data, self.offline_penalties[0] * left, 0.0)
 
-    def learn(self, data: Batch, actor_penalty: float, critic_penalty: float) -> Metrics:
+    def learn(self, data: Batch, actor_penalty: float | Tensor, critic_penalty: float) -> Metrics:
         """Take one step with given beta_a and beta_c."""
         self.actor_penalty, self.critic_penalty = actor_penalty, critic_penalty
+        self.count.increase()
         return super().update(data)
 
     def phases(self, budget: Budget) -> tuple[Phase, ...]:

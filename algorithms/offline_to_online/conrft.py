@@ -156,11 +156,11 @@ class ConRFT(Algorithm):
             asked = self.asked(obs, next_obs) if conservative else None
         critic_loss, gap, taken = self.critic_loss(data, obs, action, backup, asked)
         self.critic_optimizer.step(critic_loss)
-        self.updates += 1
-        if self.updates % self.actor_every == 0:
+        if self.actor_due:
             cloned, valued = self.actor_losses(data, obs)
             self.actor_optimizer.step(imitation * cloned - value * valued)
             self.last_metrics = {"imitation_loss": cloned.detach(), "actor_value": valued.detach()}
+        self.updates += 1
         polyak(self.target, self.critic, self.tau)
         return {
             "critic_loss": critic_loss.detach(),

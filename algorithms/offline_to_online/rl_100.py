@@ -185,16 +185,22 @@ class RL100(RolloutActorCritic):
             **self.distill(obs),
         }  # fmt: skip
 
+    @property
+    def branch(self) -> tuple[bool, bool]:
+        """Whether the candidate begins with the next update, and whether it is scored then."""
+        return self.gate.branch(self.gate_every)
+
     def improve(self, data: Batch) -> Metrics:
         """Take one step of the candidate for each denoising step; score it every ``gate_every``."""
         obs = self.actor.normalizer.obs(data.obs)
-        if self.gate.updates == 0:  # start from the accepted policy
+        first, scored = self.branch
+        if first:  # start from the accepted policy
             self.candidate.load_state_dict(self.actor.network.state_dict())
         with torch.no_grad():
             chain, old = self.denoising.sample_chains(self.actor.network, obs)
             value = self.q_networks(obs, self.denoising.clip_to_limits(chain[:, -1])).amin(0)
             advantage = normalized(value - self.critic(obs).squeeze(-1))
-        decayed = 1.0 - 0.9 * min(self.gate.updates / self.clip_decay_updates, 1.0)
+        decayed = 1.0 - 0.9 * (self.gate.count() / self.clip_decay_updates).clamp(max=1.0)
         losses = []
         for step, old_density in zip(self.denoising.steps, old.unbind(1), strict=True):
             log_ratio = (
@@ -203,8 +209,8 @@ class RL100(RolloutActorCritic):
             loss = clipped_surrogate(log_ratio, advantage, decayed * self.offline_clip).mean()
             self.candidate_optimizer.step(loss)
             losses.append(loss.detach())
-        self.gate.updates += 1
-        if self.gate.updates % self.gate_every == 0:
+        self.gate.increase()
+        if scored:
             # Scored anew, from the same states as the candidate.
             self.gate.set_baseline(self.score(self.actor.network, obs))
             self.gate.accept_if_better(

@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Needs, Setup
+from trimtab.algorithms.common.schedules import UpdateCount
 from trimtab.algorithms.offline.edac import EDAC
 from trimtab.algorithms.phases import Budget, Phase, default_phases
 from trimtab.policies.kinds.tanh_gaussian import squashed_sample
@@ -89,7 +90,8 @@ class RO2O(EDAC):
         self.caution, self.caution_radius = caution, caution_radius
         self.samples, self.decay_updates = samples, decay_updates
         self.uncertainty, self.least_uncertainty = uncertainty, least_uncertainty
-        self.present_uncertainty = uncertainty  # u
+        self.present_uncertainty: float | Tensor = uncertainty  # u
+        self.count = UpdateCount().to(setup.device)
 
     def critic_losses(
         self, obs: Tensor, action: Tensor, backup: Tensor
@@ -129,7 +131,8 @@ class RO2O(EDAC):
 
     def update(self, data: Batch) -> Metrics:
         """Take one step of everything, with u as far down as it is."""
-        left = max(1.0 - self.updates / self.decay_updates, 0.0)
+        left = (1.0 - self.count() / self.decay_updates).clamp(min=0.0)
+        self.count.increase()
         fall = self.uncertainty - self.least_uncertainty
         self.present_uncertainty = self.least_uncertainty + fall * left
         return super().update(data)
@@ -137,6 +140,7 @@ class RO2O(EDAC):
     def update_online(self, data: Batch) -> Metrics:
         """Take one step of everything, with the least u."""
         self.present_uncertainty = self.least_uncertainty
+        self.count.increase()
         return super().update(data)
 
     def perturbed(self, obs: Tensor, radius: float) -> Tensor:

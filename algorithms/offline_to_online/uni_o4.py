@@ -189,13 +189,18 @@ class UniO4(RolloutActorCritic):
             "q_mean": q.detach().mean(), "dynamics_loss": model_loss.detach(),
         }  # fmt: skip
 
+    @property
+    def branch(self) -> tuple[bool, bool]:
+        """Whether the candidates begin with the next update, and whether it scores them."""
+        return self.gate.branch(self.gate_every)
+
     def improve(self, data: Batch) -> Metrics:
         """Take one step of every candidate; score them when that is due."""
         obs = self.policy.normalizer.obs(data.obs)
-        if self.gate.updates == 0:
+        first, scored = self.branch
+        if first:
             self.candidates.load_state_dict(self.accepted.state_dict())
-        left = 1.0 - self.gate.updates / self.improvements
-        self.candidates_optimizer.learning_rate = self.offline_learning_rate * max(left, 0.0)
+        left = (1.0 - self.gate.count() / self.improvements).clamp(min=0.0)
         with torch.no_grad():
             mean, log_std = self.accepted(obs)
             drawn = mean + log_std.exp() * torch.randn_like(mean)
@@ -206,9 +211,10 @@ class UniO4(RolloutActorCritic):
             advantage = normalized(worth.reshape(old.shape) - value)
         log_ratio = density(drawn, *self.candidates(obs)) - old
         loss = clipped_surrogate(log_ratio, advantage, self.offline_clip).mean(1)
+        self.candidates_optimizer.learning_rate = self.offline_learning_rate * left
         self.candidates_optimizer.step(loss.sum())
-        self.gate.updates += 1
-        if self.gate.updates % self.gate_every == 0:
+        self.gate.increase()
+        if scored:
             self.gate.set_baseline(self.score(self.accepted, obs))
             self.gate.accept_if_better(
                 self.score(self.candidates, obs), self.accepted, self.candidates

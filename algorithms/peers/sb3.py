@@ -91,6 +91,7 @@ class Peer(Algorithm):
     """
 
     judged: Policy
+    capturable = False  # Stable-Baselines3's own train() makes its tensors from arrays
 
     @abstractmethod
     def copy_weights(self) -> None:

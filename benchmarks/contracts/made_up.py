@@ -6,12 +6,13 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from trimtab.algorithms.base import Algorithm, Setup
 from trimtab.algorithms.phases import Budget, Outcome, Trials
+from trimtab.benchmarks.training.graphs import map_tensors
 from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.kinds.flow import FlowPolicy
@@ -23,6 +24,7 @@ __all__ = [
     "on", "spec_with", "statistics",
 ]  # fmt: skip
 
+Value = TypeVar("Value")
 NUM_ENVS = 3
 SPEC = PolicySpec(5, 2, 2, (-1.0, -0.5), (1.0, 2.0))
 """Five observations; two actions of two dimensions are executed of each chunk."""
@@ -175,12 +177,6 @@ def _made_rollout(algorithm: Algorithm, seed: int, spec: PolicySpec) -> Rollout:
     )
 
 
-def on(value: Any, device: str) -> Any:
+def on(value: Value, device: str) -> Value:
     """Return a batch, a rollout or a mapping with all tensors on a device."""
-    if isinstance(value, torch.Tensor):
-        return value.to(device)
-    if isinstance(value, Mapping):
-        return {name: on(one, device) for name, one in value.items()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{k: on(v, device) for k, v in vars(value).items()})
-    return value
+    return map_tensors(value, lambda tensor: tensor.to(device))

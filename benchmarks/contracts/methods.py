@@ -18,14 +18,18 @@ import torch
 from torch import Tensor
 
 from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.phases import Budget, Feed
 from trimtab.benchmarks.contracts.base import Broken, Checks, difference, require
 from trimtab.benchmarks.contracts.made_up import SPEC, data_for, made_batch, on
+from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
 from trimtab.benchmarks.training.checkpoint import as_read_back
+from trimtab.benchmarks.training.graphs import CapturedUpdate
+from trimtab.errors import TrimtabError
 from trimtab.policies.base import Policy
 from trimtab.policies.bundle.bundle import check_bundle, save_bundle
 from trimtab.policies.features import observations
 from trimtab.policies.registry import build_policy, check_is_kind
-from trimtab.types import Batch, PolicySpec, Rollout
+from trimtab.types import Batch, Metrics, PolicySpec, Rollout
 
 __all__ = ["CHECKS", "Subject", "explores", "learns", "rebuilt", "written"]
 
@@ -33,6 +37,10 @@ _UNSAVED = (
     "differs after a load: something that it needs is not saved; save it by state(), or by "
     "state_dict() and load_state_dict()"
 )
+# Of the fused Adam with a tensor for its rate torch has no kernel without numbers.
+_META = torch.library.Library("aten", "IMPL", "Meta")
+for _name in ("_fused_adam_.tensor_lr", "_fused_adamw_.tensor_lr"):
+    _META.impl(_name, lambda *arguments, **keywords: None)
 _UPDATES = 20
 """Some methods update their actor once for several updates of their critics."""
 
@@ -251,6 +259,55 @@ def check_device(subject: Subject) -> str:
     return "an update keeps to its device and reads nothing back"
 
 
+def check_captured(subject: Subject) -> str:
+    """Updates on batches are captured as on a GPU, and replayed to the same bits."""
+    number = len(_updates_on_batches(subject.make(0, "cpu")))
+    if not number:
+        return "none: it does not learn from batches"
+    if not subject.make(0, "cpu").capturable:
+        return "none: it says that it is not capturable"
+    for place in range(number):
+        eager, captured = subject.make(0, "cpu"), subject.make(0, "cpu")
+        update = _updates_on_batches(eager)[place]
+        replay = CapturedUpdate(
+            captured, _updates_on_batches(captured)[place], RecordedGraph, warmup=1
+        )
+        for step in range(3 * eager.actor_every + 4):
+            data = made_batch(eager, seed=step, spec=subject.spec)
+            data = dataclasses.replace(data, fixed=True)
+            found = []
+            for learner, learn in ((eager, update), (captured, replay)):
+                torch.manual_seed(80 + step)
+                metrics = {name: float(value) for name, value in learn(data).items()}
+                state = {**learner.state_dict(), "last_metrics": None}  # numbers or tensors
+                found.append({"metric": metrics, **state})
+            if (name := difference(found[0], found[1])) is not None:
+                raise Broken(
+                    f"{name} differs where the kernels of {update.__name__}() are replayed: it "
+                    "depends on what Python computes or decides. Say what it decides by in branch, "
+                    "compute what changes from a tensor (UpdateCount), change tensors in place; or "
+                    "set capturable = False"
+                )
+    return "replayed kernels lead to the same bits"
+
+
+def _updates_on_batches(algorithm: Algorithm) -> list[Callable[[Batch], Metrics]]:
+    """Return the updates of all phases that get batches, each once."""
+    found: list[Callable[[Batch], Metrics]] = []
+    for budget in (Budget(40, 40), Budget(40, 0), Budget(0, 40)):
+        try:
+            phases = algorithm.phases(budget)
+        except TrimtabError:  # it needs steps of the other kind
+            continue
+        for phase in phases:
+            if phase.update is None or not isinstance(phase.feed, Feed):
+                continue
+            on_rollouts = algorithm.pace.rollout_steps and phase.update == algorithm.update
+            if not on_rollouts and phase.update not in found:
+                found.append(phase.update)
+    return found
+
+
 def tensors(value: Any) -> Iterator[Tensor]:
     """Yield every tensor in something nested."""
     if isinstance(value, Tensor):
@@ -319,6 +376,7 @@ CHECKS: Checks = {
     "state": check_state,
     "exploring": check_exploring,
     "device": check_device,
+    "captured": check_captured,
     "export": check_export,
 }
 """What a method is checked for, apart from a whole run."""

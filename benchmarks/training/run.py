@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from trimtab.algorithms.phases import Feed, Outcome, Phase, Trials
 from trimtab.benchmarks.training.callbacks import Callback, Listeners, RunProgress
 from trimtab.benchmarks.training.checkpoint import Checkpoints
@@ -36,6 +38,7 @@ from trimtab.benchmarks.training.folder import (
     RESULT,
 )
 from trimtab.benchmarks.training.generated import with_generator
+from trimtab.benchmarks.training.graphs import replayed
 from trimtab.benchmarks.training.locking import remedy
 from trimtab.benchmarks.training.metrics_log import MetricsLog, NotFinite, placed
 from trimtab.benchmarks.training.plan import Plan
@@ -98,7 +101,10 @@ class Run:
         )
         self.experience: Experience | None = None
         self.collector: Collector | None = None
-        self.phases = with_generator(initial.phases, self.dataset_source)
+        phases = initial.phases
+        if config["graphs"] and torch.device(config["device"]).type == "cuda":
+            phases = replayed(phases, self.algorithm)
+        self.phases = with_generator(phases, self.dataset_source)
         self.done = [0] * len(self.phases)
         self.lengths = [phase.length for phase in self.phases]
         self.trials = TrialJudge(plan, foreign_code)

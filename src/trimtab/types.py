@@ -71,6 +71,8 @@ class Batch:
     """
     whole: bool = False
     """Whether ``valid`` is known to be true everywhere, without a look at the tensor."""
+    fixed: bool = False
+    """Whether a captured update will find other numbers here: nothing is to be decided by them."""
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])

@@ -98,6 +98,7 @@ def test_newest_rows_are_told_by_their_moment(make: Make, batch_of: BatchOf) -> 
     found = method.update(data)
     assert float(found["dynamics_loss"]) == 0.0, "it learns beside the actor"
     method.updates = 19
+    method.count.updates.fill_(19)
     found = method.update(data)
     obs = method.actor.normalizer.obs(data.obs)
     action = method.actor.normalizer.normalize_action(data.action).flatten(1)

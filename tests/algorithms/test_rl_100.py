@@ -147,6 +147,7 @@ def test_candidate_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     data = batch()
     perturbed(algorithm.candidate)
     algorithm.gate.updates = 5  # half of the way
+    algorithm.gate.count.updates.fill_(5)
     obs = flat(data.obs)
     with torch.no_grad():
         chain, old = algorithm.denoising.sample_chains(algorithm.actor.network, obs)
@@ -172,13 +173,14 @@ def test_clip_falls_in_a_line_and_stays(monkeypatch: pytest.MonkeyPatch) -> None
     algorithm = made(clip_decay_updates=4, offline_clip=0.2)
     seen = []
 
-    def surrogate(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-        seen.append(clip)
+    def surrogate(log_ratio: Tensor, advantage: Tensor, clip: Tensor) -> Tensor:
+        seen.append(float(clip))
         return log_ratio
 
     monkeypatch.setattr(rl_100, "clipped_surrogate", surrogate)
     for updates in (0, 2, 4, 9):
         algorithm.gate.updates = updates
+        algorithm.gate.count.updates.fill_(updates)
         algorithm.improve(batch())
     assert seen[::4] == pytest.approx([0.2, 0.11, 0.02, 0.02])  # of four denoising steps each
 

@@ -49,11 +49,14 @@ def test_the_script_for_a_gpu_refuses_other_words(gpu: Any, word: str, told: str
         gpu.main([word])
 
 
-def test_the_script_for_a_gpu_updates_as_sac_does(gpu: Any) -> None:
-    updates = gpu.gpu_updates
-    assert updates.check(updates.without_metrics, "cpu") <= 1e-6
-    with pytest.raises(TrimtabError, match="differ"):
-        updates.check(lambda sac: lambda data: None, "cpu")
+@pytest.mark.parametrize("name", ["sac", "td3", "bc_flow", "dsrl_na"])
+def test_the_script_for_a_gpu_replays_updates_to_the_same_bits(gpu: Any, name: str) -> None:
+    assert gpu.gpu_updates.check(name, "cpu", updates=9) == 0.0
+
+
+def test_the_script_for_a_gpu_notices_an_update_that_is_not_replayed(gpu: Any) -> None:
+    with pytest.raises(TrimtabError, match="sac: replayed weights differ by"):
+        gpu.gpu_updates.check("sac", "cpu", lambda algorithm, device: lambda data: None, updates=1)
 
 
 def test_the_script_for_a_gpu_goes_on_after_a_row_that_failed(

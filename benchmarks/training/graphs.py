@@ -1,0 +1,252 @@
+"""Updates as graphs of kernels: captured once, and launched as one.
+
+On a GPU the small networks of robot control wait for the launches of their kernels. Where an update
+reads nothing back, its kernels are the same every time, so they can be captured in a CUDA graph and
+replayed. What such an update reads has to lie at the same addresses: its batch is copied into fixed
+tensors, and what changes along a run (a learning rate, an expectile) is computed from a tensor that
+counts. An update that does something else now and then, such as a delayed actor, has one graph for
+each of its courses (``Algorithm.branch``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from trimtab.algorithms.base import Algorithm
+from trimtab.algorithms.phases import Phase
+from trimtab.types import Batch, Metrics
+
+__all__ = ["CapturedUpdate", "CudaGraph", "Graph", "map_tensors", "replayed"]
+
+WARMUP = 3
+"""Updates of a branch before it is captured: libraries choose and allocate in the first ones."""
+
+MOST = 32
+"""Branches that are kept captured."""
+
+Value = TypeVar("Value")
+
+
+def replayed(phases: Sequence[Phase], algorithm: Algorithm) -> tuple[Phase, ...]:
+    """Return a method's phases, whose updates on batches are replayed as CUDA graphs.
+
+    Those of a method that is not ``capturable`` stay as they are, and so does what learns from
+    rollouts or from trials.
+    """
+    if not algorithm.capturable:
+        return tuple(phases)
+    pool = torch.cuda.graph_pool_handle()
+
+    def captured(phase: Phase) -> Phase:
+        if phase.update is None:
+            return phase
+        update = CapturedUpdate(
+            algorithm, phase.update, lambda: CudaGraph(pool), warm_up=on_another_stream
+        )
+        return dataclasses.replace(phase, update=update)
+
+    return tuple(captured(phase) for phase in phases)
+
+
+def on_another_stream(update: Callable[[], Metrics]) -> Metrics:
+    """Update on a stream of its own, as CUDA asks for before a capture."""
+    stream, present = torch.cuda.Stream(), torch.cuda.current_stream()
+    stream.wait_stream(present)
+    with torch.cuda.stream(stream):
+        metrics = update()
+    present.wait_stream(stream)
+    return metrics
+
+
+class Graph(Protocol):
+    """The kernels of a function of tensors at fixed addresses."""
+
+    def capture(self, function: Callable[[], None]) -> None:
+        """Run a function once, and keep its kernels."""
+        ...
+
+    def replay(self) -> None:
+        """Run the kernels again, on what now lies at their addresses."""
+        ...
+
+
+class CudaGraph:
+    """A CUDA graph. All graphs of an update share their memory, as they never run at once.
+
+    Args:
+        pool: the memory, of ``torch.cuda.graph_pool_handle()``.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self._graph, self._pool = torch.cuda.CUDAGraph(), pool
+
+    def capture(self, function: Callable[[], None]) -> None:
+        """Capture a function's kernels, which runs none of them, and run them."""
+        with torch.cuda.graph(self._graph, pool=self._pool):
+            function()
+        self._graph.replay()
+
+    def replay(self) -> None:
+        """Run the kernels again."""
+        self._graph.replay()
+
+
+@dataclass(frozen=True)
+class _Captured:
+    """One branch of an update.
+
+    Attributes:
+        graph: its kernels.
+        data: the batch that they read, at fixed addresses.
+        metrics: what it returned; its tensors are stale.
+        names: of the metrics that are tensors.
+        values: their values ``[M]``, which each replay writes anew.
+        counted: what has a whole number that one update adds to, its name, and how much.
+    """
+
+    graph: Graph
+    data: Batch
+    metrics: Metrics
+    names: tuple[str, ...]
+    values: Tensor
+    counted: tuple[tuple[Any, str, int], ...]
+
+
+class CapturedUpdate:
+    """An update that is captured, and from then on replayed.
+
+    The numbers are those of the update itself, to the last bit, if its draws come from torch's
+    global generator. An update must change tensors alone, and these in place, apart from
+    ``last_metrics`` and from whole numbers, to which it adds the same in each update of a branch.
+    ``trimtab check algorithm`` tests that.
+
+    Args:
+        algorithm: the method.
+        update: one of its updates on a batch.
+        make_graph: returns a graph that holds nothing yet.
+        warm_up: runs an update before it is captured; on a GPU on another stream.
+        warmup: updates of each branch before it is captured.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        update: Callable[[Any], Metrics],
+        make_graph: Callable[[], Graph],
+        *,
+        warm_up: Callable[[Callable[[], Metrics]], Metrics] = lambda update: update(),
+        warmup: int = WARMUP,
+    ) -> None:
+        self.algorithm, self.update, self.make_graph = algorithm, update, make_graph
+        self.warm_up, self.warmup = warm_up, warmup
+        self._seen: dict[Hashable, int] = {}
+        self._captured: dict[Hashable, _Captured] = {}
+        self._last_metrics: dict[str, Tensor] = {}  # at fixed addresses: other branches read them
+
+    def __call__(self, data: Any) -> Metrics:
+        """Update the method; return its metrics. Only what learns from a ``Batch`` is captured."""
+        if not isinstance(data, Batch):
+            return self.update(data)
+        branch = (len(data), data.whole, self.algorithm.branch)
+        if branch in self._captured:
+            return self._replay(self._captured[branch], data)
+        self._keep_last_metrics(data.reward.device)
+        self._seen[branch] = self._seen.get(branch, 0) + 1
+        if self._seen[branch] <= self.warmup:
+            metrics = self.warm_up(lambda: self.update(data))
+            self._keep_last_metrics(data.reward.device)
+            return metrics
+        if len(self._captured) == MOST:  # branches that never come again must not fill the memory
+            del self._captured[next(iter(self._captured))]
+        self._captured[branch] = captured = self._capture(data)
+        return self._metrics(captured)
+
+    def _capture(self, data: Batch) -> _Captured:
+        """Update once, and keep the kernels."""
+        fixed = dataclasses.replace(map_tensors(data, torch.clone), fixed=True)
+        before, device = self._whole_numbers(), data.reward.device
+        metrics: Metrics = {}
+        values = torch.empty(0, device=device)
+
+        def update() -> None:
+            nonlocal values
+            metrics.update(self.update(fixed))
+            self._keep_last_metrics(device)
+            if scalars := [value for value in metrics.values() if isinstance(value, Tensor)]:
+                values = torch.stack(scalars)
+
+        graph = self.make_graph()
+        graph.capture(update)
+        names = tuple(name for name, value in metrics.items() if isinstance(value, Tensor))
+        counted = tuple(
+            (part, name, now - then)
+            for (part, name, then), (_, _, now) in zip(before, self._whole_numbers(), strict=True)
+            if now != then
+        )
+        return _Captured(graph, fixed, metrics, names, values, counted)
+
+    def _replay(self, captured: _Captured, data: Batch) -> Metrics:
+        for mine, given in zip(_tensors(captured.data), _tensors(data), strict=True):
+            mine.copy_(given)
+        captured.graph.replay()
+        for part, name, more in captured.counted:
+            setattr(part, name, getattr(part, name) + more)
+        return self._metrics(captured)
+
+    def _metrics(self, captured: _Captured) -> Metrics:
+        """Return the metrics; the next replay does not change them."""
+        values = captured.values.clone().unbind()
+        return {**captured.metrics, **dict(zip(captured.names, values, strict=True))}
+
+    def _keep_last_metrics(self, device: torch.device) -> None:
+        """Move the method's latest metrics to the addresses where they stay."""
+        latest = self.algorithm.last_metrics
+        if latest is self._last_metrics:
+            return
+        for name, value in latest.items():
+            if name not in self._last_metrics:
+                self._last_metrics[name] = torch.zeros((), device=device)
+            mine = self._last_metrics[name]
+            mine.copy_(value) if isinstance(value, Tensor) else mine.fill_(value)
+        self.algorithm.last_metrics = self._last_metrics
+
+    def _whole_numbers(self) -> list[tuple[Any, str, int]]:
+        """Return the whole numbers of the method and its parts: what has them, name, value."""
+        parts = (self.algorithm, *self.algorithm.state().values())
+        return [
+            (part, name, value)
+            for part in parts
+            for name, value in vars(part).items()
+            if type(value) is int  # and no bool
+        ]
+
+
+def map_tensors(value: Value, function: Callable[[Tensor], Tensor]) -> Value:
+    """Return a batch, a rollout or a mapping with a function applied to all of its tensors."""
+    found: Any = value
+    if isinstance(value, Tensor):
+        found = function(value)
+    elif isinstance(value, Mapping):
+        found = {name: map_tensors(one, function) for name, one in value.items()}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        found = type(value)(**{name: map_tensors(v, function) for name, v in vars(value).items()})
+    mapped: Value = found
+    return mapped
+
+
+def _tensors(data: Batch) -> Iterator[Tensor]:
+    """Yield the tensors of a batch, in a fixed order."""
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(data, note)
+    return iter(found)

@@ -1,0 +1,137 @@
+"""Updates that a GPU replays: what may not be captured is noticed, and what may keeps its bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from trimtab.algorithms.base import Algorithm, Setup
+from trimtab.algorithms.off_policy.td3 import TD3
+from trimtab.algorithms.offline.oap import OAP
+from trimtab.benchmarks.contracts.base import Broken
+from trimtab.benchmarks.contracts.made_up import make_setup
+from trimtab.benchmarks.contracts.methods import Subject, check_captured
+from trimtab.benchmarks.contracts.recorded_graph import RecordedGraph
+from trimtab.benchmarks.training.graphs import CapturedUpdate
+from trimtab.types import Batch, Metrics
+
+BatchOf = Callable[..., Batch]
+
+
+class Falling(TD3):
+    """Its loss falls with a number of Python's."""
+
+    def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
+        """Return the loss."""
+        return super().critic_loss(value, backup) / (1 + self.updates)
+
+
+class Undeclared(TD3):
+    """Its actor learns at another time than it says."""
+
+    @property
+    def actor_due(self) -> bool:
+        """Say what changes with the second update on."""
+        return self.updates > 1
+
+    @property
+    def branch(self) -> None:
+        """Say that all updates are alike."""
+        return None
+
+
+class ReadsBack(TD3):
+    """It decides by a number of a tensor."""
+
+    def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
+        """Return the loss, or twice the loss."""
+        loss = super().critic_loss(value, backup)
+        return loss if loss > 1e9 else 2 * loss
+
+
+class Masks(TD3):
+    """It picks rows by a mask."""
+
+    def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
+        """Return the loss over some of the rows."""
+        return (value - backup)[(value - backup).abs() > 1e-9].square().mean()
+
+
+class Fresh(TD3):
+    """It makes a tensor of a number of Python's."""
+
+    def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
+        """Return twice the loss."""
+        return torch.tensor(2.0) * super().critic_loss(value, backup)
+
+
+class Rebinds(TD3):
+    """It keeps a new tensor where the old one was."""
+
+    kept: Tensor | None = None
+
+    def critic_loss(self, value: Tensor, backup: Tensor) -> Tensor:
+        """Return the loss, and a share of that of the update before."""
+        before = torch.zeros(()) if self.kept is None else self.kept
+        self.kept = super().critic_loss(value, backup).detach()
+        return super().critic_loss(value, backup) * (1 + before)
+
+
+def subject(kind: Callable[..., Algorithm], **keywords: Any) -> Subject:
+    """Return a method with small networks."""
+
+    def make(seed: int, device: str) -> Algorithm:
+        torch.manual_seed(seed)
+        setup: Setup = make_setup({"base", "dataset"}, device=device)
+        return kind(setup, hidden=[16, 16], **keywords)
+
+    return Subject(make, kind.__name__)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Falling, "critic_loss differs where the kernels of update"),
+        (Undeclared, "differs where the kernels of update"),
+        (ReadsBack, "reads numbers back"),
+        (Masks, "a mask as an index"),
+        (Fresh, r"torch.tensor\(\)"),
+        (Rebinds, "critic_loss differs"),
+    ],
+)
+def test_what_a_gpu_would_not_replay_is_noticed(kind: type[Algorithm], told: str) -> None:
+    with pytest.raises(Broken, match=told):
+        check_captured(subject(kind))
+
+
+def test_answers_that_grow_are_branches() -> None:
+    """OAP asks now and then, and draws of what was answered so far."""
+    assert "same bits" in check_captured(subject(OAP, query_every=2, queries=4, kept=12))
+
+
+def test_branches_that_never_come_again_are_let_go(batch_of: BatchOf) -> None:
+    class Restless(TD3):
+        @property
+        def branch(self) -> int:
+            return self.updates // 3
+
+    made = subject(Restless).make(0, "cpu")
+    update = CapturedUpdate(made, made.update, RecordedGraph, warmup=1)
+    for _ in range(300):
+        update(batch_of(made))
+    assert made.updates == 300 and len(update._captured) == 32
+
+
+def test_metrics_of_one_update_stay_when_the_next_is_replayed(batch_of: BatchOf) -> None:
+    made = subject(TD3).make(0, "cpu")
+    update = CapturedUpdate(made, made.update, RecordedGraph, warmup=1)
+    found: list[Metrics] = [update(batch_of(made)) for _ in range(12)]
+    losses = [float(one["critic_loss"]) for one in found]
+    assert len({*losses}) == 12
+    # The actor learns every other time; in between its latest metrics are shown.
+    actor = [float(one["actor_loss"]) for one in found]
+    assert actor[1::2][:-1] == actor[2::2] and len({*actor[1::2]}) == 6
